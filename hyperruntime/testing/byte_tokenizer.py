@@ -16,7 +16,7 @@ _SPLIT = re.compile("|".join(re.escape(mark) for mark in _MARKS))
 
 
 class ByteTokenizer:
-    """Renders messages between marks, as for Qwen's models; a first message lists the tools.
+    """Renders each message between two marks, as for Qwen's models; a first message lists the tools.
 
     Attributes:
         eos: the mark that ends a turn.

@@ -91,7 +91,7 @@ class ScriptedModel:
     """
 
     def __init__(self, script: Script | Iterable[ModelReply]) -> None:
-        """Use a function as script, or a list of replies; after the last reply, every request gets an error."""
+        """Store the script: a function, or a list of replies, after which every request gets an error."""
         self.requests: list[dict[str, Any]] = []
         self.url = ""
         self._lock = threading.Lock()

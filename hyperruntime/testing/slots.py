@@ -73,7 +73,7 @@ class PromisedContainer:
         return self.is_alive and not self.hangs
 
     def end(self, watchdog_verdict: str = "") -> None:
-        """End the container as if it was killed, by the watchdog if there is a verdict."""
+        """End the container as if it was killed; with a verdict, as if the watchdog ended it."""
         self.watchdog_verdict, self.is_alive = watchdog_verdict, False
 
     def close(self) -> None:

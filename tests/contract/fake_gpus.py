@@ -1,4 +1,4 @@
-"""CDI specs of devices that every machine has, called GPUs."""
+"""CDI specs of fake GPUs: devices that every machine has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Describe = Callable[..., Path]
 
 
 def fake_spec(kind: str, library: Path, *, host_path: str = "/dev/null", **edits: object) -> dict[str, Any]:
-    """Two GPUs, each with a node of its own, and a driver library."""
+    """Return a CDI spec of two GPUs, each with its own device node, and of a driver library."""
     mount = {"hostPath": str(library), "containerPath": LIBRARY, "options": ["ro", "nosuid", "nodev", "rbind"]}
     return {
         "cdiVersion": "0.5.0",

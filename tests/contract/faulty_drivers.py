@@ -1,4 +1,4 @@
-"""Drivers that break a promise each, made from the one that keeps them all; the conformance suite must notice."""
+"""Variants of the fake driver that each break one promise; the conformance suite must detect each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATE_S = 10.0  # more than any driver may need on a quiet machine
 
 
 class IgnoresMemoryLimit(FakeDriver):
-    """Says that it limits memory, and drops the limit."""
+    """Declares that it limits memory, but ignores the limit."""
 
     def probe(self) -> EngineInfo:
         info = super().probe()
@@ -27,7 +27,7 @@ class IgnoresMemoryLimit(FakeDriver):
 
 
 class IgnoresGpus(FakeDriver):
-    """Says that it gives GPUs, and gives none."""
+    """Declares that it supports GPUs, but adds none."""
 
     def probe(self) -> EngineInfo:
         return attrs.evolve(super().probe(), gpus=True)
@@ -45,22 +45,22 @@ class IgnoresMounts(FakeDriver):
 
 
 class HasNetwork(FakeDriver):
-    """Gives the host's network to whoever asks for none."""
+    """Gives the host's network to containers that request no network."""
 
     def launch(self, launch: Launch) -> FakeLiveContainer:
         asked = launch.spec.network
         return super().launch(_changed(launch, network="host" if asked == "none" else asked))
 
 
-class HandsOnEnvironment(FakeDriver):
-    """Lets the host's environment in."""
+class LeaksHostEnvironment(FakeDriver):
+    """Passes the host's environment to containers."""
 
     def launch(self, launch: Launch) -> FakeLiveContainer:
         return super().launch(_changed(launch, env={**os.environ, **launch.spec.env}))
 
 
 class ShowsTemporaryFiles(FakeDriver):
-    """Mounts the host's /tmp unasked."""
+    """Mounts the host's /tmp although the spec does not request it."""
 
     def launch(self, launch: Launch) -> FakeLiveContainer:
         everything = Mount(source="/tmp", target="/tmp", read_only=False)
@@ -83,7 +83,7 @@ class ForgetsLabels(FakeDriver):
 
 
 class LeaksContainers(FakeDriver):
-    """Starts a second container with each, and forgets it."""
+    """Starts a second container with each container, and never removes it."""
 
     leaked: list[HostProcess]
 
@@ -94,13 +94,13 @@ class LeaksContainers(FakeDriver):
         assert leaked.stdin is not None
         assert leaked.stdout is not None
         os.write(leaked.stdin.fileno(), b"echo up\n")
-        os.read(leaked.stdout.fileno(), 3)  # it is there, with all its files open
+        os.read(leaked.stdout.fileno(), 3)  # the second container runs and has opened all its files
         self.leaked = [*getattr(self, "leaked", ()), leaked]
         return live
 
 
 class LeavesOrphans(FakeDriver):
-    """Lets another program inherit what tells a container that its owner lives, and cleans nothing up."""
+    """Lets another program inherit the input of a container, which then outlives its owner; cleanup does nothing."""
 
     leaked: list[HostProcess]
 
@@ -115,7 +115,7 @@ class LeavesOrphans(FakeDriver):
 
 
 class RemovesLate(LeaksContainers):
-    """Starts a second container with each, and ends it seconds later."""
+    """Starts a second container with each container, and ends it seconds later."""
 
     def launch(self, launch: Launch) -> FakeLiveContainer:
         live = super().launch(launch)
@@ -124,14 +124,14 @@ class RemovesLate(LeaksContainers):
 
 
 class NeverPrunes(FakeDriver):
-    """Removes nothing that it did not start itself."""
+    """Does nothing when it must remove a container by its id."""
 
     def remove_container(self, container_id: str) -> None:
         pass
 
 
 class ClaimsBridge(FakeDriver):
-    """Declares a network that it refuses."""
+    """Declares that it supports a network, but refuses it."""
 
     def probe(self) -> EngineInfo:
         return attrs.evolve(super().probe(), networks=("none", "host", "bridge"))
@@ -143,7 +143,7 @@ class ClaimsBridge(FakeDriver):
 
 
 class DeniesHost(FakeDriver):
-    """Declares that it refuses a network, and gives none instead."""
+    """Declares that it refuses a network, but starts a container without a network instead."""
 
     def probe(self) -> EngineInfo:
         return attrs.evolve(super().probe(), networks=("none",))
@@ -153,7 +153,7 @@ class DeniesHost(FakeDriver):
 
 
 class NamesWrongField(FakeDriver):
-    """Refuses a network by another field's name."""
+    """Refuses a network, but names another field."""
 
     def refuse(self, spec: ContainerSpec) -> None:
         if spec.network == "bridge":
@@ -161,8 +161,8 @@ class NamesWrongField(FakeDriver):
         super().refuse(spec)
 
 
-class RefusesByAnyError(FakeDriver):
-    """Refuses what it declares to refuse, by an error that names no field."""
+class RefusesWithOtherError(FakeDriver):
+    """Refuses a network as declared, but with an error that names no field."""
 
     def refuse(self, spec: ContainerSpec) -> None:
         if spec.network == "bridge":
@@ -171,14 +171,14 @@ class RefusesByAnyError(FakeDriver):
 
 
 class PrefixImages(FakeDriverImages):
-    """Finds images by the beginning of their names."""
+    """Finds images by the start of their references."""
 
     def exists(self, reference: str) -> bool:
         return any(name.startswith(reference) for image in self.list() for name in image.references)
 
 
 class FindsImagesByPrefix(FakeDriver):
-    """Takes a part of a reference for the whole."""
+    """Accepts the start of a reference as the reference."""
 
     @property
     def images(self) -> FakeDriverImages:

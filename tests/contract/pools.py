@@ -1,4 +1,4 @@
-"""What the tests of pools share."""
+"""Helpers for tests of pools."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def make_pool(runtime: hr.Runtime, image: str, **numbers: Any) -> hr.SlotPool:
-    """Return a pool of one container of three slots, where the engine has users, unless said otherwise."""
+    """Return a pool with one container of three slots (one if the engine has no users); ``numbers`` override this."""
     slots = {"slots_per_container": 3 if runtime.info.users else 1, "min_containers": 1, "max_containers": 1}
     spec = numbers.pop("spec", None) or hr.ContainerSpec(image=image)
     return hr.SlotPool(runtime, hr.PoolConfig(spec=spec, **{**slots, **numbers}))
 
 
-async def until(true: Callable[[], bool]) -> None:
-    """Wait until something is so; the test's own limit is the deadline."""
-    while not true():
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds; the time limit of the test is the deadline."""
+    while not condition():
         await asyncio.sleep(0.02)
 
 
 def containers(pool: hr.SlotPool) -> list[hr.Container]:
-    """Return the containers of a pool, for a look from inside as their main user."""
+    """Return the containers of a pool; tests use them to run commands as the main user."""
     return [member.container for member in pool._fleet.roster]
 
 
 async def shell(lease: hr.Lease, text: str, *, timeout_s: float = 60) -> str:
-    """Run a script in a slot, which must succeed; return its output."""
+    """Run a script in a slot and return its output; the script must succeed."""
     result = await lease.exec(["bash", "-c", text], timeout_s=timeout_s)
     return result.check().stdout.decode()

@@ -1,4 +1,4 @@
-"""Slots for tests of the environment ``terminal``: a pool of one task's containers."""
+"""Slots for tests of the environment ``terminal``: a pool with the containers of one task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def idle(lease: Lease) -> None:
 
 
 async def attempt(runtime: hr.Runtime, environment: Terminal, task: str, agent: Agent, *, calls: int = 1) -> Verdict:
-    """Return the verdict on what an agent does in a slot of a real pool."""
+    """Run an agent in a slot of a real pool; return the verdict."""
     item = next(item for item in environment.items() if item.id == task)
     loop = asyncio.get_running_loop()
     spec = await loop.run_in_executor(None, environment.spec, item, ContainerSpec(image=BASE), runtime.images)
@@ -52,7 +52,7 @@ async def leased(pool: SlotPool) -> AsyncIterator[Lease]:
 
 
 def make_task(folder: Path, test: str, *, name: str = "test.sh", solution: str = "", settings: str = "") -> Path:
-    """Write a task directory of the base image."""
+    """Write the directory of a task whose image extends the base image."""
     for part in ("environment", "tests", "solution"):
         (folder / part).mkdir(parents=True)
     (folder / "instruction.md").write_text("Do it.")

@@ -1,4 +1,4 @@
-"""What is Apptainer's own: its layer, what of the host is seen, images by path, and the processes of one container."""
+"""Apptainer: its writable layer, isolation from the host, images by path, and the processes of one container."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIB = 1024**2
 
 @pytest.fixture(scope="module")
 def runtime() -> Iterator[hr.Runtime]:
-    """Apptainer, whichever engine the other tests use."""
+    """A runtime of Apptainer, also if the other tests use another engine."""
     with hr.open_runtime("apptainer") as opened:
         yield opened
 
@@ -45,7 +45,7 @@ def test_more_than_sixty_four_mebibytes_can_be_written(container: hr.Container) 
     assert container.exec(["sh", "-c", script]).stdout == b"%d\n" % (200 * MIB)
 
 
-def test_nothing_of_the_host_is_seen(container: hr.Container) -> None:
+def test_nothing_of_the_host_is_visible(container: hr.Container) -> None:
     home = str(Path.home())
     assert container.exec(["ls", "-A", "/home"]).stdout == b""
     assert container.exec(["ls", "-A", "/tmp"]).stdout == b""
@@ -58,8 +58,8 @@ def test_nothing_of_the_host_is_seen(container: hr.Container) -> None:
     assert names <= {b"PATH", b"HOME", b"PWD", b"OLDPWD", b"SHLVL", b"_", b"LC_ALL"}
 
 
-def test_the_limit_on_processes_is_not_apptainers_own(runtime: hr.Runtime, image: str) -> None:
-    """Apptainer aborted, and its container with it, where a fork loop left no process for a thread of its own."""
+def test_the_process_limit_does_not_apply_to_apptainer_itself(runtime: hr.Runtime, image: str) -> None:
+    """Otherwise a fork loop leaves no process for a thread of Apptainer, which then aborts with its container."""
     with runtime.container(hr.ContainerSpec(image=image, limits=hr.Limits(pids=100))) as started:
         inside = started.exec(["cat", "/proc/self/limits"]).check().stdout.decode()
         assert limit_on_processes(inside) == "100"
@@ -88,7 +88,7 @@ def test_a_closed_container_leaves_no_file_and_no_record(runtime: hr.Runtime, im
     assert started.name.encode() not in run_process(["ps", "-axo", "args="]).stdout
 
 
-def test_a_killed_owner_and_guard_leave_only_what_prune_finds(runtime: hr.Runtime, image: str) -> None:
+def test_nothing_is_left_if_owner_and_guard_are_killed(runtime: hr.Runtime, image: str) -> None:
     script = textwrap.dedent(
         """
         import sys, time
@@ -112,7 +112,7 @@ def test_a_killed_owner_and_guard_leave_only_what_prune_finds(runtime: hr.Runtim
 
 
 @pytest.mark.parametrize("kind", ["sif", "sandbox"])
-def test_an_image_may_be_a_path(runtime: hr.Runtime, image: str, tmp_path: Path, kind: str) -> None:
+def test_an_image_can_be_a_path(runtime: hr.Runtime, image: str, tmp_path: Path, kind: str) -> None:
     store = ApptainerDriver().images
     source = Path(store.source(image).path)
     assert source.is_dir()
@@ -126,12 +126,12 @@ def test_an_image_may_be_a_path(runtime: hr.Runtime, image: str, tmp_path: Path,
     assert not (source / "usr/new").exists()
 
 
-def test_a_path_without_an_image_is_named(runtime: hr.Runtime, tmp_path: Path) -> None:
+def test_a_missing_image_path_is_an_error(runtime: hr.Runtime, tmp_path: Path) -> None:
     with pytest.raises(ImageNotFoundError, match="no file or directory"):
         runtime.container(hr.ContainerSpec(image=str(tmp_path / "none.sif")))
 
 
-def test_two_processes_at_once_load_one_image(tmp_path: Path) -> None:
+def test_two_simultaneous_loads_make_one_image(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "bin").mkdir(parents=True)
     (root / "bin/sh").write_text("x")
@@ -149,7 +149,7 @@ def test_two_processes_at_once_load_one_image(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "store/images").iterdir()] == [outputs[0].decode().strip()]
 
 
-def test_a_missing_engine_is_named_as_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_apptainer_program_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(EngineUnavailableError, match="no `apptainer` on PATH"):

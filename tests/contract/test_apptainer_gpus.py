@@ -1,4 +1,4 @@
-"""Apptainer knows no CDI and runs no hooks: what the hooks of NVIDIA's specs are there for is so all the same."""
+"""Apptainer supports neither CDI nor hooks; the driver does what the hooks of NVIDIA's specs do."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FOLDER = "/usr/lib/fake-driver"
 
 
 def hook(*words: str) -> dict[str, Any]:
-    """A hook as NVIDIA's toolkit writes it."""
+    """Return a hook as NVIDIA's toolkit writes it."""
     return {"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook", *words]}
 
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """A real library under the name that a driver's version gives it, unlike the name by which programs ask for it."""
+    """A real library in a file named after a driver version; programs load it by its soname, another name."""
     found = next(Path("/usr/lib").glob("*/libz.so.1"))
     copy = tmp_path / "libfake.so.535.104"
     shutil.copy(found.resolve(), copy)
@@ -34,7 +34,7 @@ def library(tmp_path: Path) -> Path:
 
 
 def driver_edits(library: Path) -> dict[str, Any]:
-    """What a spec of NVIDIA's says for all of its devices."""
+    """Return the edits for all devices, as in a spec of NVIDIA."""
     return {
         "mounts": [{"hostPath": str(library), "containerPath": f"{FOLDER}/{library.name}", "options": ["ro", "bind"]}],
         "hooks": [
@@ -50,7 +50,7 @@ def driver_edits(library: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_the_linker_finds_what_the_driver_brings_and_links_are_there(
+def test_the_linker_finds_the_drivers_libraries_and_the_links_exist(
     runtime: hr.Runtime, base_image: str, describe: Describe, library: Path, read_only: bool
 ) -> None:
     describe(**driver_edits(library))
@@ -62,7 +62,7 @@ def test_the_linker_finds_what_the_driver_brings_and_links_are_there(
         container.exec(["python3", "-c", load, library.name, "libplain.so", "libplain.so.1"]).check()
         loaded = "import ctypes; ctypes.CDLL('libz.so.1'); print(open('/proc/self/maps').read())"
         assert FOLDER in container.exec(["python3", "-c", loaded]).check().stdout.decode(), (
-            "the driver's, not the image's"
+            "the image's library was loaded, not the driver's"
         )
         path = container.exec(["sh", "-c", 'echo "$LD_LIBRARY_PATH"']).stdout.decode()
         assert path.startswith("/my/own:")
@@ -72,7 +72,7 @@ def test_the_linker_finds_what_the_driver_brings_and_links_are_there(
 
 
 @pytest.mark.parametrize(("driver", "expected"), [("535.104", True), ("570.1", False), ("", False)])
-def test_an_images_libraries_for_a_newer_driver_come_first(
+def test_compat_libraries_for_a_newer_driver_come_first(
     runtime: hr.Runtime, base_image: str, describe: Describe, tmp_path: Path, driver: str, expected: bool
 ) -> None:
     describe(hooks=[hook("enable-cuda-compat", f"--host-driver-version={driver}")])
@@ -85,9 +85,7 @@ def test_an_images_libraries_for_a_newer_driver_come_first(
         assert (first == "/usr/local/cuda/compat") is expected
 
 
-def test_a_link_to_what_the_spec_does_not_bring_is_refused(
-    runtime: hr.Runtime, base_image: str, describe: Describe
-) -> None:
+def test_a_link_to_a_file_outside_the_spec_is_refused(runtime: hr.Runtime, base_image: str, describe: Describe) -> None:
     describe(hooks=[hook("create-symlinks", "--link", "libgone.so.1::/usr/lib/libgone.so")])
     with pytest.raises(UnsupportedOptionError, match=r"links /usr/lib/libgone\.so to /usr/lib/libgone\.so\.1"):
         runtime.container(hr.ContainerSpec(image=base_image, gpus="0"))
@@ -100,7 +98,7 @@ def test_a_link_to_what_the_spec_does_not_bring_is_refused(
         ({"deviceNodes": [{"path": "/dev/fakectl", "hostPath": "/dev/null", "permissions": "r"}]}, "read-only"),
     ],
 )
-def test_what_an_ordinary_user_cannot_have_is_refused(
+def test_edits_that_an_ordinary_user_cannot_apply_are_refused(
     runtime: hr.Runtime, base_image: str, describe: Describe, change: dict[str, Any], words: str
 ) -> None:
     describe(**change)
@@ -108,7 +106,7 @@ def test_what_an_ordinary_user_cannot_have_is_refused(
         runtime.container(hr.ContainerSpec(image=base_image, gpus="0"))
 
 
-def test_a_device_that_this_user_may_not_use_is_an_error_at_once(
+def test_a_device_without_permission_is_an_error_at_once(
     runtime: hr.Runtime, base_image: str, describe: Describe
 ) -> None:
     describe(host_path="/dev/mem" if Path("/dev/mem").exists() else "/dev/console")

@@ -1,4 +1,4 @@
-"""The tool backend on a real engine: profiles, batches, artifacts, stale handles, and an end that leaves nothing."""
+"""The tool backend on a real engine: profiles, batches, artifacts, stale handles, and a stop that leaves nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Opened = Callable[..., Any]
 
 @pytest.fixture
 def opened(runtime_name: str, runtime: hr.Runtime, base_image: str) -> Opened:
-    """Open a backend of two profiles with an environment of their own, for an ``async with`` block."""
+    """Return a function for ``async with`` that opens a backend with two profiles; each has its own environment."""
 
     @asynccontextmanager
     async def open_backend(**options: Any) -> AsyncIterator[SlotToolBackend]:
@@ -59,8 +59,8 @@ def run(work: Awaitable[None]) -> None:
     asyncio.run(go())
 
 
-def test_slots_of_two_profiles_are_each_their_own(opened: Opened) -> None:
-    """R15, W2: every call goes to the profile of its slot, and every slot comes back."""
+def test_slots_of_two_profiles_are_separate(opened: Opened) -> None:
+    """R15, W2: every call goes to the profile of its slot, and every released slot is free again."""
 
     async def go() -> None:
         async with opened() as backend:
@@ -83,8 +83,8 @@ def test_slots_of_two_profiles_are_each_their_own(opened: Opened) -> None:
 
 
 @pytest.mark.slow
-def test_a_stale_handle_is_refused_and_harms_nobody(opened: Opened) -> None:
-    """R6, W4: the same place leased again is another lease."""
+def test_a_stale_handle_is_refused_and_has_no_effect(opened: Opened) -> None:
+    """R6, W4: a second lease of the same slot has another handle."""
 
     async def go() -> None:
         async with opened(max_containers=1, slots_per_container=1, acquire_timeout_s=12.0) as backend:
@@ -106,7 +106,7 @@ def test_a_stale_handle_is_refused_and_harms_nobody(opened: Opened) -> None:
     run(go())
 
 
-def test_a_slot_kept_for_its_trajectory_is_found_again_by_it_alone(opened: Opened) -> None:
+def test_a_kept_slot_is_found_again_only_by_its_trajectory(opened: Opened) -> None:
     async def go() -> None:
         async with opened() as backend:
             slot = await backend.acquire("mine", "plain")
@@ -123,7 +123,7 @@ def test_a_slot_kept_for_its_trajectory_is_found_again_by_it_alone(opened: Opene
     run(go())
 
 
-def test_artifacts_come_in_one_schema_with_the_digest_of_the_whole(opened: Opened) -> None:
+def test_artifacts_have_one_schema_and_the_digest_of_the_whole_file(opened: Opened) -> None:
     """R17, W26."""
 
     async def go() -> None:
@@ -151,8 +151,8 @@ def test_artifacts_come_in_one_schema_with_the_digest_of_the_whole(opened: Opene
     run(go())
 
 
-def test_results_say_what_kept_the_call_apart(opened: Opened, runtime: hr.Runtime) -> None:
-    """R19, W20: the network and the isolation are the profile's; a call's own words about them change nothing."""
+def test_results_report_network_and_isolation(opened: Opened, runtime: hr.Runtime) -> None:
+    """R19, W20: the profile sets the network and the isolation; arguments of a call cannot change them."""
 
     async def go() -> None:
         async with opened() as backend:
@@ -167,8 +167,8 @@ def test_results_say_what_kept_the_call_apart(opened: Opened, runtime: hr.Runtim
     run(go())
 
 
-def test_a_call_that_wants_more_than_the_profile_gives_is_refused(opened: Opened) -> None:
-    """R19: a policy that demands a network of containers that have none is never weakened."""
+def test_a_call_that_requires_a_network_is_refused_if_there_is_none(opened: Opened) -> None:
+    """R19: a policy that requires a network is not weakened if the containers have none."""
 
     async def go() -> None:
         async with opened(tools={"allow_network": True}) as backend:
@@ -181,10 +181,10 @@ def test_a_call_that_wants_more_than_the_profile_gives_is_refused(opened: Opened
     run(go())
 
 
-def test_nothing_is_left_after_stop_and_of_a_start_that_fails(
+def test_nothing_is_left_after_a_stop_or_a_failed_start(
     opened: Opened, runtime: hr.Runtime, runtime_name: str, base_image: str
 ) -> None:
-    """W25: a pool that is half started is not half left."""
+    """W25: a failed start leaves no half-started pool."""
     before = containers(runtime)
 
     async def go() -> None:

@@ -1,4 +1,4 @@
-"""What callers do: odd inputs, failing callbacks, cancelled tasks, forked processes."""
+"""Unusual callers: odd inputs, failing callbacks, cancelled tasks, forked processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.engine
 
 
 class Slow(io.RawIOBase):
-    """A source that nobody can poll: gives a chunk, then makes its reader wait."""
+    """A source that cannot be polled: it returns one chunk, then blocks its reader."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -42,13 +42,13 @@ def pipe_with(data: bytes, *, buffered: bool) -> Any:
 
 
 @pytest.mark.parametrize("buffered", [True, False])
-def test_what_a_reader_has_read_ahead_is_not_lost(container: hr.Container, buffered: bool) -> None:
+def test_data_in_the_buffer_of_a_reader_is_not_lost(container: hr.Container, buffered: bool) -> None:
     with pipe_with(b"one\ntwo\nthree\n", buffered=buffered) as source:
         assert source.readline() == b"one\n"
         assert container.exec(["cat"], input=source).stdout == b"two\nthree\n"
 
 
-def test_input_from_files_of_any_kind(container: hr.Container, tmp_path: Path) -> None:
+def test_input_can_be_any_kind_of_file(container: hr.Container, tmp_path: Path) -> None:
     data = os.urandom(300_000)
     plain, packed = tmp_path / "plain", tmp_path / "packed.gz"
     plain.write_bytes(data)
@@ -62,7 +62,7 @@ def test_input_from_files_of_any_kind(container: hr.Container, tmp_path: Path) -
         assert container.exec(["cat"], input=nothing).stdout == b""
 
 
-def test_a_source_that_blocks_does_not_delay_the_deadline(container: hr.Container) -> None:
+def test_a_blocking_source_does_not_delay_the_deadline(container: hr.Container) -> None:
     source = Slow()
     begin = time.monotonic()
     result = container.exec(["cat"], input=cast("Any", source), timeout_s=3)
@@ -71,14 +71,14 @@ def test_a_source_that_blocks_does_not_delay_the_deadline(container: hr.Containe
     source.gate.set()
 
 
-def test_a_source_that_blocks_is_waited_for_without_a_deadline(container: hr.Container) -> None:
+def test_an_exec_without_a_deadline_waits_for_a_blocking_source(container: hr.Container) -> None:
     source = Slow()
     threading.Timer(0.3, source.gate.set).start()
     assert container.exec(["cat"], input=cast("Any", source)).stdout == b"first\nsecond\n"
 
 
 @pytest.mark.parametrize("error", [ContainerLostError("mine"), StorageError("mine"), ValueError("mine")], ids=repr)
-def test_the_callers_own_errors_come_out_as_they_are(container: hr.Container, error: Exception) -> None:
+def test_errors_of_the_callers_functions_are_raised_unchanged(container: hr.Container, error: Exception) -> None:
     def fail(*_: object) -> None:
         raise error
 
@@ -98,7 +98,7 @@ def test_text_as_input_is_refused(container: hr.Container) -> None:
         container.exec(["cat"], input=cast("Any", io.StringIO("text")))
 
 
-def test_cancelling_twice_and_in_the_queue_cancels(
+def test_cancelling_works_twice_and_for_queued_execs(
     container: hr.Container, processes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cancellation, "MAX_AT_ONCE", 64)
@@ -123,8 +123,8 @@ def test_cancelling_twice_and_in_the_queue_cancels(
     assert processes() == []
 
 
-def test_two_hundred_await_at_once(runtime: hr.Runtime, base_image: str) -> None:
-    """R16, W1: all run at once, and none would end if the event loop did not go on: it is what opens the gate."""
+def test_two_hundred_awaited_execs_run_at_the_same_time(runtime: hr.Runtime, base_image: str) -> None:
+    """R16, W1: the commands wait for each other and for the event loop, which opens the gate."""
     waits = "exec 3<>/tmp/gate; echo >>/tmp/begun; read -r _ <&3; echo all"
     opens = "[ $(wc -l </tmp/begun) -ge 100 ] && yes | head -n 300 >>/tmp/gate"
 
@@ -145,7 +145,7 @@ def test_two_hundred_await_at_once(runtime: hr.Runtime, base_image: str) -> None
         asyncio.run(scenario([one, two]))
 
 
-def test_an_await_on_a_container_that_ends_says_so(runtime: hr.Runtime, base_image: str) -> None:
+def test_aexec_raises_an_error_if_the_container_ends(runtime: hr.Runtime, base_image: str) -> None:
     async def scenario(started: hr.Container) -> None:
         with pytest.raises(ContainerLostError):
             await started.aexec(["sh", "-c", "kill -KILL -1"])
@@ -162,7 +162,7 @@ def test_an_await_on_a_container_that_ends_says_so(runtime: hr.Runtime, base_ima
     asyncio.run(too_late())
 
 
-def test_a_forked_child_neither_ends_nor_uses_the_container(runtime: hr.Runtime, base_image: str) -> None:
+def test_a_forked_child_can_neither_end_nor_use_the_container(runtime: hr.Runtime, base_image: str) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image)) as started:
         read, write = os.pipe()
         child = os.fork()
@@ -181,7 +181,7 @@ def test_a_forked_child_neither_ends_nor_uses_the_container(runtime: hr.Runtime,
         assert started.exec(["echo", "alive"]).stdout == b"alive\n"
 
 
-def test_a_child_forked_while_a_command_reads_its_input_does_not_hold_it_open(container: hr.Container) -> None:
+def test_a_child_forked_during_an_exec_does_not_keep_its_input_open(container: hr.Container) -> None:
     source, feeder = os.pipe()
     children: list[int] = []
 
@@ -199,7 +199,7 @@ def test_a_child_forked_while_a_command_reads_its_input_does_not_hold_it_open(co
     reader = os.fdopen(source, "rb", buffering=0)
 
     class Rest(io.RawIOBase):
-        """Ends when the parent says so, whatever the child holds open."""
+        """Returns one chunk, then the end, even if the child holds the pipe open."""
 
         def read(self, size: int = -1) -> bytes:
             return b"" if self.closed_early else self._take()
@@ -223,7 +223,7 @@ def test_a_child_forked_while_a_command_reads_its_input_does_not_hold_it_open(co
         reader.close()
 
 
-def test_a_user_may_end_its_own_shell_and_no_more(container: hr.Container, has_users: bool) -> None:
+def test_a_user_can_kill_only_its_own_shell(container: hr.Container, has_users: bool) -> None:
     if not has_users:
         return
     with pytest.raises(ExecLostError, match="nobody"):
@@ -235,8 +235,8 @@ def test_a_user_may_end_its_own_shell_and_no_more(container: hr.Container, has_u
 @pytest.mark.parametrize(
     "forged", ["$N fork", "$N ²", "$N 999", "$N timeout", "0 up ²", "0 up", "$N", "\\377\\376", "$N -1"]
 )
-def test_a_forged_report_means_nothing(container: hr.Container, forged: str) -> None:
-    # A lane counts its execs from 1: the command says every number that it could be.
+def test_a_forged_report_is_ignored(container: hr.Container, forged: str) -> None:
+    # A lane numbers its execs from 1, so the command tries every number that its own may be.
     lines = "for N in $(seq 1 200); do printf '%b\\n' \"" + forged + '"; done'
     script = f"for s in /run/hyperruntime/*/s; do {{ {lines}; }} >$s & done; wait; echo mine; exit 7"
     result = container.exec(["sh", "-c", script], timeout_s=120)
@@ -256,9 +256,7 @@ for _ in range(200):
 """
 
 
-def test_who_jams_what_starts_commands_loses_the_container_and_not_the_host(
-    runtime: hr.Runtime, base_image: str
-) -> None:
+def test_a_command_that_jams_the_librarys_pipes_harms_only_its_container(runtime: hr.Runtime, base_image: str) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image)) as container:
         try:
             container.exec(["python3", "-c", JAM], timeout_s=60)

@@ -1,4 +1,4 @@
-"""The conformance suite on the fake driver; and that it notices drivers that break a promise."""
+"""The conformance suite passes on the fake driver and detects drivers that break a promise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hyperruntime.testing.conformance import (
 from hyperruntime.testing.conformance.load import QUIET
 from tests.contract import faulty_drivers as faulty
 
-pytestmark = pytest.mark.engine  # the fake driver too: what it can do differs between root and ordinary users
+pytestmark = pytest.mark.engine  # for the fake driver too: its features differ between root and other users
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +53,14 @@ def test_results_come_in_the_order_of_the_checks(results: dict[str, CheckResult]
 
 
 LOADED = attrs.evolve(QUIET, start_median_s=QUIET.start_median_s * 100)
-# A driver, the check that must fail, and words of the reason.
+# A driver, the check that must fail, and words of its detail.
 FAULTS: list[tuple[type[FakeDriver], str, str]] = [
     (faulty.IgnoresMemoryLimit, "limits.memory", "300 MiB"),
     (faulty.IgnoresMemoryLimit, "limits.watchdog", "300 MiB"),
     (faulty.IgnoresGpus, "spec.gpus", "/dev/hyperruntime0 is missing"),
     (faulty.IgnoresMounts, "spec.mounts", "read-only mount was written to"),
     (faulty.HasNetwork, "network.none", "interfaces"),
-    (faulty.HandsOnEnvironment, "isolation.no-host-environment", "a variable of the host"),
+    (faulty.LeaksHostEnvironment, "isolation.no-host-environment", "a variable of the host"),
     (faulty.ShowsTemporaryFiles, "isolation.no-host-files", "the host's"),
     (faulty.IgnoresWorkdir, "spec.clear-errors", "no error"),
     (faulty.ForgetsLabels, "owner.listing", "its label"),
@@ -70,7 +70,7 @@ FAULTS: list[tuple[type[FakeDriver], str, str]] = [
     (faulty.ClaimsBridge, "network.bridge", "does not declare"),
     (faulty.DeniesHost, "network.host", "declares that it refuses network.host, but it does not"),
     (faulty.NamesWrongField, "network.bridge", "names the field 'image', not 'network'"),
-    (faulty.RefusesByAnyError, "network.bridge", "something went wrong"),
+    (faulty.RefusesWithOtherError, "network.bridge", "something went wrong"),
     (faulty.FindsImagesByPrefix, "images.exact-match", "is reported to exist"),
     (faulty.RemovesLate, "owner.close-removes", "a closed container is still listed after 5 s"),
 ]
@@ -90,7 +90,7 @@ def run_faulty(driver: type[FakeDriver], check: str, machine: Measurement = QUIE
 
 @pytest.fixture(scope="module")
 def found() -> Iterator[Callable[[type[FakeDriver], str], CheckResult]]:
-    """Return the result of a faulty driver's check; all run at the same time, because most of them wait."""
+    """Return a function that returns a faulty driver's result; the checks run in parallel, as most of them wait."""
     with ThreadPoolExecutor(4) as threads:
         running = {(driver, check): threads.submit(run_faulty, driver, check) for driver, check, _ in FAULTS}
         yield lambda driver, check: running[driver, check].result()
@@ -130,7 +130,7 @@ def test_any_error_in_a_check_is_a_failure_in_one_line(fake: Context) -> None:
     assert (result.outcome, result.detail) == ("fail", "ValueError: two lines")
 
 
-def test_a_shared_container_that_a_failed_check_broke_is_replaced(fake: Context) -> None:
+def test_a_shared_container_is_replaced_after_a_failed_check(fake: Context) -> None:
     def breaks(context: Context) -> None:
         context.container.close()
         context.container.exec(["true"])
@@ -147,7 +147,7 @@ def test_checks_are_selected_by_name_pattern_or_family() -> None:
         select_checks("exec.arg")
 
 
-def test_every_check_says_what_it_promises() -> None:
+def test_every_check_has_its_own_sentence() -> None:
     for check in CHECKS.values():
         assert check.sentence[:1].isupper(), check.name
         assert len(check.sentence) > 20, check.name

@@ -1,4 +1,4 @@
-"""Definition files are built the same on every engine (T4)."""
+"""A definition file gives the same image on every engine (T4)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ From: {base}
 """
 
 
-def test_a_definition_file_is_built_whole(runtime: hr.Runtime, base_image: str, odd_path: Path) -> None:
+def test_a_definition_file_is_built_completely(runtime: hr.Runtime, base_image: str, odd_path: Path) -> None:
     """Files with odd names, directories, %post in its own shell, %environment in every exec."""
     tree = odd_path / "a dir"
     tree.mkdir()
@@ -75,8 +75,8 @@ def test_a_definition_file_is_built_whole(runtime: hr.Runtime, base_image: str, 
     assert result.stdout.decode().splitlines() == [*lines, "/opt/new", "/", "0", "1"], result.stderr
 
 
-def test_a_step_that_fails_is_told(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """The last lines of %post are in the message; no image is left."""
+def test_the_error_of_a_failed_step_has_its_output(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """The error has the last lines of %post, and no image is left."""
     (tmp_path / "c.def").write_text(
         f"Bootstrap: localimage\nFrom: {base_image}\n%post\n echo wrong-thing >&2\n false\n"
     )
@@ -97,16 +97,16 @@ RUN [ -f tree/b ] && printf '%s {{{{ x }}}}\\n' "$GREETING" > made \\
 """
 
 
-def test_a_containerfile_is_built_alike_without_podman_and_docker(
+def test_a_containerfile_gives_the_same_image_without_podman_and_docker(
     runtime: hr.Runtime, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine that has only Apptainer: a definition file is made of it (T4)."""
+    """T4: on a machine with Apptainer only, the Containerfile is converted to a definition file."""
     monkeypatch.setattr("hyperruntime_apptainer.build.BUILDERS", ())
     (tmp_path / "a dir").mkdir()
     (tmp_path / "a dir" / "b").write_text("b")
     (tmp_path / "run.sh").write_text("#!/bin/sh\necho run\n")
     text = CONTAINERFILE.format(base=base_image).replace("$5", "\\$5")
-    if runtime.name == "docker":  # its builder without BuildKit takes a file's mode as it is, and no other
+    if runtime.name == "docker":  # without BuildKit, its builder does not support --chmod
         (tmp_path / "run.sh").chmod(0o755)
         text = text.replace("--chmod=755 ", "")
     (tmp_path / "Containerfile").write_text(text)
@@ -126,10 +126,10 @@ def test_a_containerfile_is_built_alike_without_podman_and_docker(
     ], result.stderr  # fmt: skip
 
 
-def test_steps_see_nothing_of_the_machine_that_builds(
+def test_build_steps_see_nothing_of_the_host(
     runtime: hr.Runtime, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither its temporary files nor its variables: a task's recipe is of strangers."""
+    """A build step sees no temporary files or variables of the host, because a task's recipe is untrusted."""
     monkeypatch.setenv("HYPERRUNTIME_TEST_SECRET", "key")
     show = "ls -a /tmp /var/tmp /home /root > /seen; env >> /seen"
     (tmp_path / "c.def").write_text(

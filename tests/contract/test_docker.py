@@ -1,4 +1,4 @@
-"""What only Docker has: where its daemon may be, several users of one daemon, registries, GPUs by CDI name."""
+"""Docker: locations of the daemon, several users of one daemon, builds, GPUs by CDI name."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def opened(rootfs: Path) -> Iterator[hr.Runtime]:
-    """The machine's own daemon with a tiny image."""
+    """A runtime of this machine's daemon, with a tiny image."""
     with hr.open_runtime("docker") as runtime:
         if not runtime.images.exists(IMAGE):
             runtime.images._images.load_rootfs(rootfs, IMAGE)
@@ -86,9 +86,7 @@ def images(opened: hr.Runtime) -> DockerImages:
     return opened.images._images
 
 
-def test_a_daemon_that_does_not_run_is_named_with_the_next_step(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_stopped_daemon_is_an_error_with_the_next_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     with pytest.raises(EngineUnavailableError, match=r"none\.sock.*systemctl start docker"):
         hr.open_runtime("docker")
@@ -97,7 +95,7 @@ def test_a_daemon_that_does_not_run_is_named_with_the_next_step(
     assert "dockerd" in findings[0].next_step
 
 
-def test_the_current_context_is_honoured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_current_context_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -109,7 +107,7 @@ def test_the_current_context_is_honoured(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize("how", ["by variable", "as the current one"])
-def test_a_context_that_does_not_exist_is_named_and_no_other_daemon_used(
+def test_a_missing_context_is_an_error_and_no_other_daemon_is_used(
     opened: hr.Runtime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str
 ) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
@@ -124,7 +122,7 @@ def test_a_context_that_does_not_exist_is_named_and_no_other_daemon_used(
 
 
 def test_a_daemon_that_does_not_see_our_files_is_refused(opened: hr.Runtime, tmp_path: Path) -> None:
-    """As on another machine: here its view of TMPDIR is cut off by a mount namespace."""
+    """A mount namespace hides TMPDIR from the daemon, as if the daemon ran on another machine."""
     program = "import hyperruntime as hr; hr.open_runtime('docker')"
     hidden = 'mount -t tmpfs none "$1" && TMPDIR=$1 XDG_CACHE_HOME=$1 exec "$2" -c "$3"'
     args = ["unshare", "--mount", "sh", "-c", hidden, "sh", str(tmp_path), sys.executable, program]
@@ -145,8 +143,8 @@ def test_a_daemon_behind_tcp_on_this_machine_works(opened: hr.Runtime, monkeypat
         assert name not in docker("ps", "--all")
 
 
-def test_a_daemon_that_has_gone_is_named_as_that(opened: hr.Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a restart with `live-restore`: the container lives on, and its attached connection with it."""
+def test_the_loss_of_the_daemon_is_reported(opened: hr.Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The container and its attached connection survive, as after a restart with `live-restore`."""
     spec = hr.ContainerSpec(image=IMAGE)
     with socket.create_server(("127.0.0.1", 0)) as server:
         serving = threading.Thread(target=relay, args=(server,), daemon=True)
@@ -170,7 +168,7 @@ def test_a_daemon_that_has_gone_is_named_as_that(opened: hr.Runtime, monkeypatch
 
 
 @pytest.mark.parametrize("odd", [b"", b"\xff\0{", b"[]", b"7", b"[" * 100_000, b'{"version": "4", "settings": {}}'])
-def test_a_memory_that_cannot_be_read_is_replaced_by_a_new_probe(
+def test_an_unreadable_probe_cache_is_replaced_by_a_new_probe(
     opened: hr.Runtime, odd: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -184,7 +182,7 @@ def test_a_memory_that_cannot_be_read_is_replaced_by_a_new_probe(
     engine.close()
 
 
-def test_a_memory_that_is_out_of_date_is_doubted_when_a_container_does_not_start(
+def test_a_distrusted_probe_cache_is_replaced_by_a_new_probe(
     opened: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -234,7 +232,7 @@ def copy(source: socket.socket, target: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("moment", ["read_text", "take_over"])
-def test_a_probe_that_is_killed_leaves_nothing_for_long(opened: hr.Runtime, moment: str) -> None:
+def test_the_next_probe_removes_what_a_killed_probe_left(opened: hr.Runtime, moment: str) -> None:
     code = f"""if True:
         import os
         from hyperruntime_docker import trial
@@ -247,7 +245,7 @@ def test_a_probe_that_is_killed_leaves_nothing_for_long(opened: hr.Runtime, mome
     assert result.exit_code == -signal.SIGKILL
     image = result.stdout.decode().strip()
     args = ("ps", "--all", "--quiet", "--filter", f"ancestor={image}")
-    if moment == "read_text":  # it was started
+    if moment == "read_text":  # the container was started
         assert wait_until(lambda: not docker(*args), 60, 0.1)
     assert docker("images", "--quiet", image)
     with Trial(Engine()):
@@ -256,7 +254,7 @@ def test_a_probe_that_is_killed_leaves_nothing_for_long(opened: hr.Runtime, mome
     assert not docker("images", "--quiet", image)
 
 
-def test_containers_of_another_user_of_the_daemon_are_not_ours(opened: hr.Runtime) -> None:
+def test_prune_keeps_containers_of_other_users_of_the_daemon(opened: hr.Runtime) -> None:
     name = f"hyperruntime-test-{os.getpid()}"
     dead = attrs.evolve(OwnerIdentity.current(), pid=2**22 + 1).to_labels()
     names = {os.getuid() + 1: f"{name}-other", os.getuid(): f"{name}-ours"}
@@ -273,7 +271,7 @@ def test_containers_of_another_user_of_the_daemon_are_not_ours(opened: hr.Runtim
         run_process(["docker", "rm", "--force", *names.values()])
 
 
-def test_what_a_dead_owner_left_goes_even_without_the_sdk(opened: hr.Runtime) -> None:
+def test_containers_of_a_dead_owner_are_removed_even_without_the_sdk(opened: hr.Runtime) -> None:
     name = f"hyperruntime-test-{os.getpid()}-left"
     docker("run", "--detach", "--network", "none", "--name", name, "--label", f"{LABEL}={name}", IMAGE, "sleep", "60")
     *args, _interpreter = DockerDriver().cleanup_args(f"{LABEL}={name}")
@@ -281,7 +279,9 @@ def test_what_a_dead_owner_left_goes_even_without_the_sdk(opened: hr.Runtime) ->
     assert name not in docker("ps", "--all")
 
 
-def test_the_step_that_fails_is_named_and_its_output_is_plain_text(images: DockerImages, tmp_path: Path) -> None:
+def test_a_build_error_names_the_failed_step_and_has_its_output_as_plain_text(
+    images: DockerImages, tmp_path: Path
+) -> None:
     recipe = tmp_path / "Containerfile"
     recipe.write_text(f"FROM {IMAGE}\nRUN echo fine\nRUN echo the reason >&2; exit 9\n")
     lines: list[str] = []
@@ -292,7 +292,7 @@ def test_the_step_that_fails_is_named_and_its_output_is_plain_text(images: Docke
     assert "\x1b" not in "".join(lines)
 
 
-def test_a_saved_image_comes_back_with_its_name(images: DockerImages, tmp_path: Path) -> None:
+def test_a_saved_image_is_loaded_with_its_name(images: DockerImages, tmp_path: Path) -> None:
     docker("tag", IMAGE, "localhost/hyperruntime-test/saved:2")
     images.save("localhost/hyperruntime-test/saved:2", tmp_path / "a b.tar")
     images.remove("localhost/hyperruntime-test/saved:2")
@@ -308,7 +308,7 @@ def test_a_saved_image_comes_back_with_its_name(images: DockerImages, tmp_path: 
 
 @pytest.fixture(scope="module")
 def newer(rootfs: Path) -> Iterator[hr.Runtime]:
-    """A second daemon, new enough for CDI, which knows two devices that are no GPUs."""
+    """A runtime of a second daemon that supports CDI and knows two devices, which are not GPUs."""
     with pytest.MonkeyPatch.context() as patch:
         address = script("prepare_new_docker; echo $NEW_DOCKER_SOCKET")
         specs = Path(script("echo $NEW_DOCKER_CDI"))
@@ -338,7 +338,7 @@ def test_a_device_by_cdi_name_and_its_environment_reach_every_exec(newer: hr.Run
             assert result.stdout == f"/dev/nvidia0\n{name} by all\n".encode()
 
 
-def test_a_device_that_no_spec_names_is_refused(newer: hr.Runtime) -> None:
+def test_an_unknown_device_is_refused(newer: hr.Runtime) -> None:
     with pytest.raises(DeviceNotFoundError, match=r"did you mean 'nvidia\.com/gpu=0'"):
         newer.container(hr.ContainerSpec(image=IMAGE, gpus=("7",)))
     assert "hyperruntime-" not in docker("ps", "--all")
@@ -346,6 +346,6 @@ def test_a_device_that_no_spec_names_is_refused(newer: hr.Runtime) -> None:
 
 def test_a_daemon_without_gpus_refuses_them(opened: hr.Runtime) -> None:
     if opened.info.gpus:
-        pytest.fail("this machine's own daemon has GPUs; the test needs one that has none")
+        pytest.fail("this machine's daemon has GPUs; the test needs a daemon without GPUs")
     with pytest.raises(UnsupportedOptionError, match="gpus"):
         opened.container(hr.ContainerSpec(image=IMAGE, gpus="all"))

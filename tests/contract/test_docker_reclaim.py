@@ -1,4 +1,4 @@
-"""An ordinary user's Docker: programs of this machine that may change what the daemon's containers wrote."""
+"""An ordinary user's Docker: the daemon reclaims files that its containers wrote."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.docker
 
 @pytest.fixture
 def _without_rights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process itself change nothing, as an ordinary user's."""
+    """Deny this process the change of owners, as for an ordinary user."""
 
     def denied(path: str, until: float) -> None:
         raise PermissionError(1, "Operation not permitted", path)
@@ -26,7 +26,7 @@ def _without_rights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_without_rights")
-def test_files_of_every_user_become_those_of_the_user_of_the_directory_above(
+def test_files_of_all_users_are_given_to_the_owner_of_the_parent_directory(
     runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
     tree = tmp_path / "it's a tree"
@@ -43,7 +43,7 @@ def test_files_of_every_user_become_those_of_the_user_of_the_directory_above(
 
 
 @pytest.mark.usefixtures("_without_rights")
-def test_a_daemon_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_daemon_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///there/is/none")
     with pytest.raises(ReclaimError, match="docker cannot be used"):
         reclaim_trees([tmp_path], RECLAIM_ARGS, 60)

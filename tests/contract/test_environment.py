@@ -1,4 +1,4 @@
-"""T1: one task's shell without asyncio: results, directories, deadlines, interrupts, and tasks that share nothing."""
+"""T1: the environment of one task, without asyncio: results, directories, deadlines, interrupts, isolated tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def environment(runtime_name: str, image: str) -> Iterator[HyperEnvironment]:
         yield made
 
 
-def test_both_outputs_come_as_one_in_the_order_of_writing(environment: HyperEnvironment) -> None:
+def test_both_outputs_are_merged_in_the_order_of_writing(environment: HyperEnvironment) -> None:
     script = "for n in 1 2 3; do echo out $n; echo err $n >&2; done; (exit 7)"
     assert environment.execute(script) == {
         "output": "out 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3\n",
@@ -54,13 +54,13 @@ def test_both_outputs_come_as_one_in_the_order_of_writing(environment: HyperEnvi
         ("cat <<EOF\n$((1 + 1)) # 'x\nEOF", 0, "2 # 'x\n"),
     ],
 )
-def test_a_command_line_is_bash_with_its_exact_code(
+def test_a_command_runs_in_bash_and_its_exit_code_is_exact(
     environment: HyperEnvironment, command: str, code: int, output: str
 ) -> None:
     assert environment.execute(command) == {"output": output, "returncode": code}
 
 
-def test_a_syntax_error_is_the_commands_own(environment: HyperEnvironment) -> None:
+def test_a_syntax_error_is_a_failed_command(environment: HyperEnvironment) -> None:
     result = environment.execute("if true; then echo")
     assert result["returncode"] != 0
     assert "syntax error" in result["output"]
@@ -69,7 +69,7 @@ def test_a_syntax_error_is_the_commands_own(environment: HyperEnvironment) -> No
 @pytest.mark.parametrize(
     ("command", "data"), [("a\0b", None), ("\ud800", None), (5, None), (None, None), (["ls"], None), ("cat", 5)]
 )
-def test_what_no_command_can_have_is_refused_and_harms_nothing(
+def test_an_invalid_command_or_input_is_refused_and_has_no_effect(
     environment: HyperEnvironment, command: Any, data: Any
 ) -> None:
     with pytest.raises(SpecError, match="is not allowed"):
@@ -77,8 +77,8 @@ def test_what_no_command_can_have_is_refused_and_harms_nothing(
     assert environment.execute("echo on")["output"] == "on\n"
 
 
-def test_a_cleanup_after_the_end_of_its_pool_is_no_error(runtime: hr.Runtime, image: str) -> None:
-    """Whoever ends all pools in one place has `with` blocks of environments still to leave."""
+def test_cleanup_after_the_end_of_the_pool_is_not_an_error(runtime: hr.Runtime, image: str) -> None:
+    """A program may close all pools before it leaves the `with` blocks of its environments."""
     with hr.open_pool(hr.PoolConfig(spec=hr.ContainerSpec(image=image), slots_per_container=1), runtime) as pool:
         environment = HyperEnvironment(pool=pool)
     environment.cleanup()
@@ -87,21 +87,21 @@ def test_a_cleanup_after_the_end_of_its_pool_is_no_error(runtime: hr.Runtime, im
 
 
 @pytest.mark.parametrize("data", ["plain\n", "ü\udcff'\"$\n", b"\x00\xff\x00", "", "x" * 3_000_000])
-def test_input_arrives_as_it_is(environment: HyperEnvironment, data: str | bytes) -> None:
+def test_input_arrives_unchanged(environment: HyperEnvironment, data: str | bytes) -> None:
     raw = data.encode(errors="surrogateescape") if isinstance(data, str) else data
     result = environment.execute("cksum; cat; wc -c", stdin_data=data)
     assert result["returncode"] == 0
     assert result["output"].split()[1] == str(len(raw))
 
 
-def test_a_long_command_may_have_input_too(environment: HyperEnvironment) -> None:
+def test_a_long_command_can_have_input(environment: HyperEnvironment) -> None:
     filler = "# " + "x" * 3_000_000
     result = environment.execute(f"{filler}\nread -r line; echo got $line; cat", stdin_data="first\nsecond\n")
     assert result == {"output": "got first\nsecond\n", "returncode": 0}
 
 
 @pytest.mark.parametrize("name", ["a b", "it's", 'q"$(touch x)`', "-n", "new\nline", ";echo INJECTED", "ü\udcff"])
-def test_directories_may_have_any_name(environment: HyperEnvironment, name: str) -> None:
+def test_directories_can_have_any_name(environment: HyperEnvironment, name: str) -> None:
     made = environment.execute('IFS= read -r -d "" name; mkdir -p -- "./$name"', stdin_data=name + "\0")
     assert made["returncode"] == 0, made
     relative = environment.execute("printf %s \"${PWD##*/}\" | od -An -tx1 | tr -d ' \n'", name)
@@ -110,22 +110,22 @@ def test_directories_may_have_any_name(environment: HyperEnvironment, name: str)
     assert absolute["output"] == os.fsencode(f"{environment.workspace}/{name}\n").decode(errors="replace")
 
 
-def test_a_relative_directory_is_below_the_environments_own(runtime_name: str, image: str) -> None:
+def test_a_relative_directory_is_below_the_cwd_of_the_environment(runtime_name: str, image: str) -> None:
     with HyperEnvironment(image, cwd="/usr", runtime=runtime_name) as made:
         assert made.execute("pwd", "lib")["output"] == "/usr/lib\n"
         assert made.execute("pwd", "/etc")["output"] == "/etc\n"
         assert made.execute("pwd")["output"] == "/usr\n"
 
 
-def test_a_directory_that_does_not_exist_is_a_result(environment: HyperEnvironment) -> None:
+def test_a_missing_directory_is_a_failed_command(environment: HyperEnvironment) -> None:
     result = environment.execute("pwd", "nowhere/at all")
     assert result["returncode"] == 126
     assert "no such directory" in result["output"]
 
 
-def test_a_deadline_ends_everything_and_keeps_what_was_written(environment: HyperEnvironment) -> None:
+def test_a_deadline_ends_all_processes_and_keeps_the_output(environment: HyperEnvironment) -> None:
     result: dict[str, Any] = {"output": ""}
-    for _ in range(5):  # on a busy machine it may not even have begun by then
+    for _ in range(5):  # on a busy machine, the command may not start before its deadline
         if not result["output"].startswith("begun"):
             result = dict(environment.execute("echo begun; setsid sleep 8412 & sleep 8413", timeout=0.6))
     assert result["returncode"] == 124
@@ -134,7 +134,7 @@ def test_a_deadline_ends_everything_and_keeps_what_was_written(environment: Hype
     assert environment.execute("exit 124") == {"output": "", "returncode": 124}
 
 
-def test_another_thread_interrupts_what_runs(environment: HyperEnvironment) -> None:
+def test_another_thread_can_interrupt_running_commands(environment: HyperEnvironment) -> None:
     with ThreadPoolExecutor(2) as threads:
         running = [threads.submit(environment.execute, f"touch began{n}; sleep 8414") for n in range(2)]
         assert wait_until(lambda: environment.execute("ls")["output"].count("began") == 2, 60)
@@ -145,7 +145,7 @@ def test_another_thread_interrupts_what_runs(environment: HyperEnvironment) -> N
     assert environment.interrupt() == 0
 
 
-def test_ctrl_c_ends_the_command_that_is_waited_for(environment: HyperEnvironment) -> None:
+def test_ctrl_c_ends_the_running_command(environment: HyperEnvironment) -> None:
     def press(main: int) -> None:
         assert wait_until(lambda: "waited-for" in environment.execute("ls")["output"], 60)
         signal.pthread_kill(main, signal.SIGINT)
@@ -164,8 +164,8 @@ def test_ctrl_c_ends_the_command_that_is_waited_for(environment: HyperEnvironmen
     assert environment.execute("grep -al '[s]leep.8415' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")["output"] == "0\n"
 
 
-def test_two_tasks_share_no_directory_no_file_and_no_process(runtime_name: str, image: str) -> None:
-    """W16: tasks whose commands begin in one directory read each other's files."""
+def test_two_tasks_share_no_directory_file_or_process(runtime_name: str, image: str) -> None:
+    """W16: with a shared start directory, tasks could read each other's files."""
     with (
         HyperEnvironment(image, runtime=runtime_name, task_id="a") as one,
         HyperEnvironment(image, runtime=runtime_name, task_id="b") as two,
@@ -177,7 +177,7 @@ def test_two_tasks_share_no_directory_no_file_and_no_process(runtime_name: str, 
         assert one.execute("cat note")["output"] == "secret\n"
 
 
-def test_a_task_after_another_finds_nothing_of_it(runtime_name: str, image: str) -> None:
+def test_a_task_finds_nothing_of_an_earlier_task(runtime_name: str, image: str) -> None:
     with HyperEnvironment(image, runtime=runtime_name) as first:
         first.execute("echo x >note; echo x >/tmp/note; sleep 8417 &")
     with HyperEnvironment(image, runtime=runtime_name) as second:
@@ -195,7 +195,7 @@ def test_environments_run_at_the_same_time(runtime_name: str, image: str) -> Non
         assert list(threads.map(work, range(8))) == [f"{n}\n" for n in range(8)]
 
 
-def test_a_cleaned_up_environment_runs_nothing_more(runtime_name: str, image: str) -> None:
+def test_cleanup_ends_commands_and_refuses_new_ones(runtime_name: str, image: str) -> None:
     made = HyperEnvironment(image, runtime=runtime_name)
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(made.execute, "touch began; sleep 8418")
@@ -208,7 +208,7 @@ def test_a_cleaned_up_environment_runs_nothing_more(runtime_name: str, image: st
         made.execute("true")
 
 
-def test_a_dead_container_is_no_commands_result(runtime_name: str, image: str, engine_command: object) -> None:
+def test_a_lost_container_raises_an_error(runtime_name: str, image: str, engine_command: object) -> None:
     with HyperEnvironment(image, runtime=runtime_name) as made:
         with pytest.raises(SandboxLostError):
             made.execute("kill -9 -1; sleep 5")
@@ -216,6 +216,6 @@ def test_a_dead_container_is_no_commands_result(runtime_name: str, image: str, e
             made.execute("true")
 
 
-def test_an_image_that_is_not_here_is_told_at_once(runtime_name: str, image: str) -> None:
+def test_a_missing_image_is_an_error_at_once(runtime_name: str, image: str) -> None:
     with pytest.raises((PoolStartError, ImageNotFoundError), match="not on this machine"):
         HyperEnvironment("localhost/hyperruntime/none:such", runtime=runtime_name)

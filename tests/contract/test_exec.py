@@ -1,4 +1,4 @@
-"""What the library does about execs beyond the conformance suite, and the suite with other shells than dash."""
+"""Execs beyond the conformance suite, and the suite with other shells than dash."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_suite_passes_with_another_shell(runtime_name: str, images: dict[str
 
 @relaxed
 @given(arguments=st.lists(any_argument, max_size=4))
-def test_arguments_arrive_as_they_were_given(shell_container: hr.Container, arguments: list[bytes]) -> None:
+def test_arguments_arrive_unchanged(shell_container: hr.Container, arguments: list[bytes]) -> None:
     script = 'for a; do printf "%s\\n" "${#a}"; printf "%s" "$a"; done'
     result = shell_container.exec(["sh", "-c", script, "name", *arguments])
     assert result.exit_code == 0
@@ -63,7 +63,7 @@ def test_arguments_arrive_as_they_were_given(shell_container: hr.Container, argu
 
 @relaxed
 @given(value=any_text)
-def test_an_environment_value_may_hold_anything(shell_container: hr.Container, value: str) -> None:
+def test_a_variable_can_have_any_value(shell_container: hr.Container, value: str) -> None:
     result = shell_container.exec(["sh", "-c", 'printf "%s" "$VALUE"'], env={"VALUE": value})
     assert result.stdout == value.encode()
 
@@ -93,7 +93,7 @@ def environment(container: hr.Container, env: dict[str, str] | None = None) -> d
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_no_name_is_special_in_any_environment(runtime: hr.Runtime, images: dict[str, str], shell: str) -> None:
+def test_no_name_of_a_variable_is_special(runtime: hr.Runtime, images: dict[str, str], shell: str) -> None:
     wanted = {name: f"1 'of' {name}" for name in SPECIAL_NAMES}
     spec = hr.ContainerSpec(image=images[shell], env={**wanted, "HOME": "/nowhere"})
     with runtime.container(spec) as started:
@@ -102,8 +102,8 @@ def test_no_name_is_special_in_any_environment(runtime: hr.Runtime, images: dict
         assert environment(started, wanted) == wanted
 
 
-# Takes every process that is to be had, also what becomes free later. bash itself would wait for one, so Python there.
-# What waits until all are taken may start nothing.
+# Takes every process that the limit allows, also later ones. Python does it for bash, which would wait for a free one.
+# The loop that waits until all are taken must not start a process.
 AWAIT = "while [ ! -e /tmp/full ]; do :; done"
 FILL = {
     "dash": ["sh", "-c", f'(while :; do command eval "sleep 60 &" || : >/tmp/full; done) 2>/dev/null & {AWAIT}'],
@@ -112,14 +112,16 @@ FILL = {
 
 
 @pytest.mark.parametrize("shell", ["dash", *(pytest.param(shell, marks=pytest.mark.slow) for shell in SHELLS[1:])])
-def test_without_a_process_to_be_had_an_exec_says_so(runtime: hr.Runtime, images: dict[str, str], shell: str) -> None:
+def test_an_exec_without_a_free_process_names_the_pids_limit(
+    runtime: hr.Runtime, images: dict[str, str], shell: str
+) -> None:
     with runtime.container(hr.ContainerSpec(image=images[shell], limits=hr.Limits(pids=150))) as started:
         started.exec(FILL.get(shell, FILL["dash"]))
         with pytest.raises(ExecStartError, match="pids limit"):
             started.exec(["true"])
 
 
-def test_input_may_come_from_a_slow_pipe(container: hr.Container) -> None:
+def test_input_can_come_from_a_slow_pipe(container: hr.Container) -> None:
     read_fd, write_fd = os.pipe()
 
     def feed() -> None:
@@ -135,10 +137,10 @@ def test_input_may_come_from_a_slow_pipe(container: hr.Container) -> None:
     thread.join()
 
 
-def test_output_of_a_child_that_outlives_the_command_for_a_moment_is_kept(
+def test_output_of_a_child_that_briefly_outlives_the_command_is_kept(
     container: hr.Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output_streams, "_GRACE_S", 20.0)  # a quarter of a second is short on a busy machine
+    monkeypatch.setattr(output_streams, "_GRACE_S", 20.0)  # the default is too short on a busy machine
     assert container.exec(["bash", "-c", "echo late > >(sleep 0.05; cat)"]).stdout == b"late\n"
 
 
@@ -155,7 +157,7 @@ def command_lines(container: hr.Container) -> bytes:
     return container.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null"]).stdout
 
 
-def test_signals_to_everything_spare_the_librarys_own_shells(shell_container: hr.Container) -> None:
+def test_signals_to_all_processes_do_not_end_the_librarys_shells(shell_container: hr.Container) -> None:
     for name in ("TERM", "HUP", "INT", "USR1"):
         with ThreadPoolExecutor(1) as threads:
             sibling = threads.submit(shell_container.exec, ["sleep", "30"])
@@ -165,7 +167,7 @@ def test_signals_to_everything_spare_the_librarys_own_shells(shell_container: hr
         assert shell_container.exec(["echo", "works"]).stdout == b"works\n"
 
 
-def test_an_idle_lane_that_was_killed_is_not_used(container: hr.Container) -> None:
+def test_a_killed_idle_lane_is_not_used(container: hr.Container) -> None:
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: container.exec(["sleep", "0.2"]), range(4)))
     killed = container.exec(["sh", "-c", "pkill -9 -f lane.sh; sleep 1"])
@@ -174,7 +176,7 @@ def test_an_idle_lane_that_was_killed_is_not_used(container: hr.Container) -> No
         assert container.exec(["echo", "works"]).stdout == b"works\n"
 
 
-def test_a_thousand_execs_from_fifty_threads_are_all_right(container: hr.Container) -> None:
+def test_a_thousand_execs_from_fifty_threads_have_exact_output(container: hr.Container) -> None:
     def work(number: int) -> None:
         for turn in range(20):
             text = f"{number} {turn}"
@@ -186,7 +188,7 @@ def test_a_thousand_execs_from_fifty_threads_are_all_right(container: hr.Contain
             done.result()
 
 
-def test_a_long_script_and_then_a_short_one_in_the_same_lane(shell_container: hr.Container) -> None:
+def test_one_lane_runs_long_and_short_commands_in_turn(shell_container: hr.Container) -> None:
     for size in (10, 100_000, 10, 9000, 8190, 8192, 10):
         assert shell_container.exec(["sh", "-c", "printf %s ${#1}", "x", "y" * size]).stdout == str(size).encode()
 

@@ -1,4 +1,4 @@
-"""The gateway from inside containers without a network, on the engine under test."""
+"""The gateway, used from containers without a network, on the engine under test."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ done
 
 
 def answer(received: Received) -> Reply:
-    """Answer as asked, in one piece or as a stream."""
+    """Return a reply in one piece, or as a stream if the request asks for one."""
     return chat_stream("hel", "lo") if received.body.get("stream") else chat("hello")
 
 
@@ -140,7 +140,7 @@ def upstream() -> Iterator[ScriptedUpstream]:
 
 @pytest.fixture
 def gateway(upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
-    """A gateway before it, with a key."""
+    """A gateway in front of the model server, with a key."""
     monkeypatch.setenv("TEST_KEY", "sk-the-real-key")
     config = GatewayConfig(
         upstreams=(Upstream(name="u", url=upstream.url, key_env="TEST_KEY"),),
@@ -167,7 +167,7 @@ def test_a_container_without_a_network_reaches_the_model(
 
 
 def quoting(received: Received) -> Reply:
-    """Quote the key in headers, and in a body or in events, as it is and escaped and split."""
+    """Return a reply with the key in headers and in the body or events: plain, escaped, encoded, and split."""
     key = received.headers["authorization"].removeprefix("Bearer ")
     escaped = "".join(f"\\u{ord(char):04x}" for char in key)
     headers = {"x-request-id": key, "openai-processing-ms": key, "Retry-After": key, "X-Key": key}
@@ -178,7 +178,7 @@ def quoting(received: Received) -> Reply:
     return Reply(pieces=(body.encode(),), headers={**headers, **kind})
 
 
-def test_a_server_that_quotes_its_key_does_not_give_it_to_the_container(
+def test_a_key_in_the_answer_of_a_server_does_not_reach_the_container(
     container: hr.Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = "sk-proj-Zk3vQ8xYw1LrTn5Bd7Hs0MfJa2Gc9Ue4"
@@ -194,11 +194,11 @@ def test_a_server_that_quotes_its_key_does_not_give_it_to_the_container(
     assert got.count(b"[redacted]") == 3
     assert b"key_in_answer" in got
     assert not Redactor([key]).holds(got)
-    assert key[12:24].encode() not in got, "its first 20 characters may go out: see docs/decisions/0015-gateway.md"
+    assert key[12:24].encode() not in got, "only its first 20 characters may pass: see docs/decisions/0015-gateway.md"
 
 
 @pytest.mark.slow
-def test_millions_of_values_are_refused_with_a_sentence_that_arrives(
+def test_a_body_with_millions_of_values_is_refused_with_a_clear_error(
     container: hr.Container, gateway: Gateway, upstream: ScriptedUpstream
 ) -> None:
     with Access(gateway, container, "gen-1") as access:
@@ -211,7 +211,7 @@ def test_millions_of_values_are_refused_with_a_sentence_that_arrives(
     assert len(upstream.received) == 1
 
 
-def test_a_large_request_and_many_at_once_arrive_whole(
+def test_large_simultaneous_requests_arrive_completely(
     container: hr.Container, gateway: Gateway, upstream: ScriptedUpstream
 ) -> None:
     script = """
@@ -232,7 +232,7 @@ threads = [threading.Thread(target=ask, args=(i,)) for i in range(10)]
     assert sent == [str(i) * 300_000 for i in range(10)]
 
 
-def test_another_containers_token_opens_nothing(
+def test_the_token_of_another_container_is_refused(
     runtime: hr.Runtime, container: hr.Container, gateway: Gateway, upstream: ScriptedUpstream
 ) -> None:
     with runtime.container(container.spec) as other, Access(gateway, container, "a") as mine:
@@ -283,14 +283,14 @@ def test_a_hostile_client_is_refused_bounded_and_logged_while_others_are_served(
     assert found["endless"] in ("413", "closed")
     assert served >= 2
     assert grown < 64 * MIB
-    assert len(upstream.received) == served + 1, "nothing else went on"
+    assert len(upstream.received) == served + 1, "another request reached the upstream"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     refused = {line["error"].partition(":")[0] for line in lines if line["seat"] == "hostile"}
     assert {"invalid_json", "model_not_allowed", "wrong_token", "body_too_large", "slow_client"} <= refused
     assert all(line["status"] == 200 for line in lines if line["seat"] == "calm")
 
 
-def test_a_forwarder_that_a_command_ended_is_told(container: hr.Container, gateway: Gateway) -> None:
+def test_the_end_of_the_forwarder_is_reported(container: hr.Container, gateway: Gateway) -> None:
     with Access(gateway, container, "gen-1") as access:
         container.exec(["sh", "-c", KILL_FORWARDER]).check()
         with pytest.raises(GatewayError, match="forwarder"):
@@ -298,14 +298,14 @@ def test_a_forwarder_that_a_command_ended_is_told(container: hr.Container, gatew
 
 
 def wait_for_end(access: Access) -> None:
-    """Look until the access is known to be lost, at most a minute."""
+    """Check the access for at most a minute; the check raises an error when the access is lost."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         access.check()
         time.sleep(0.05)
 
 
-def test_an_image_without_python_is_told(
+def test_an_image_without_python_is_an_error(
     runtime: hr.Runtime, busybox_image: str, base_image: str, gateway: Gateway
 ) -> None:
     if busybox_image == base_image:

@@ -1,4 +1,4 @@
-"""``hyperrun doctor --gpu IMAGE`` says at which step a GPU is lost on its way into a container."""
+"""``hyperrun doctor --gpu IMAGE`` names the step that prevents the use of a GPU in a container."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Make = Callable[..., None]
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Make a host with this ``nvidia-smi`` and, if it is to have one, a CDI spec that mounts these files."""
+    """Return a function that installs an ``nvidia-smi`` script and, if files are given, a CDI spec that mounts them."""
     program = tmp_path / "bin/nvidia-smi"
     program.parent.mkdir()
     (tmp_path / "cdi").mkdir()
@@ -47,13 +47,13 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 @pytest.fixture
 def examine(base_image: str, capsys: pytest.CaptureFixture[str]) -> Examine:
-    """Run the command; return its exit code, and for each step whether it is right and what was said."""
+    """Return a function that runs the command and returns its exit code, and the result and text of each step."""
 
     def run(*args: str) -> tuple[int, dict[str, tuple[object, str]]]:
         code = main(["doctor", "--gpu", base_image, "--json", *args])
-        told = json.loads(capsys.readouterr().out)
-        assert told["works"] is (code == 0)
-        return code, {step["subject"]: (step["ok"], step["detail"] + step["next_step"]) for step in told["findings"]}
+        report = json.loads(capsys.readouterr().out)
+        assert report["works"] is (code == 0)
+        return code, {step["subject"]: (step["ok"], step["detail"] + step["next_step"]) for step in report["findings"]}
 
     return run
 
@@ -61,7 +61,7 @@ def examine(base_image: str, capsys: pytest.CaptureFixture[str]) -> Examine:
 SMI = 'case $1 in -L) echo "GPU 0: Fake";; *) echo "0, GPU-fake, 0, 1000, 0, 550.1, Fake";; esac'
 
 
-def test_a_driver_that_fails_on_the_host_is_the_first_and_last_step(host: Make, examine: Examine) -> None:
+def test_a_failing_driver_on_the_host_is_the_only_step(host: Make, examine: Examine) -> None:
     host("echo 'NVIDIA-SMI has failed'; exit 9")
     code, steps = examine()
     assert code == 1
@@ -73,7 +73,7 @@ def test_a_driver_that_fails_on_the_host_is_the_first_and_last_step(host: Make, 
     }
 
 
-def test_without_a_spec_podman_is_where_it_ends_and_the_spec_is_the_next_step(host: Make, examine: Examine) -> None:
+def test_without_a_cdi_spec_the_container_fails_and_the_spec_is_the_next_step(host: Make, examine: Examine) -> None:
     host(SMI)
     code, steps = examine()
     assert code == 1
@@ -84,7 +84,7 @@ def test_without_a_spec_podman_is_where_it_ends_and_the_spec_is_the_next_step(ho
     assert steps["container"][0] is False
 
 
-def test_a_spec_without_the_library_ends_at_the_library(host: Make, examine: Examine) -> None:
+def test_a_spec_without_the_library_fails_at_the_library(host: Make, examine: Examine) -> None:
     host(SMI, files={})
     code, steps = examine()
     assert code == 1
@@ -94,7 +94,7 @@ def test_a_spec_without_the_library_ends_at_the_library(host: Make, examine: Exa
     assert "the CDI spec is out of date" in steps["inside: libcuda.so.1"][1]
 
 
-def test_drivers_that_differ_end_at_nvidia_smi(host: Make, examine: Examine) -> None:
+def test_different_driver_versions_fail_at_nvidia_smi(host: Make, examine: Examine) -> None:
     host(SMI, files={LIBRARY: "", "/usr/bin/nvidia-smi": "#!/bin/sh\necho 'version mismatch'; exit 18\n"})
     code, steps = examine()
     assert code == 1
@@ -103,7 +103,7 @@ def test_drivers_that_differ_end_at_nvidia_smi(host: Make, examine: Examine) -> 
     assert "version mismatch" in steps["inside: nvidia-smi"][1]
 
 
-def test_where_every_step_works_the_exit_code_is_0(host: Make, examine: Examine) -> None:
+def test_the_exit_code_is_0_if_every_step_works(host: Make, examine: Examine) -> None:
     host(SMI, files={LIBRARY: "", "/usr/bin/nvidia-smi": f"#!/bin/sh\n{SMI}\n"})
     code, steps = examine()
     assert code == 0
@@ -118,7 +118,7 @@ cuda = types.SimpleNamespace(is_available=lambda: False)
 """
 
 
-def test_a_torch_that_sees_no_gpu_is_the_step_that_fails(host: Make, examine: Examine) -> None:
+def test_the_torch_step_fails_if_torch_sees_no_gpu(host: Make, examine: Examine) -> None:
     smi = f"#!/bin/sh\n{SMI}\n"
     host(SMI, files={LIBRARY: "", "/usr/bin/nvidia-smi": smi, "/usr/lib/python3/dist-packages/torch.py": TORCH})
     code, steps = examine()
@@ -126,7 +126,7 @@ def test_a_torch_that_sees_no_gpu_is_the_step_that_fails(host: Make, examine: Ex
     assert "torch 9.9 (CUDA 13.0) sees no GPU" in steps["inside: torch"][1]
 
 
-def test_gpus_of_another_vendor_are_looked_at_as_far_as_it_goes(host: Make, examine: Examine) -> None:
+def test_gpus_of_another_vendor_are_checked_as_far_as_possible(host: Make, examine: Examine) -> None:
     host("exit 9", files={}, kind="example.com/gpu")
     code, steps = examine("--gpus", "example.com/gpu=all")
     assert code == 0
@@ -134,7 +134,7 @@ def test_gpus_of_another_vendor_are_looked_at_as_far_as_it_goes(host: Make, exam
     assert steps["inside: driver"][0] is None
 
 
-def test_an_image_that_is_missing_is_a_step_that_fails(
+def test_the_container_step_fails_if_the_image_is_missing(
     host: Make, examine: Examine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     host(SMI, files={})

@@ -28,18 +28,18 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(autouse=True)
 def gives_gpus(runtime: hr.Runtime, base_image: str) -> None:
-    """An engine that declares that it gives no GPUs refuses each wish by name; all else is of those that do."""
+    """Skip the tests on an engine without GPUs, after a check that it refuses each request by name."""
     if runtime.info.gpus:
         return
     for gpus in ("all", "0", "nvidia.com/gpu=0"):
         with pytest.raises(UnsupportedOptionError, match="gpus"):
             runtime.container(hr.ContainerSpec(image=base_image, gpus=gpus))
-    pytest.skip("this engine gives no GPUs here; it declares so and refuses them by name")
+    pytest.skip("this engine does not support GPUs here; it declares this and refuses them by name")
 
 
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An ``nvidia-smi`` that tells of two GPUs, of which the first is busier."""
+    """Install an ``nvidia-smi`` that reports two GPUs; the first is busier."""
     program = tmp_path / "bin/nvidia-smi"
     program.parent.mkdir()
     rows = [f"{number}, GPU-fake{number}, {500 - 400 * number}, 1000, 0, 1.0, Fake" for number in range(2)]
@@ -60,7 +60,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (None, []),
     ],
 )
-def test_a_container_has_the_gpus_that_were_asked_for_and_no_others(
+def test_a_container_has_exactly_the_requested_gpus(
     runtime: hr.Runtime, base_image: str, describe: Describe, gpus: Any, expected: list[str]
 ) -> None:
     describe()
@@ -68,7 +68,9 @@ def test_a_container_has_the_gpus_that_were_asked_for_and_no_others(
         assert devices_in(container) == expected
 
 
-def test_what_a_spec_brings_reaches_every_command(runtime: hr.Runtime, base_image: str, describe: Describe) -> None:
+def test_files_and_variables_of_a_cdi_spec_reach_every_command(
+    runtime: hr.Runtime, base_image: str, describe: Describe
+) -> None:
     library = describe("example.com/gpu")
     spec = hr.ContainerSpec(image=base_image, gpus=("example.com/gpu=0",), env={"MINE": "1"})
     script = f'echo "$FAKE_DRIVER $FAKE_GPUS $MINE"; cat {LIBRARY}; echo x >/dev/fakegpu0 && echo written'
@@ -76,13 +78,13 @@ def test_what_a_spec_brings_reaches_every_command(runtime: hr.Runtime, base_imag
         for user in (None, "1234") if runtime.info.users else (None,):
             result = container.exec(["sh", "-c", script], user=user).check()
             assert result.stdout.decode() == f"a b=c yes 1\n{library.read_text()}written\n"
-        assert container.exec(["sh", "-c", f"echo x >{LIBRARY}"]).exit_code != 0, "the driver is read-only"
+        assert container.exec(["sh", "-c", f"echo x >{LIBRARY}"]).exit_code != 0, "the driver library must be read-only"
         changed = container.exec(["sh", "-c", 'echo "$FAKE_GPUS"'], env={"FAKE_GPUS": "no"})
         assert changed.stdout == b"no\n"
 
 
 @pytest.mark.usefixtures("smi")
-def test_auto_takes_the_least_used_gpu_and_gives_it_back(
+def test_auto_takes_the_least_used_gpu_and_releases_it(
     runtime: hr.Runtime, base_image: str, describe: Describe
 ) -> None:
     describe()
@@ -98,7 +100,9 @@ def test_auto_takes_the_least_used_gpu_and_gives_it_back(
 
 
 @pytest.mark.usefixtures("smi")
-def test_a_container_that_does_not_start_keeps_no_gpu(runtime: hr.Runtime, base_image: str, describe: Describe) -> None:
+def test_a_container_that_does_not_start_releases_its_gpus(
+    runtime: hr.Runtime, base_image: str, describe: Describe
+) -> None:
     describe(host_path="/dev/there-is-no-such-device")
     for _ in range(3):
         with pytest.raises(DeviceError, match="there-is-no-such-device"):
@@ -108,7 +112,7 @@ def test_a_container_that_does_not_start_keeps_no_gpu(runtime: hr.Runtime, base_
         assert len(devices_in(container)) == 2
 
 
-def test_a_device_that_nothing_describes_is_explained(
+def test_the_error_of_an_unknown_device_names_the_next_step(
     runtime: hr.Runtime, base_image: str, describe: Describe, tmp_path: Path
 ) -> None:
     for gpus in ("all", "0", "nvidia.com/gpu=0"):
@@ -120,7 +124,7 @@ def test_a_device_that_nothing_describes_is_explained(
 
 
 class Forgetful:
-    """An engine that takes a wish for GPUs and does nothing, as ``podman run --gpus`` of 4.3 does."""
+    """A driver that accepts a request for GPUs and ignores it, like ``podman run --gpus`` of 4.3."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -133,7 +137,7 @@ class Forgetful:
 
 
 @pytest.mark.parametrize(("gpus", "described"), [("0", True), ("all", False)])
-def test_a_gpu_that_does_not_arrive_is_an_error_on_any_engine(
+def test_a_requested_gpu_that_is_missing_is_an_error_on_every_engine(
     runtime_name: str, base_image: str, describe: Describe, gpus: str, described: bool
 ) -> None:
     if described:
@@ -146,7 +150,9 @@ def test_a_gpu_that_does_not_arrive_is_an_error_on_any_engine(
         assert [found for found in forgetful.containers() if found.owner.token == mine] == []
 
 
-def test_hooks_that_nobody_would_run_are_refused(runtime: hr.Runtime, base_image: str, describe: Describe) -> None:
+def test_hooks_that_the_engine_does_not_run_are_refused(
+    runtime: hr.Runtime, base_image: str, describe: Describe
+) -> None:
     describe(hooks=[{"hookName": "createContainer", "path": "/bin/true", "args": ["site-setup", "--all"]}])
     with pytest.raises(UnsupportedOptionError, match="site-setup --all"):
         runtime.container(hr.ContainerSpec(image=base_image, gpus="0"))

@@ -1,4 +1,4 @@
-"""Images: exact references, builds that say where they failed, archives, and nothing done twice."""
+"""Images: builds and their errors, archives, and no repeated work."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def saved_image(runtime: hr.Runtime, odd_path: Path, busybox_image: str) -> Iter
         runtime.images.remove(SAVED)
 
 
-def test_a_build_reaches_what_the_host_reaches_and_its_proxy_stays_out_of_the_image(
+def test_a_build_has_the_hosts_network_and_its_proxy_is_not_in_the_image(
     runtime: hr.Runtime, odd_path: Path, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
@@ -63,7 +63,7 @@ def test_a_build_reaches_what_the_host_reaches_and_its_proxy_stays_out_of_the_im
                 runtime.images.remove(REFERENCE)
 
 
-def test_a_failing_step_is_shown_and_the_whole_output_kept(
+def test_a_build_error_shows_the_failed_step_and_a_log_has_the_whole_output(
     runtime: hr.Runtime, odd_path: Path, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -84,7 +84,7 @@ def test_a_failing_step_is_shown_and_the_whole_output_kept(
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
 
-def test_old_build_logs_go(
+def test_old_build_logs_are_removed(
     runtime: hr.Runtime, odd_path: Path, busybox_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -101,7 +101,7 @@ def test_old_build_logs_go(
     assert "built_one" in names[-1]
 
 
-def test_what_is_not_there_is_named_with_the_next_step(runtime: hr.Runtime, tmp_path: Path) -> None:
+def test_errors_of_missing_images_and_files_name_the_next_step(runtime: hr.Runtime, tmp_path: Path) -> None:
     nothing = "localhost/hyperruntime-test/nothing:1"
     with pytest.raises(ImageNotFoundError, match="hyperrun image list"):
         runtime.images.remove(nothing)
@@ -127,9 +127,7 @@ def test_what_is_not_there_is_named_with_the_next_step(runtime: hr.Runtime, tmp_
         ({"CUDDA": "12.4"}, r"did you mean 'CUDA'\?"),
     ],
 )
-def test_arguments_that_a_recipe_does_not_take_are_refused(
-    runtime: hr.Runtime, given: dict[str, str], said: str
-) -> None:
+def test_invalid_arguments_of_a_recipe_are_refused(runtime: hr.Runtime, given: dict[str, str], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         runtime.images.build("cuda", build_args=given)
 
@@ -147,7 +145,7 @@ def test_a_saved_image_is_loaded_with_its_reference_and_content(
         assert started.exec(["cat", "/kept"]).stdout == b"kept\n"
 
 
-def test_a_file_that_exists_is_replaced_only_by_force(runtime: hr.Runtime, busybox_image: str, tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_with_force(runtime: hr.Runtime, busybox_image: str, tmp_path: Path) -> None:
     archive = tmp_path / "mine.tar"
     archive.write_text("mine")
     with pytest.raises(SpecError, match="does not exist yet"):
@@ -157,14 +155,12 @@ def test_a_file_that_exists_is_replaced_only_by_force(runtime: hr.Runtime, busyb
     assert runtime.images.load(archive) == (busybox_image,)
 
 
-def test_an_archive_cannot_be_written_where_there_is_no_directory(
-    runtime: hr.Runtime, busybox_image: str, tmp_path: Path
-) -> None:
+def test_an_archive_in_a_missing_directory_is_an_error(runtime: hr.Runtime, busybox_image: str, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="name a file in a writable directory"):
         runtime.images.save(busybox_image, tmp_path / "nothing/mine.tar")
 
 
-def test_files_that_hold_no_image_are_refused_in_one_line(runtime: hr.Runtime, tmp_path: Path) -> None:
+def test_files_without_an_image_are_refused_in_one_line(runtime: hr.Runtime, tmp_path: Path) -> None:
     (tmp_path / "junk.tar").write_text("junk" * 1000)
     (tmp_path / "empty.tar").touch()
     with tarfile.open(tmp_path / "rootfs.tar", "w") as tar:
@@ -191,7 +187,7 @@ with hr.open_runtime(sys.argv[1]) as runtime:
 """
 
 
-def test_two_processes_at_once_make_one_image(
+def test_two_simultaneous_builds_make_one_image(
     runtime: hr.Runtime, runtime_name: str, odd_path: Path, busybox_image: str
 ) -> None:
     (odd_path / "Containerfile").write_text(f"FROM {busybox_image}\nRUN sleep 1; echo {time.time_ns()}\n")
@@ -211,21 +207,21 @@ def test_two_processes_at_once_make_one_image(
         runtime.images.remove(REFERENCE)
 
 
-def test_bootstrap_of_an_image_that_is_here_makes_nothing(
+def test_bootstrap_does_not_build_an_existing_image_again(
     runtime: hr.Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr("hyperruntime.images.store.build_base_rootfs")
     assert runtime.images.bootstrap() == base_image
 
 
-def test_the_base_image_holds_what_agents_need(container: hr.Container) -> None:
+def test_the_base_image_has_the_programs_that_agents_need(container: hr.Container) -> None:
     for program in ("python3", "git", "patch", "tar", "ps"):
         assert container.exec([program, "--version"]).exit_code == 0
     assert container.exec(["python3", "-c", "import ctypes, json, sqlite3, ssl, venv"]).exit_code == 0
 
 
 @pytest.mark.slow
-def test_the_agent_image_is_made_with_no_network_inside_and_keeps_nothing_of_the_host(runtime: hr.Runtime) -> None:
+def test_the_agent_image_has_its_packages_and_no_files_of_the_host(runtime: hr.Runtime) -> None:
     reference = runtime.images.ensure("agent")
     with runtime.container(hr.ContainerSpec(image=reference)) as started:
         result = started.exec(["python3", "-c", "import openai, sys; print('%d.%d' % sys.version_info[:2])"])

@@ -1,4 +1,4 @@
-"""What a command starts is found and ended under any limits that a job, a site or a login shell has set."""
+"""The processes of a command are found and ended under any limits that a job, a site or a login shell has set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.contract.waits import begun_in_time
 
 pytestmark = pytest.mark.engine
 MIB, TIB = 2**20, 2**40
-# One command, its deadline, a group, and a shell that lasts, in a process with the limits under test.
+# Runs a command, a timeout, a group and a persistent shell in a process with the limits under test.
 LOOK = textwrap.dedent(
     """
     import json, sys
@@ -62,10 +62,8 @@ def under(limits: list[str], runtime_name: str, image: str) -> ProcessResult:
         pytest.param([f"--locks={2**60}", f"--rss={100 * MIB}"], id="many file locks", marks=pytest.mark.slow),
     ],
 )
-def test_a_finite_limit_that_linux_ignores_changes_nothing(
-    runtime_name: str, base_image: str, limits: list[str]
-) -> None:
-    """Slurm gives each job that asks for memory a hard RSS limit of that memory."""
+def test_a_finite_limit_that_linux_ignores_has_no_effect(runtime_name: str, base_image: str, limits: list[str]) -> None:
+    """Slurm sets a hard RSS limit for each job that requests memory."""
     done = under(limits, runtime_name, base_image)
     assert done.exit_code == 0, done.stderr.decode()
     assert json.loads(done.stdout) == {
@@ -78,9 +76,9 @@ def test_a_finite_limit_that_linux_ignores_changes_nothing(
     }
 
 
-def test_without_any_limit_to_mark_with_a_container_is_refused_by_name(runtime_name: str, base_image: str) -> None:
+def test_a_container_without_a_usable_limit_for_marks_is_refused(runtime_name: str, base_image: str) -> None:
     done = under([f"--rss={100 * MIB}", "--locks=1000"], runtime_name, base_image)
-    if runtime_name == "docker":  # its containers have the limits of the daemon, not of who asks for them
+    if runtime_name == "docker":  # its containers have the limits of the daemon, not of the caller
         assert done.exit_code == 0, done.stderr.decode()
         return
     last = done.stderr.decode().strip().splitlines()[-1]
@@ -89,8 +87,10 @@ def test_without_any_limit_to_mark_with_a_container_is_refused_by_name(runtime_n
     assert "--locks=unlimited" in last
 
 
-def test_a_shell_that_lies_about_its_limits_makes_the_host_kill_nothing(runtime: hr.Runtime, base_image: str) -> None:
-    """Root in a container may replace /bin/sh before another user's shell starts; by marks the host may kill."""
+def test_a_shell_that_reports_false_limits_cannot_make_the_host_kill_processes(
+    runtime: hr.Runtime, base_image: str
+) -> None:
+    """Root in a container may replace /bin/sh before another user's shell starts; the host kills processes by marks."""
     if not runtime.info.users:
         pytest.skip("the engine has no other users, and says so")
     victim = spawn(
@@ -119,12 +119,12 @@ def test_each_shell_marks_with_the_limit_that_it_can_set(shell_container: hr.Con
     script = "while read -r a b c d e f; do case $b.$c in file.locks) echo $e;; resident.set) echo $e;; esac; done"
     first, second = (shell_container.exec(["sh", "-c", f"{script} </proc/self/limits"]).stdout for _ in range(2))
     assert first != second
-    assert first.split()[0] == second.split()[0], "the limit of resident memory is left alone"
+    assert first.split()[0] == second.split()[0], "the limit of resident memory has changed"
 
 
 @pytest.mark.slow
-def test_a_command_that_ran_out_of_time_before_it_began_never_begins(runtime: hr.Runtime, base_image: str) -> None:
-    """Its user has no process yet when the user is ended, but root has one that is about to become the user's."""
+def test_a_command_that_timed_out_before_it_started_never_starts(runtime: hr.Runtime, base_image: str) -> None:
+    """When the user is ended, it has no process yet, but a process of root is about to change to this user."""
     if not runtime.info.users:
         pytest.skip("the engine has no other users, and says so")
     slow = (
@@ -137,6 +137,6 @@ def test_a_command_that_ran_out_of_time_before_it_began_never_begins(runtime: hr
         container.exec(["sh", "-c", replace], input=slow.encode()).check()
         assert container.exec(["true"], user=user, timeout_s=0.3).timed_out
         assert container.end_user(user)
-        container.exec(["sleep", "2.5"])  # what still lived would have arrived by now
+        container.exec(["sleep", "2.5"])  # a surviving process would have written its line by now
         assert container.exec(["cat", "/tmp/arrived"]).exit_code == 1
         assert begun_in_time(lambda: container.exec(["id", "-u"], user=user)).stdout == b"22001\n"

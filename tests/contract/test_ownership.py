@@ -1,4 +1,4 @@
-"""Owners beyond the conformance suite: who counts as dead, forked children, and what a closed runtime leaves."""
+"""Owners beyond the conformance suite: dead owners, forked children, and closed runtimes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Leftovers = Callable[[Iterable[str]], list[str]]
 
 @pytest.fixture
 def leftovers(engine_command: Any) -> Leftovers:
-    """Tell which of some containers the engine still lists."""
+    """Return a function that returns those of the given containers that the engine still lists."""
 
     def listed(names: Iterable[str]) -> list[str]:
         return [name for name in engine_command.containers(f"label={LABEL}") if name in names]
@@ -30,12 +30,12 @@ def leftovers(engine_command: Any) -> Leftovers:
     return listed
 
 
-def test_prune_removes_what_dead_owners_left_and_nothing_else(
+def test_prune_removes_only_containers_of_dead_owners(
     runtime: hr.Runtime, engine_command: Any, busybox_image: str, run_labelled: Callable[..., str]
 ) -> None:
     us = OwnerIdentity.current()
     gone = {
-        "its pid is nobody's": attrs.evolve(us, pid=2**22 + 1),
+        "its pid does not exist": attrs.evolve(us, pid=2**22 + 1),
         "its pid is used again": attrs.evolve(us, start_ticks=us.start_ticks - 1),
         "before the last boot": attrs.evolve(us, boot_id="another boot"),
     }
@@ -58,7 +58,7 @@ def test_prune_removes_what_dead_owners_left_and_nothing_else(
     assert kept <= left
 
 
-def test_a_forked_child_ends_nothing_of_its_parents(runtime_name: str, busybox_image: str) -> None:
+def test_a_forked_child_does_not_end_containers_of_its_parent(runtime_name: str, busybox_image: str) -> None:
     script = textwrap.dedent(
         """
         import os, sys

@@ -1,4 +1,4 @@
-"""Podman resolves the names of devices itself where it can."""
+"""Podman resolves device names itself if it can."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.engine
 STANDARD = Path("/var/run/cdi")
 
 
-def test_nvidias_own_hooks_are_refused_where_podman_cannot_run_them(
+def test_hooks_of_nvidia_are_refused_if_podman_cannot_run_them(
     runtime: hr.Runtime, base_image: str, describe: Describe
 ) -> None:
     describe(hooks=[{"hookName": "createContainer", "path": "/bin/true", "args": ["nvidia-ctk", "update-ldcache"]}])
@@ -30,7 +30,7 @@ def test_nvidias_own_hooks_are_refused_where_podman_cannot_run_them(
 
 @pytest.fixture
 def kind(describe: Describe, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The kind of GPUs that are described where every engine looks if we may write there, else where only we do."""
+    """The kind of the described GPUs; for root, their spec is in a standard directory, which Podman reads too."""
     name = f"hyperruntime-test-{uuid.uuid4().hex[:8]}"
     kind = f"{name}.example/gpu"
     library = describe(kind)
@@ -51,7 +51,7 @@ def kind(describe: Describe, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             STANDARD.rmdir()
 
 
-def test_podman_resolves_names_itself_where_it_can(runtime: hr.Runtime, base_image: str, kind: str) -> None:
+def test_podman_resolves_device_names_itself_if_it_can(runtime: hr.Runtime, base_image: str, kind: str) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image, gpus=f"{kind}=1")) as container:
         asked = run_process(["podman", "inspect", "--format", "{{json .Config.CreateCommand}}", container.name])
         assert (f"{kind}=1" in json.loads(asked.stdout)) is (os.geteuid() == 0)

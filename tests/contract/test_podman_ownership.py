@@ -1,4 +1,4 @@
-"""Nothing of Podman's own outlives the owner: its API service and that one's socket; what it cannot remove it says."""
+"""Podman's API service and its socket do not outlive the owner; containers that cannot be removed are reported."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SERVE = textwrap.dedent(
 )
 
 
-def test_the_socket_directory_goes_and_a_forked_child_may_not_use_it(tmp_path: Path) -> None:
+def test_the_socket_directory_is_removed_and_a_forked_child_cannot_use_the_service(tmp_path: Path) -> None:
     temporary = tmp_path / "/".join(["x" * 50] * 5)
     temporary.mkdir(parents=True)
     args = [sys.executable, "-W", "ignore", "-c", SERVE]
@@ -65,13 +65,13 @@ def test_a_killed_owner_leaves_no_socket_directory() -> None:
     assert wait_until(lambda: not glob.glob(f"{tempfile.gettempdir()}/hyperruntime-{os.getuid()}-{token}-*"), 60)
 
 
-def test_prune_takes_the_volumes_of_what_it_removes(
+def test_prune_removes_the_volumes_of_removed_containers(
     runtime: hr.Runtime, engine_command: Any, busybox_image: str, run_labelled: Callable[..., str]
 ) -> None:
     expect_volumes_to_go(runtime, engine_command, busybox_image, run_labelled)
 
 
-def test_one_container_that_cannot_be_removed_does_not_save_the_others(
+def test_prune_continues_after_a_container_that_cannot_be_removed(
     runtime: hr.Runtime,
     engine_command: Any,
     busybox_image: str,
@@ -100,7 +100,7 @@ def test_one_container_that_cannot_be_removed_does_not_save_the_others(
     assert stubborn in runtime.prune()
 
 
-def test_an_engine_that_has_gone_is_named_as_that(
+def test_a_missing_podman_program_is_reported(
     runtime: hr.Runtime, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image)) as started:

@@ -1,4 +1,4 @@
-"""What is known of Podman on this machine is tried, remembered, and doubted when it turns out wrong."""
+"""The result of the probe of Podman is cached, and replaced if it is unreadable, invalid or wrong."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: hr.Runtime) -> Path:
-    """What an honest probe remembers, in a cache of its own."""
+    """The file of a correct probe result, in its own cache directory."""
     honest = json.dumps(remembered(runtime))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = probe_file().path
@@ -50,7 +50,7 @@ def remembered(runtime: hr.Runtime) -> dict[str, object]:
         b'{"version": "4", "storage": "overlay", "tried": [], "settings": {}}',
     ],
 )
-def test_a_memory_that_cannot_be_read_is_replaced_by_a_new_probe(cache: Path, odd: bytes) -> None:
+def test_an_unreadable_probe_cache_is_replaced_by_a_new_probe(cache: Path, odd: bytes) -> None:
     honest = json.loads(cache.read_bytes())
     cache.write_bytes(odd)
     found, was_remembered = cached_probe()
@@ -63,14 +63,14 @@ def test_a_memory_that_cannot_be_read_is_replaced_by_a_new_probe(cache: Path, od
     "change",
     [{"limits": {"memory_bytes": "perhaps", "pids": "no", "cpus": "no"}}, {"nofile": "many"}, {"nofile": -1}, {"x": 1}],
 )
-def test_a_memory_with_odd_values_is_replaced_by_a_new_probe(cache: Path, change: dict[str, object]) -> None:
+def test_a_probe_cache_with_invalid_values_is_replaced_by_a_new_probe(cache: Path, change: dict[str, object]) -> None:
     honest = json.loads(cache.read_bytes())
     cache.write_text(json.dumps({**honest, "settings": {**honest["settings"], **change}}))
     assert not cached_probe()[1]
     assert cached_probe()[1]
 
 
-def test_a_memory_that_no_container_starts_with_is_doubted_at_once(cache: Path, base_image: str) -> None:
+def test_a_probe_cache_with_which_no_container_starts_is_replaced_at_once(cache: Path, base_image: str) -> None:
     wrong = json.loads(cache.read_bytes())
     wrong["settings"]["oci_runtime"] = "no-such-runtime"
     cache.write_text(json.dumps(wrong))
@@ -80,7 +80,7 @@ def test_a_memory_that_no_container_starts_with_is_doubted_at_once(cache: Path, 
     assert json.loads(cache.read_bytes())["settings"]["oci_runtime"] != "no-such-runtime"
 
 
-def test_a_process_with_lower_limits_is_not_told_what_others_may_ask_for(cache: Path, base_image: str) -> None:
+def test_a_process_with_lower_limits_does_not_use_the_cached_limits(cache: Path, base_image: str) -> None:
     script = """
         import sys
         import hyperruntime as hr
@@ -95,10 +95,10 @@ def test_a_process_with_lower_limits_is_not_told_what_others_may_ask_for(cache: 
     inside, known = map(int, done.stdout.split())
     assert inside <= 777
     assert known <= 777
-    assert cached_probe() == before, "it took the place of what others know"
+    assert cached_probe() == before, "it replaced the cached result of other processes"
 
 
-def test_a_probe_that_was_killed_leaves_nothing_that_prune_does_not_find(tmp_path: Path) -> None:
+def test_prune_removes_everything_that_a_killed_probe_left(tmp_path: Path) -> None:
     shim = tmp_path / "podman"
     shim.write_text('#!/bin/sh\ncase "$1" in info) echo "4.0 overlay";; *) kill -9 "$PPID";; esac\n')
     shim.chmod(0o755)
@@ -118,7 +118,7 @@ def test_a_probe_that_was_killed_leaves_nothing_that_prune_does_not_find(tmp_pat
 
 
 def diagnose_in(env: dict[str, str]) -> ProcessResult:
-    """Diagnose as a user whom nobody knows, where that can be."""
+    """Run the diagnosis; if this process is root, run it as a user without an account."""
     script = """
         import os
         from hyperruntime_podman import PodmanDriver
@@ -145,7 +145,9 @@ def test_a_diagnosis_never_raises(tmp_path: Path) -> None:
     assert "install it" in diagnose_in({"PATH": str(tmp_path)}).stdout.decode()
 
 
-def test_forgetting_what_cannot_be_removed_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgetting_a_probe_that_cannot_be_removed_is_not_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     forget_probes("podman")

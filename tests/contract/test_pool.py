@@ -24,10 +24,10 @@ pytestmark = pytest.mark.engine
 Batch = list[tuple[hr.Slot, str, dict[str, Any]]]
 
 
-def test_w1_r16_slots_work_at_the_same_time_and_the_event_loop_goes_on(
+def test_w1_r16_slots_work_at_the_same_time_and_the_event_loop_keeps_running(
     runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
-    """No command ends before this program, meanwhile, has seen all of them run."""
+    """The commands wait until this program has seen all of them run."""
     tmp_path.chmod(0o777)
     spec = hr.ContainerSpec(
         image=base_image, mounts=(hr.Mount(source=str(tmp_path), target="/shared", read_only=False),)
@@ -38,14 +38,14 @@ def test_w1_r16_slots_work_at_the_same_time_and_the_event_loop_goes_on(
             slots = [await pool.acquire() for _ in range(3)]
             command = "mktemp /shared/XXXXXX; until [ -e /shared/go ]; do sleep 0.05; done; echo met"
             batch = asyncio.create_task(pool.execute_batch([(slot, "bash", {"command": command}) for slot in slots]))
-            await until(lambda: len(list(tmp_path.iterdir())) == 3)  # all of them run, and so does this
+            await until(lambda: len(list(tmp_path.iterdir())) == 3)  # all commands run, and so does the event loop
             (tmp_path / "go").touch()
             assert all(result.stdout.endswith("met\n") for result in await batch)
 
     run(work)
 
 
-def test_r16_a_batch_keeps_its_order_and_one_failure_is_one_results(runtime: hr.Runtime, base_image: str) -> None:
+def test_r16_a_batch_keeps_its_order_and_a_failure_affects_one_result(runtime: hr.Runtime, base_image: str) -> None:
     async def work() -> None:
         async with make_pool(runtime, base_image, max_containers=3) as pool:
             first, second = await pool.acquire("first"), await pool.acquire("second")
@@ -70,10 +70,10 @@ def test_r16_a_batch_keeps_its_order_and_one_failure_is_one_results(runtime: hr.
     run(work)
 
 
-def test_r13_w12_a_killed_container_fails_only_its_own_requests_and_capacity_comes_back(
+def test_r13_w12_a_killed_container_fails_only_its_own_requests_and_is_replaced(
     runtime: hr.Runtime, base_image: str, engine_command: Any, tmp_path: Path
 ) -> None:
-    """What it was doing is not done a second time."""
+    """Its commands are not run a second time."""
     tmp_path.chmod(0o777)
 
     async def work() -> None:
@@ -91,7 +91,7 @@ def test_r13_w12_a_killed_container_fails_only_its_own_requests_and_capacity_com
             await asyncio.to_thread(engine_command.remove, doomed)
             await until(lambda: pool.status().lost == 1)
             (tmp_path / "go").touch()
-            await until(lambda: pool.status().total_slots >= capacity)  # while its leases are not even released
+            await until(lambda: pool.status().total_slots >= capacity)  # before its leases are released
             for slot, result in zip(slots, await batch, strict=True):
                 assert result.success == (slot.container != doomed), result
                 assert bool(result.metadata.get("lost")) == (slot.container == doomed)
@@ -107,12 +107,12 @@ def test_r13_w12_a_killed_container_fails_only_its_own_requests_and_capacity_com
 
 
 @pytest.mark.slow
-def test_r13_an_idle_container_that_hangs_is_found_and_replaced(runtime: hr.Runtime, base_image: str) -> None:
+def test_r13_an_idle_container_that_hangs_is_detected_and_replaced(runtime: hr.Runtime, base_image: str) -> None:
     async def work() -> None:
         async with make_pool(runtime, base_image, health_interval_s=2) as pool:
             (hung,) = containers(pool)
             await asyncio.sleep(3)
-            assert pool.status().lost == 0  # it was asked, and answered
+            assert pool.status().lost == 0  # the container answered the health check
             await hung.aexec(["sh", "-c", f"kill -STOP $({SUPERVISOR})"], timeout_s=6)
             await until(lambda: pool.status().lost == 1 and pool.status().free == pool.status().total_slots > 0)
             async with pool.lease("next") as lease:
@@ -121,7 +121,7 @@ def test_r13_an_idle_container_that_hangs_is_found_and_replaced(runtime: hr.Runt
     run(work)
 
 
-def test_r13_who_fills_the_disk_of_a_container_of_its_own_is_told_so(runtime: hr.Runtime, base_image: str) -> None:
+def test_r13_the_error_after_a_full_disk_names_the_disk_limit(runtime: hr.Runtime, base_image: str) -> None:
     async def work() -> None:
         spec = hr.ContainerSpec(image=base_image, limits=hr.Limits(disk_bytes=16 * 1024**2))
         async with (
@@ -134,9 +134,7 @@ def test_r13_who_fills_the_disk_of_a_container_of_its_own_is_told_so(runtime: hr
     run(work)
 
 
-def test_r12_r15_what_a_lease_brings_and_takes_goes_by_files_too(
-    runtime: hr.Runtime, base_image: str, tmp_path: Path
-) -> None:
+def test_r12_r15_a_lease_copies_files_in_and_out(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
     async def work() -> None:
         (tmp_path / "in" / "a b").mkdir(parents=True)
         (tmp_path / "in" / "a b" / "f\n").write_text("text")
@@ -186,7 +184,7 @@ def test_r11_copies_of_a_lease_end_at_their_deadline_and_with_the_lease(
     assert os.listdir(tmp_path) == ["in"]
 
 
-def test_r11_the_end_of_a_lease_ends_what_it_runs(runtime: hr.Runtime, base_image: str) -> None:
+def test_r11_the_end_of_a_lease_ends_its_commands(runtime: hr.Runtime, base_image: str) -> None:
     async def work() -> None:
         async with make_pool(runtime, base_image, lease_timeout_s=2, max_containers=2) as pool:
             sibling, slot = await pool.acquire("sibling"), await pool.acquire("slow")
@@ -218,7 +216,7 @@ def test_a_lease_can_end_its_processes_and_keep_its_files(runtime: hr.Runtime, b
     run(work)
 
 
-def test_r19_a_profile_has_the_network_and_environment_that_it_says(runtime: hr.Runtime, base_image: str) -> None:
+def test_r19_a_profile_sets_the_network_and_the_environment(runtime: hr.Runtime, base_image: str) -> None:
     async def work() -> None:
         spec = hr.ContainerSpec(image=base_image, env={"SHOWN": "yes"})
         tools = attrs.evolve(hr.PoolConfig(spec=spec).tools, allow_network=True)
@@ -236,7 +234,7 @@ def test_r19_a_profile_has_the_network_and_environment_that_it_says(runtime: hr.
     run(work)
 
 
-def test_r15_w2_profiles_have_images_and_environments_of_their_own(runtime: hr.Runtime, base_image: str) -> None:
+def test_r15_w2_profiles_have_their_own_images_and_environments(runtime: hr.Runtime, base_image: str) -> None:
     async def work() -> None:
         configs = [
             attrs.evolve(
@@ -296,7 +294,7 @@ FORGETFUL = textwrap.dedent(
 )
 
 
-def test_a_program_that_forgets_its_pool_ends_and_leaves_nothing(
+def test_a_program_that_does_not_close_its_pool_ends_and_leaves_nothing(
     runtime_name: str, base_image: str, engine_command: Any
 ) -> None:
     result = run_process([sys.executable, "-W", "ignore", "-c", FORGETFUL, runtime_name, base_image], timeout_s=180)
@@ -309,8 +307,8 @@ def test_a_program_that_forgets_its_pool_ends_and_leaves_nothing(
 def test_r14_w19_a_pool_leaves_nothing_when_its_owner_is_killed(
     runtime_name: str, base_image: str, engine_command: Any, end: signal.Signals
 ) -> None:
-    """Nothing is adopted by the next controller, for there is nothing to adopt."""
-    mark = f"94{os.getpid()}"  # of no other run of this test on this machine
+    """The next controller adopts nothing, because nothing is left."""
+    mark = f"94{os.getpid()}"  # unlike in other runs of this test on this machine
     owner = spawn([sys.executable, "-c", OWNER, runtime_name, base_image, mark], stdin=DEVNULL)
     assert owner.stdout is not None
     assert owner.stderr is not None
@@ -328,7 +326,7 @@ def test_r14_w19_a_pool_leaves_nothing_when_its_owner_is_killed(
         assert wait_until(lambda: f"sleep {mark}".encode() not in run_process(["ps", "-axo", "args="]).stdout, 60)
 
 
-def test_a_program_without_asyncio_has_the_same_pool(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+def test_a_program_without_asyncio_can_use_a_pool(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
     config = make_pool(runtime, base_image).config
     with hr.open_pool(config, runtime) as pool:
         with pool.lease("sync") as lease:
@@ -357,9 +355,7 @@ def test_a_program_without_asyncio_has_the_same_pool(runtime: hr.Runtime, base_i
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_where_directories_are_enough_slots_share_a_user_and_a_reset_still_ends_and_removes(
-    runtime: hr.Runtime, base_image: str
-) -> None:
+def test_with_directory_isolation_slots_share_a_user_and_are_still_reset(runtime: hr.Runtime, base_image: str) -> None:
     async def work() -> None:
         numbers = {"slots_per_container": 2, "isolation": "directory"}
         async with make_pool(runtime, base_image, **numbers) as pool:

@@ -1,4 +1,4 @@
-"""R11, W5: whatever a slot leaves behind, the next lease finds nothing of it, or does not get the slot."""
+"""R11, W5: the next lease of a slot finds nothing of the lease before it, or does not get the slot."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ except OSError:
 
 
 async def leave_and_look(runtime: hr.Runtime, image: str, script: str) -> tuple[str, hr.SlotPool, Any]:
-    """Return what the container shows of a slot's user after its reset."""
+    """Run a script in a slot and reset the slot; return what the container still has of the slot's user."""
     async with make_pool(runtime, image) as pool:
         slot = await pool.acquire("untidy")
         uid = (await shell(pool.lease_of(slot), "id -u")).strip()
@@ -74,7 +74,7 @@ async def leave_and_look(runtime: hr.Runtime, image: str, script: str) -> tuple[
             directories = ". ~ $TMPDIR" if status.reset == "clean" else "."
             assert await shell(lease, f"ls -A {directories} | grep -v : | tr -d '\\n'") == ""
         kept = slot.container in {container.name for container in containers(pool)}
-        assert kept == (status.reset == "clean"), "a container that had to be given up hides what a reset missed"
+        assert kept == (status.reset == "clean"), "the container was discarded, which hides what the reset missed"
         if not kept:
             return "", pool, uid
         look = f"""
@@ -97,7 +97,9 @@ def test_w5_nothing_of_a_lease_is_left_after_its_reset(runtime: hr.Runtime, base
     run(work)
 
 
-def test_r11_a_fork_bomb_ends_with_its_lease_and_troubles_no_sibling(runtime: hr.Runtime, base_image: str) -> None:
+def test_r11_a_fork_bomb_ends_with_its_lease_and_does_not_affect_its_sibling(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     async def work() -> None:
         async with make_pool(runtime, base_image, pids_per_slot=40, max_containers=2) as pool:
             bomber, sibling = await pool.acquire("bomber"), await pool.acquire("sibling")
@@ -119,7 +121,7 @@ def test_r11_a_fork_bomb_ends_with_its_lease_and_troubles_no_sibling(runtime: hr
 def test_r11_a_slot_that_is_not_verified_clean_is_quarantined_and_its_container_replaced(
     runtime: hr.Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that nobody can remove stands for whatever a kernel may keep."""
+    """A file that the reset cannot remove stands for anything that a kernel may keep."""
     if not runtime.info.users:
         with pytest.raises(UnsupportedOptionError, match="user"):
             runtime.container(hr.ContainerSpec(image=base_image, user="65534:65534"))
@@ -145,9 +147,7 @@ def test_r11_a_slot_that_is_not_verified_clean_is_quarantined_and_its_container_
     run(work)
 
 
-def test_w8_what_an_image_lets_anybody_write_is_no_way_from_one_slot_to_another(
-    runtime: hr.Runtime, base_image: str
-) -> None:
+def test_w8_world_writable_files_of_an_image_do_not_connect_slots(runtime: hr.Runtime, base_image: str) -> None:
     if not runtime.info.users:
         assert hr.PoolConfig(spec=hr.ContainerSpec(image=base_image)).slots_per_container is None
         return
@@ -168,9 +168,7 @@ def test_w8_what_an_image_lets_anybody_write_is_no_way_from_one_slot_to_another(
         assert container.exec(["cat", "/srv/open/mine"], **as_first).stdout == b"mine\n"
 
 
-def test_what_a_spec_mounts_is_the_callers_and_no_reset_changes_it(
-    runtime: hr.Runtime, base_image: str, tmp_path: Path
-) -> None:
+def test_a_reset_does_not_change_the_mounts_of_a_spec(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     for directory in (tmp_path, tmp_path / "inner"):
         directory.chmod(0o777)
@@ -195,7 +193,7 @@ def test_what_a_spec_mounts_is_the_callers_and_no_reset_changes_it(
     }
 
 
-def test_an_image_of_nothing_but_busybox_does_as_well(runtime: hr.Runtime, busybox_image: str) -> None:
+def test_slots_work_in_an_image_with_busybox_only(runtime: hr.Runtime, busybox_image: str) -> None:
     async def work() -> None:
         async with make_pool(runtime, busybox_image) as pool:
             leave = "id -u; touch .f /dev/shm/f; mkdir -p a/b; chmod 0 a; setsid sleep 1004 >/dev/null 2>&1 &"

@@ -1,4 +1,4 @@
-"""Files that users of a container wrote in a mount become those of this user, by the rights that the driver names."""
+"""Files that a container's users wrote in a mount are reclaimed for this user, with the driver's ``reclaim_args``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WRITE = (
 
 @pytest.fixture
 def tree(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> Iterator[Path]:
-    """What root and, where there is one, another user of a container wrote; the container is gone."""
+    """A tree that root and, if the engine has users, another user wrote in a container that is now closed."""
     path = tmp_path / "tree"
     path.mkdir()
     mount = hr.Mount(source=str(path), target="/mnt/tree", read_only=False)
@@ -31,16 +31,16 @@ def tree(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> Iterator[Path]
             user = hr.RunAs(uid=20001)
             container.exec(["sh", "-c", f"cd /mnt/tree/other && {WRITE}"], user=user).check()
     yield path
-    remove_reclaimed(path, runtime.info.reclaim_args)  # or pytest could not
+    remove_reclaimed(path, runtime.info.reclaim_args)  # pytest could not remove it
     assert not path.exists()
 
 
-def test_they_are_removed(tree: Path, runtime: hr.Runtime) -> None:
+def test_files_of_all_users_are_removed(tree: Path, runtime: hr.Runtime) -> None:
     remove_reclaimed(tree, runtime.info.reclaim_args)
     assert not tree.exists()
 
 
-def test_a_driver_names_rights_only_where_they_are_needed(tree: Path, runtime: hr.Runtime) -> None:
+def test_a_driver_has_reclaim_args_only_if_they_are_needed(tree: Path, runtime: hr.Runtime) -> None:
     if runtime.info.reclaim_args:
         with pytest.raises(ReclaimError, match="may not change"):
             reclaim_trees([tree], (), 60)
@@ -48,6 +48,6 @@ def test_a_driver_names_rights_only_where_they_are_needed(tree: Path, runtime: h
         reclaim_trees([tree], (), 60)
 
 
-def test_what_takes_too_long_is_given_up(tree: Path, runtime: hr.Runtime) -> None:
+def test_a_reclaim_ends_at_its_deadline(tree: Path, runtime: hr.Runtime) -> None:
     with pytest.raises(TimeoutError):
         reclaim_trees([tree], runtime.info.reclaim_args, 0)

@@ -1,4 +1,4 @@
-"""Pulls from a real registry: what comes, and an error of its own for each thing that may be wrong."""
+"""Pulls from a real registry, and a separate error for each problem."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    """A registry that wants a login, with an image in it."""
+    """A registry that requires a login, with one image."""
     directory = tmp_path_factory.mktemp("locked")
     with run_registry(directory) as open_one:
         open_one.push_busybox("some/image", "1", "behind a login\n")
@@ -41,7 +41,7 @@ def greeting(runtime: hr.Runtime, reference: str) -> bytes:
         return container.exec(["cat", "/greeting"]).check().stdout
 
 
-def test_an_image_comes_and_runs_and_comes_anew_when_its_tag_has_moved(runtime: hr.Runtime, registry: Registry) -> None:
+def test_an_image_is_pulled_and_pulled_again_after_its_tag_has_moved(runtime: hr.Runtime, registry: Registry) -> None:
     reference = registry.push_busybox("some/image", "1", "hello\n")
     lines: list[str] = []
     try:
@@ -57,7 +57,7 @@ def test_an_image_comes_and_runs_and_comes_anew_when_its_tag_has_moved(runtime: 
         runtime.images.remove(reference)
 
 
-def test_the_tag_may_be_left_out(runtime: hr.Runtime, registry: Registry) -> None:
+def test_the_tag_is_optional(runtime: hr.Runtime, registry: Registry) -> None:
     reference = registry.push_busybox("deep/er/image", "latest", "x\n").removesuffix(":latest")
     try:
         runtime.images.pull(reference)
@@ -83,7 +83,7 @@ def test_an_image_is_pulled_by_its_digest(runtime: hr.Runtime, registry: Registr
 
 
 @pytest.mark.parametrize("name", ["some/image:2", "no/image", "no/image:1"])
-def test_a_wrong_name_or_tag_is_said(runtime: hr.Runtime, registry: Registry, name: str) -> None:
+def test_a_wrong_name_or_tag_is_an_error(runtime: hr.Runtime, registry: Registry, name: str) -> None:
     registry.push_busybox("some/image", "1", "hello\n")
     with pytest.raises(ImageUnknownError, match=r"has no such image or tag.*check the name and the tag") as caught:
         runtime.images.pull(f"{registry.address}/{name}")
@@ -91,30 +91,30 @@ def test_a_wrong_name_or_tag_is_said(runtime: hr.Runtime, registry: Registry, na
     assert not runtime.images.exists(f"{registry.address}/{name}")
 
 
-def test_a_refused_login_is_said_with_the_command_that_logs_in(runtime: hr.Runtime, locked: Registry) -> None:
+def test_the_error_of_a_refused_login_names_the_login_command(runtime: hr.Runtime, locked: Registry) -> None:
     with pytest.raises(ImageLoginError, match=rf"refused the login.*log in with `.* (docker://)?{locked.address}`"):
         runtime.images.pull(f"{locked.address}/some/image:1")
 
 
-def test_a_registry_that_does_not_answer_is_said(runtime: hr.Runtime) -> None:
+def test_a_registry_that_does_not_answer_is_an_error(runtime: hr.Runtime) -> None:
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can have it
+        closed.bind(("127.0.0.1", 0))  # bound but not listening, so no other program has the port
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         with pytest.raises(RegistryUnreachableError, match=rf"registry {address} cannot be reached.*refused"):
             runtime.images.pull(f"{address}/some/image:1")
 
 
-def test_a_registry_whose_name_is_unknown_is_said(runtime: hr.Runtime) -> None:
+def test_an_unknown_registry_is_an_error(runtime: hr.Runtime) -> None:
     with pytest.raises(RegistryUnreachableError, match=r"nothing\.invalid cannot be reached.*hyperrun image load"):
         runtime.images.pull("nothing.invalid/some/image:1")
 
 
-def test_a_name_without_a_registry_is_no_local_image(runtime: hr.Runtime) -> None:
+def test_pulling_an_unknown_name_without_a_registry_is_an_error(runtime: hr.Runtime) -> None:
     with pytest.raises(ImagePullError):
         runtime.images.pull("hyperruntime-test-no-such-image:1")
 
 
-def test_plain_http_is_spoken_with_this_machine_only(runtime: hr.Runtime, tmp_path: Path) -> None:
+def test_plain_http_is_used_only_on_the_loopback_interface(runtime: hr.Runtime, tmp_path: Path) -> None:
     address = own_address()
     with run_registry(tmp_path, host=address) as running:
         reference = running.push_busybox("some/image", "1", "hello\n")
@@ -131,7 +131,9 @@ with hr.open_runtime(sys.argv[1]) as runtime:
 """
 
 
-def test_many_processes_pull_one_image_at_once(runtime: hr.Runtime, runtime_name: str, registry: Registry) -> None:
+def test_several_processes_can_pull_one_image_at_the_same_time(
+    runtime: hr.Runtime, runtime_name: str, registry: Registry
+) -> None:
     reference = registry.push_busybox("many/image", "1", "for many\n")
     args = [sys.executable, "-c", PULLER, runtime_name, reference]
     outputs: list[bytes] = []
@@ -152,7 +154,7 @@ def test_many_processes_pull_one_image_at_once(runtime: hr.Runtime, runtime_name
 def test_podmans_login_opens_a_locked_registry(
     locked: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Podman whatever ``--runtime`` says: the others read their logins when they start."""
+    """The test always uses Podman, because the other engines read their logins when they start."""
     reference = f"{locked.address}/some/image:1"
     monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
     with hr.open_runtime("podman") as runtime:
@@ -171,9 +173,9 @@ def test_podmans_login_opens_a_locked_registry(
 
 
 def own_address() -> str:
-    """Return an address of this machine that is not the loopback's."""
+    """Return an address of this machine that is not a loopback address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))
         address = str(probe.getsockname()[0])
-    assert not address.startswith("127."), "this machine has no address but the loopback's"
+    assert not address.startswith("127."), "this machine has only loopback addresses"
     return address

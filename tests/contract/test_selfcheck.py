@@ -28,7 +28,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """An environment in which another package's drivers are installed."""
+    """Variables of an environment in which drivers of another package are installed."""
     dist = tmp_path / "other_package-1.0.dist-info"
     dist.mkdir()
     (dist / "METADATA").write_text("Metadata-Version: 2.1\nName: other-package\nVersion: 1.0\n")
@@ -39,7 +39,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def selfcheck(environment: dict[str, str]) -> Selfcheck:
-    """Run it in a process of its own."""
+    """Return a function that runs ``hyperrun selfcheck`` in its own process."""
 
     def call(*args: str, **changed: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-m", "hyperruntime.cli", "selfcheck", *args]
@@ -49,7 +49,7 @@ def selfcheck(environment: dict[str, str]) -> Selfcheck:
     return call
 
 
-def test_it_prints_a_line_for_each_check_and_a_summary(selfcheck: Selfcheck) -> None:
+def test_selfcheck_prints_a_line_for_each_check_and_a_summary(selfcheck: Selfcheck) -> None:
     done = selfcheck("fake", "--only", "network")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -70,35 +70,35 @@ def test_a_failed_check_is_exit_code_1_with_the_reason(selfcheck: Selfcheck) -> 
     assert done.stdout.splitlines()[-1] == "failed: network.none"
 
 
-def test_json_holds_every_result(selfcheck: Selfcheck) -> None:
+def test_json_has_every_result(selfcheck: Selfcheck) -> None:
     done = selfcheck("faulty", "--only", "network", "--json")
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert done.returncode == 1
-    assert (told["runtime"], told["counts"]) == ("fake", {"pass": 1, "refused": 1, "fail": 1})
-    failed = next(check for check in told["checks"] if check["outcome"] == "fail")
+    assert (report["runtime"], report["counts"]) == ("fake", {"pass": 1, "refused": 1, "fail": 1})
+    failed = next(check for check in report["checks"] if check["outcome"] == "fail")
     assert failed["name"] == "network.none"
     assert failed["detail"].startswith("the interfaces inside: ")
 
 
-def test_an_engine_that_is_not_there_is_exit_code_3(selfcheck: Selfcheck) -> None:
+def test_a_missing_engine_is_exit_code_3(selfcheck: Selfcheck) -> None:
     done = selfcheck("podman", PATH="/nowhere")
     assert done.returncode == 3
     assert "podman" in done.stderr
 
 
-def test_wrong_words_are_exit_code_2_with_a_close_match(selfcheck: Selfcheck) -> None:
+def test_unknown_names_are_exit_code_2_with_a_close_match(selfcheck: Selfcheck) -> None:
     for args, word in ((("fake", "--only", "exec.arg"), "exec.argv"), (("fak",), "fake")):
         done = selfcheck(*args)
         assert (done.returncode, word in done.stderr) == (2, True), done.stderr
 
 
-def test_an_image_that_is_missing_is_named(selfcheck: Selfcheck) -> None:
+def test_a_missing_image_is_named(selfcheck: Selfcheck) -> None:
     done = selfcheck("fake", "--image", "localhost/no-such-image:1")
     assert done.returncode != 0
     assert "localhost/no-such-image:1" in done.stderr
 
 
-def test_on_a_terminal_it_is_in_colour(environment: dict[str, str]) -> None:
+def test_output_on_a_terminal_is_in_colour(environment: dict[str, str]) -> None:
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "hyperruntime.cli", "selfcheck", "fake", "--only", "network.none"]
     env = {**environment, "TERM": "xterm"}
@@ -108,7 +108,7 @@ def test_on_a_terminal_it_is_in_colour(environment: dict[str, str]) -> None:
         try:
             while chunk := os.read(ours, 65536):
                 shown += chunk
-        except OSError:  # a terminal whose last program has ended
+        except OSError:  # the last program on the terminal has ended
             pass
         assert process.wait() == 0
     os.close(ours)
@@ -117,16 +117,16 @@ def test_on_a_terminal_it_is_in_colour(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_runs_of_one_user_at_once_do_not_prune_what_the_others_left_behind(selfcheck: Selfcheck) -> None:
-    """Each launches a container of a dead owner to see it pruned; an engine lists those of all runs."""
+def test_simultaneous_runs_do_not_prune_each_others_containers(selfcheck: Selfcheck) -> None:
+    """Each run starts a container of a dead owner and expects its removal; an engine lists those of all runs."""
     with ThreadPoolExecutor(4) as threads:
         runs = [threads.submit(selfcheck, "fake", "--only", "owner.prune") for _ in range(12)]
     said = [done.result().stdout for done in runs if done.result().returncode != 0]
     assert said == []
 
 
-def test_leaving_the_checks_ends_what_they_started_and_lets_them_start_no_more(runtime_name: str) -> None:
-    """A check that is interrupted runs on in its thread, and the program waits for that thread at its end."""
+def test_a_closed_context_ends_its_containers_and_starts_no_more(runtime_name: str) -> None:
+    """An interrupted check continues in its thread, and the program waits for this thread when it ends."""
     with ThreadPoolExecutor(2) as threads:
         with open_context(load_driver(runtime_name)) as context:
             own = context.start()

@@ -1,4 +1,4 @@
-"""A shell that lasts: what a text does to it stays, what a text prints is exact, and nothing that it does ends it."""
+"""A persistent shell: it keeps its state, its output is exact, and no script ends it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USER = hr.RunAs(uid=20_051)
 
 @pytest.fixture(params=["main", "another"])
 def shell(request: pytest.FixtureRequest, container: hr.Container, runtime: hr.Runtime) -> Iterator[hr.Shell]:
-    """A shell of the container's user, and one of another where the engine has others."""
+    """A shell of the container's user, then one of another user if the engine has users."""
     user = USER if request.param == "another" and runtime.info.users else None
     with container.shell(user=user, workdir="/tmp", env={"GIVEN": "a 'b'"}) as opened:
         yield opened
@@ -71,8 +71,8 @@ got it
 """
 
 
-def test_everything_of_a_shell_stays(shell: hr.Shell) -> None:
-    """R18: also in the shell that goes on after one that ended itself."""
+def test_a_shell_keeps_its_state(shell: hr.Shell) -> None:
+    """R18: the state is also kept after the shell ended itself or was ended by a timeout."""
     assert out(shell, 'pwd; echo "$GIVEN"; echo $0') == "/tmp\na 'b'\nbash\n"
     assert out(shell, STATE) == ""
     assert out(shell, ASK) == ANSWER
@@ -82,11 +82,11 @@ def test_everything_of_a_shell_stays(shell: hr.Shell) -> None:
     assert out(shell, ASK) == ANSWER
 
 
-def test_jobs_stay(shell: hr.Shell) -> None:
+def test_a_shell_keeps_its_jobs(shell: hr.Shell) -> None:
     gate = f"/tmp/gate.{os.urandom(4).hex()}"
     assert out(shell, f"sleep 811 & sleep 812 & sh -c 'until [ -e {gate} ]; do sleep 0.02; done; exit 5' &") == ""
     assert out(shell, "jobs | wc -l") == "3\n"
-    later = f"sh -c '(sleep 1; touch {gate}) >/dev/null 2>&1 &'"  # bash forgets a job that ends before it is waited for
+    later = f"sh -c '(sleep 1; touch {gate}) >/dev/null 2>&1 &'"  # bash forgets a job that ends before the `wait`
     assert out(shell, f"{later}; wait %3; echo $?; kill %1; wait %1; echo $?") == "5\n143\n"
     assert shell.run("jobs", timeout_s=9).stdout.decode().split()[1:] == ["Running", "sleep", "812", "&"]
 
@@ -121,8 +121,8 @@ def test_jobs_stay(shell: hr.Shell) -> None:
         ("\n\n# nothing\n", 0, b"", b""),
     ],
 )
-def test_no_text_breaks_it(own_shell: hr.Shell, text: str, code: int, stdout: bytes, stderr: bytes) -> None:
-    """W27: each with its exact code and its exact output, and the shell goes on."""
+def test_no_script_breaks_the_shell(own_shell: hr.Shell, text: str, code: int, stdout: bytes, stderr: bytes) -> None:
+    """W27: the exit code and the output are exact, and the shell keeps its state."""
     out(own_shell, "kept=yes; cd /usr")
     result = own_shell.run(text, timeout_s=HANG_S)
     assert (result.exit_code, result.stdout, result.timed_out) == (code, stdout, False), result
@@ -132,7 +132,7 @@ def test_no_text_breaks_it(own_shell: hr.Shell, text: str, code: int, stdout: by
     assert after.stdout == f"{code} yes /usr\n".encode(), after
 
 
-def test_bytes_are_exact_both_ways(shell: hr.Shell) -> None:
+def test_input_and_output_bytes_are_exact(shell: hr.Shell) -> None:
     data = os.urandom(2_000_000)
     result = shell.run("tee /dev/fd/3 3>&2", input=data, timeout_s=60)
     assert (result.stdout == data, result.stderr == data) == (True, True)
@@ -152,7 +152,7 @@ def test_large_outputs_are_not_lost(shell: hr.Shell) -> None:
     assert out(shell, "echo ${#big}") == "300000\n"
 
 
-def test_a_deadline_ends_what_the_text_started_and_nothing_else(shell: hr.Shell, container: hr.Container) -> None:
+def test_a_deadline_ends_only_the_processes_of_the_script(shell: hr.Shell, container: hr.Container) -> None:
     """W6, W27."""
     out(shell, "sleep 821 & cd /usr; x=1; container=outside")
     container.exec(["sh", "-c", "setsid sleep 822 >/dev/null 2>&1 &"])
@@ -169,7 +169,7 @@ def test_a_deadline_ends_what_the_text_started_and_nothing_else(shell: hr.Shell,
     container.exec(["pkill", "-f", "sleep 822"])
 
 
-def test_one_text_at_a_time_and_cancelling_ends_that_one_only(shell: hr.Shell, container: hr.Container) -> None:
+def test_scripts_run_one_at_a_time_and_can_be_cancelled_separately(shell: hr.Shell, container: hr.Container) -> None:
     async def scenario() -> list[bytes]:
         await shell.arun("n=0; sleep 831 & cd /usr")
         results: list[ExecResult] = await asyncio.gather(*(shell.arun("n=$((n + 1)); echo $n") for _ in range(8)))
@@ -186,13 +186,13 @@ def test_one_text_at_a_time_and_cancelling_ends_that_one_only(shell: hr.Shell, c
     assert out(shell, "pwd; echo $n") == "/usr\n8\n"
 
 
-def test_output_comes_while_a_text_runs(shell: hr.Shell) -> None:
+def test_output_arrives_while_a_script_runs(shell: hr.Shell) -> None:
     heard: list[tuple[str, bytes]] = []
     shell.run("echo a; sleep 0.2; echo b >&2", on_output=lambda stream, chunk: heard.append((stream, chunk)))
     assert heard == [("stdout", b"a\n"), ("stderr", b"b\n")]
 
 
-def test_a_group_holds_what_its_shells_started(container: hr.Container) -> None:
+def test_a_group_has_the_processes_of_its_shells(container: hr.Container) -> None:
     with container.shell(group="one") as first, container.shell(group="two") as second:
         first.run("sleep 841 &")
         second.run("sleep 842 &")
@@ -204,7 +204,7 @@ def test_a_group_holds_what_its_shells_started(container: hr.Container) -> None:
     assert sleepers(container) == []
 
 
-def test_a_closed_shell_and_a_closed_container_say_so(runtime: hr.Runtime, base_image: str) -> None:
+def test_closed_shells_and_lost_containers_raise_errors(runtime: hr.Runtime, base_image: str) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image)) as started:
         closed, lost, idle = (started.shell() for _ in range(3))
         assert closed.run("echo on").stdout == idle.run("echo on").stdout == b"on\n"
@@ -221,7 +221,7 @@ def test_a_closed_shell_and_a_closed_container_say_so(runtime: hr.Runtime, base_
 
 
 @pytest.mark.slow
-def test_shells_leave_nothing(container: hr.Container) -> None:
+def test_closed_shells_leave_nothing(container: hr.Container) -> None:
     exchange = container.exchange.source
     container.exec(["true"])
     descriptors, lanes = len(os.listdir("/proc/self/fd")), len(os.listdir(exchange))
@@ -233,7 +233,9 @@ def test_shells_leave_nothing(container: hr.Container) -> None:
     assert sleepers(container) == []
 
 
-def test_what_cannot_begin_says_why(container: hr.Container, runtime: hr.Runtime, busybox_image: str) -> None:
+def test_a_shell_that_cannot_start_names_the_reason(
+    container: hr.Container, runtime: hr.Runtime, busybox_image: str
+) -> None:
     with container.shell(workdir="/none") as opened, pytest.raises(WorkdirNotFoundError, match="/none"):
         opened.run("echo")
     with pytest.raises(SpecError, match="variables"):

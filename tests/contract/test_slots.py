@@ -1,6 +1,6 @@
-"""What benchmarks of slots measure, as facts: at once, in order, one's end is no other's, nothing grows or stays.
+"""Facts behind the benchmarks of slots: parallel work, order, isolated failures, and no leaks.
 
-Timing is no part of it: whatever is waited for has a generous end.
+The tests do not measure time; every wait has a generous limit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def pool_of(runtime: hr.Runtime, image: str, containers: int) -> SlotPool:
-    """Return a pool of so many containers, all of them warm; of two slots each where the engine has users."""
+    """Return a pool with a number of warm containers; each has two slots, or one if the engine has no users."""
     config = PoolConfig(
         spec=hr.ContainerSpec(image=image),
         slots_per_container=2 if runtime.info.users else 1,
@@ -38,12 +38,12 @@ def pool_of(runtime: hr.Runtime, image: str, containers: int) -> SlotPool:
 
 
 def nap(number: int) -> str:
-    """Return a command that sleeps, and that no other test run on this machine has."""
+    """Return a command that sleeps and that no other run of these tests on this machine uses."""
     return f"sleep 74{number:02}.{os.getpid()}"
 
 
 def running(command: str) -> list[psutil.Process]:
-    """Return the processes of this machine that are just this command."""
+    """Return the processes of this machine whose command line is exactly this command."""
     return [found for found in psutil.process_iter(["cmdline"]) if found.info["cmdline"] == command.split()]
 
 
@@ -53,15 +53,17 @@ async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_requests_of_several_slots_run_at_once_and_the_loop_goes_on(runtime: hr.Runtime, base_image: str) -> None:
-    """R16, W1: a batch runs in turn, and nothing else does meanwhile."""
+def test_requests_of_several_slots_run_in_parallel_and_the_event_loop_keeps_running(
+    runtime: hr.Runtime, base_image: str
+) -> None:
+    """R16, W1: a batch must not run its slots one by one, and must not block the event loop."""
 
     async def go() -> list[str]:
         async with pool_of(runtime, base_image, 3) as pool:
             slots = [await pool.acquire(f"t{n}") for n in range(3)]
             requests = [(slot, "bash", {"command": f"echo {n}; {nap(1)}"}) for n, slot in enumerate(slots)]
             batch = asyncio.create_task(pool.execute_batch(requests))
-            await until(lambda: len(running(nap(1))) == 3)  # the loop ticks on, and all three are there
+            await until(lambda: len(running(nap(1))) == 3)  # the event loop runs, and so do all three
             for process in running(nap(1)):
                 process.kill()
             return [result.stdout for result in await batch]
@@ -69,8 +71,8 @@ def test_requests_of_several_slots_run_at_once_and_the_loop_goes_on(runtime: hr.
     assert asyncio.run(go()) == ["0\n", "1\n", "2\n"]
 
 
-def test_requests_of_one_slot_run_one_after_another_in_their_order(runtime: hr.Runtime, base_image: str) -> None:
-    """R16: same-slot requests are serialised, failures and deadlines are each their own."""
+def test_requests_of_one_slot_run_one_by_one_in_order(runtime: hr.Runtime, base_image: str) -> None:
+    """R16: requests of one slot run one by one, each with its own failure and deadline."""
 
     async def go() -> list[Any]:
         async with pool_of(runtime, base_image, 1) as pool:
@@ -94,10 +96,10 @@ def test_requests_of_one_slot_run_one_after_another_in_their_order(runtime: hr.R
     assert len({result.execution_id for result in results}) == len(results)
 
 
-def test_a_container_that_is_killed_fails_its_own_requests_only(
+def test_a_killed_container_fails_only_its_own_requests(
     runtime: hr.Runtime, base_image: str, engine_command: Any
 ) -> None:
-    """R13, W3: a dead container is told to its holders, evicted, and replaced; the pool's capacity comes back."""
+    """R13, W3: a dead container is reported to the holders of its leases and replaced; the capacity is restored."""
 
     async def go() -> None:
         async with pool_of(runtime, base_image, 3) as pool:
@@ -123,7 +125,7 @@ def test_a_container_that_is_killed_fails_its_own_requests_only(
 
 @pytest.mark.slow
 def test_many_leases_leave_nothing_behind(runtime: hr.Runtime, base_image: str) -> None:
-    """R6, R11: after hundreds of acquires, execs and releases there is no slot, process, file or descriptor more."""
+    """R6, R11: hundreds of acquires, execs and releases add no slot, process, file or descriptor."""
     cycles = 300 if runtime.info.users else 24
 
     async def go() -> None:
@@ -131,7 +133,7 @@ def test_many_leases_leave_nothing_behind(runtime: hr.Runtime, base_image: str) 
             await _cycle(pool, cycles // 4)
             before = after = await _footprint(runtime, pool)
             growing = set(after)
-            for _ in range(3):  # what a lease leaves grows each time; one more lane, or thread, at most once
+            for _ in range(3):  # a leak grows in each round; one more lane or thread is allowed once
                 before = after
                 await _cycle(pool, cycles)
                 after = await _footprint(runtime, pool)
@@ -199,14 +201,14 @@ with hr.open_runtime(sys.argv[1]) as runtime:
 
 @pytest.fixture
 def owner(runtime: hr.Runtime, base_image: str) -> Iterator[HostProcess]:
-    """A process that owns a pool whose slots are all at work."""
+    """A process that owns a pool; commands run in all its slots."""
     with spawn([sys.executable, "-c", OWNER, runtime.name, base_image, nap(4), nap(5)], cwd=ROOT) as process:
         yield process
         process.kill()
 
 
 def test_nothing_is_left_of_a_pool_whose_owner_was_killed(runtime: hr.Runtime, owner: HostProcess) -> None:
-    """R14: whoever starts anew finds nothing to adopt, for nothing outlives its owner, even one that is killed."""
+    """R14: a new controller finds nothing to adopt, because nothing outlives its owner, even after SIGKILL."""
     assert owner.stdout is not None
     assert int(owner.stdout.readline()) >= 3
     assert wait_until(lambda: len(running(nap(4))) >= 3, 60)

@@ -1,4 +1,4 @@
-"""Fields of a spec beyond the conformance suite."""
+"""Specs and errors beyond the conformance suite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hyperruntime.errors import (
 pytestmark = pytest.mark.engine
 
 
-def test_the_source_of_a_mount_may_be_relative(
+def test_the_source_of_a_mount_can_be_relative(
     runtime: hr.Runtime, busybox_image: str, odd_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (odd_path / "file").write_text("host")
@@ -27,7 +27,7 @@ def test_the_source_of_a_mount_may_be_relative(
 
 
 @pytest.mark.parametrize("shell", ["dash", "busybox"])
-def test_copying_does_not_depend_on_the_path_of_the_spec(
+def test_copies_do_not_depend_on_the_path_variable_of_the_spec(
     runtime: hr.Runtime, images: dict[str, str], shell: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("x")
@@ -37,7 +37,7 @@ def test_copying_does_not_depend_on_the_path_of_the_spec(
     assert (tmp_path / "back").read_text() == "x"
 
 
-def test_an_image_without_tar_is_named_as_that(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+def test_the_error_says_that_an_image_has_no_tar(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with runtime.container(hr.ContainerSpec(image=base_image)) as started:
         started.exec(["rm", "/bin/tar"]).check()
@@ -47,7 +47,7 @@ def test_an_image_without_tar_is_named_as_that(runtime: hr.Runtime, base_image: 
             started.get("/bin", tmp_path / "bin")
 
 
-def test_the_user_that_an_exec_asked_for_is_the_one_that_is_named(container: hr.Container, has_users: bool) -> None:
+def test_the_error_names_the_user_of_the_exec(container: hr.Container, has_users: bool) -> None:
     if not has_users:
         return
     error = container._live.explain_start_failure("unable to find user x: no matching entries in passwd file", "x")
@@ -55,12 +55,12 @@ def test_the_user_that_an_exec_asked_for_is_the_one_that_is_named(container: hr.
     assert error.value == "x"
 
 
-def test_more_environment_than_a_command_line_holds_is_refused(runtime: hr.Runtime, base_image: str) -> None:
+def test_an_environment_that_is_too_large_is_refused(runtime: hr.Runtime, base_image: str) -> None:
     env = {f"A{number}": "x" * 100_000 for number in range(40)}
     with pytest.raises(SpecError, match="more than a command line holds"):
         runtime.container(hr.ContainerSpec(image=base_image, env=env))
 
 
-def test_one_variable_longer_than_a_command_can_have_is_refused(runtime: hr.Runtime, base_image: str) -> None:
+def test_a_variable_that_is_too_long_is_refused(runtime: hr.Runtime, base_image: str) -> None:
     with pytest.raises(SpecError, match="128 KiB"):
         runtime.container(hr.ContainerSpec(image=base_image, env={"A": "x" * 128 * 1024}))

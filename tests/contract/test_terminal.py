@@ -1,4 +1,4 @@
-"""Tasks at a terminal on a real engine: images really built, solutions rewarded, nothing else (T4)."""
+"""Terminal tasks on a real engine: their images are built, and only solutions are rewarded (T4)."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ BUILTIN = ("counter-service", "log-report", "lost-commit", "mend-backup")
 
 @pytest.fixture(scope="module")
 def builtin(runtime: hr.Runtime, base_image: str) -> Terminal:
-    """The tasks that ship with the package, on an engine that has their base image."""
+    """The tasks in the package; skip the test on an engine that refuses their images."""
     environment = Terminal()
     if runtime.name == "bubblewrap":
         item = next(iter(environment.items()))
         with pytest.raises(UnsupportedOptionError, match="only image"):
             environment.spec(item, ContainerSpec(image="host"), runtime.images)
-        pytest.skip("bubblewrap has only the host's programs: a task's image is refused, as was just seen")
+        pytest.skip("bubblewrap has only the host's programs; this test has checked that it refuses a task's image")
     return environment
 
 
 @pytest.mark.parametrize("task", BUILTIN)
-def test_the_known_solution_is_worth_one(runtime: hr.Runtime, builtin: Terminal, task: str) -> None:
-    """T4: the image is built with all that its recipe says, and the tests see what was done."""
+def test_the_known_solution_has_reward_1(runtime: hr.Runtime, builtin: Terminal, task: str) -> None:
+    """T4: the image is built from its whole recipe, and the tests see the agent's work."""
 
     async def solve(lease: Lease) -> None:
         item = next(item for item in builtin.items() if item.id == task)
@@ -43,13 +43,13 @@ def test_the_known_solution_is_worth_one(runtime: hr.Runtime, builtin: Terminal,
 
 
 @pytest.mark.parametrize("task", BUILTIN)
-def test_doing_nothing_is_worth_nothing(runtime: hr.Runtime, builtin: Terminal, task: str) -> None:
-    """T4: neither in a fresh container nor in the agent's own."""
+def test_doing_nothing_has_reward_0(runtime: hr.Runtime, builtin: Terminal, task: str) -> None:
+    """T4: an agent that does nothing has no reward."""
     assert asyncio.run(attempt(runtime, builtin, task, idle)).reward == 0.0
 
 
 def test_an_image_is_built_once(runtime: hr.Runtime, builtin: Terminal, tmp_path: Path) -> None:
-    """Its name says what it is made from; what is not changed is not made again."""
+    """The name of the image depends on its sources; unchanged sources are not built again."""
     item = next(iter(builtin.items()))
     specs = [builtin.spec(item, ContainerSpec(image="x"), runtime.images) for _ in range(2)]
     assert specs[0] == specs[1]

@@ -1,4 +1,4 @@
-"""Agents that are root and want a reward without the work: they get none, and honest work is taken over whole."""
+"""Agents that are root and forge results get no reward; honest work is copied completely."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hyperruntime.rollout.environment import Verdict
 from tests.contract.terminals import attempt, idle, make_task
 
 OWN = ("forge", "links", "broken", "honest", "breaks", "hangs", "lazy")
-# Written so that a tool that judges, if it were this one, would give the reward.
+# A program that gives the reward if the judge runs it instead of one of its tools.
 FORGED = """#!/bin/sh
 mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt; exit 0
 """
@@ -40,7 +40,7 @@ def test_the_answer():
     with open("/app/answer.json") as file:
         assert "42" in file.read()
 """
-# Each line is an attack of its own; none stops the others.
+# Each line is a separate attack; none stops the others.
 IN_FILES = f"""
 cat > /forged <<'END'
 {FORGED}END
@@ -71,7 +71,7 @@ cp /forged /usr/bin/.new; mv /usr/bin/.new /usr/bin/python3.11; cp /forged /bin/
 
 
 def run(runtime: hr.Runtime, folder: Path, script: str, verify: str = "fresh") -> Verdict:
-    """Return the verdict on a script of an agent's."""
+    """Run a script as the agent; return the verdict."""
 
     async def agent(lease: Lease) -> None:
         await lease.exec(["/bin/sh", "-c", script])
@@ -81,7 +81,7 @@ def run(runtime: hr.Runtime, folder: Path, script: str, verify: str = "fresh") -
 
 @pytest.fixture(autouse=True, scope="module")
 def no_image_left(runtime: hr.Runtime) -> Iterator[None]:
-    """Images of tasks that only a test has are removed."""
+    """Remove the images of tasks that only these tests have."""
     yield
     for reference in [name for image in runtime.images.list() for name in image.references]:
         if reference.startswith(PREFIX) and reference.removeprefix(PREFIX).partition(":")[0] in OWN:
@@ -91,13 +91,15 @@ def no_image_left(runtime: hr.Runtime) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def needs_an_image(runtime: hr.Runtime, base_image: str) -> None:
-    """Tasks have images of their own, which bubblewrap refuses; that is seen elsewhere."""
+    """Skip the tests on bubblewrap, which refuses the images of tasks; test_terminal.py checks this."""
     if runtime.name == "bubblewrap":
-        pytest.skip("tasks have images of their own, which bubblewrap refuses: test_terminal.py looks at that")
+        pytest.skip("bubblewrap refuses the images of tasks; test_terminal.py checks this")
 
 
 @pytest.mark.parametrize("form", ["test.sh", pytest.param("test_final_state.py", marks=pytest.mark.slow)])
-def test_an_agent_that_forges_all_it_can_reach_gets_nothing(runtime: hr.Runtime, tmp_path: Path, form: str) -> None:
+def test_an_agent_that_forges_everything_in_reach_gets_no_reward(
+    runtime: hr.Runtime, tmp_path: Path, form: str
+) -> None:
     """W22: reward files, tests, shells, Python and its modules, the loader, pytest's settings, background processes."""
     folder = make_task(tmp_path / "forge", SCRIPTED if form == "test.sh" else STATE, name=form)
     (folder / "tests" / "check.py").write_text(CHECK)
@@ -109,11 +111,11 @@ def test_an_agent_that_forges_all_it_can_reach_gets_nothing(runtime: hr.Runtime,
     honest = run(
         runtime, folder, IN_FILES + IN_TOOLS.replace("\nls ", "\necho '{\"answer\": 42}' > /app/answer.json\nls ")
     )
-    assert honest.reward == 1.0, "the honest part of its work counts, whatever else it did"
+    assert honest.reward == 1.0, "the honest part of its work must count, despite its attacks"
 
 
-def test_in_its_own_container_files_alone_forge_nothing(runtime: hr.Runtime, tmp_path: Path) -> None:
-    """With ``verify=same`` the tests and the place of the reward are made anew; programs are the agent's."""
+def test_forged_files_in_the_agents_own_container_give_no_reward(runtime: hr.Runtime, tmp_path: Path) -> None:
+    """With ``verify=same``, the tests and the reward directory are replaced; the programs stay those of the agent."""
     folder = make_task(tmp_path / "forge", SCRIPTED)
     (folder / "tests" / "check.py").write_text(CHECK)
     assert run(runtime, folder, IN_FILES, "same").reward == 0.0
@@ -121,8 +123,8 @@ def test_in_its_own_container_files_alone_forge_nothing(runtime: hr.Runtime, tmp
 
 
 @pytest.mark.slow
-def test_links_lead_nothing_past_what_is_protected(runtime: hr.Runtime, tmp_path: Path) -> None:
-    """A directory that becomes a link, or a link that becomes a directory, is no way to another place."""
+def test_links_do_not_bypass_protected_paths(runtime: hr.Runtime, tmp_path: Path) -> None:
+    """An agent cannot reach other paths by replacing a directory by a link, or a link by a directory."""
     folder = make_task(tmp_path / "links", SCRIPTED)
     (folder / "tests" / "check.py").write_text(CHECK)
     script = f"""
@@ -136,14 +138,14 @@ rm /app/data; mkdir /app/data; ln -s /usr/bin /app/data/bin; ln -s / /app/root
 """
     verdict = run(runtime, folder, script)
     assert (verdict.reward, verdict.phase) == (0.0, "tests"), verdict
-    # fuse-overlayfs does not let anybody remove a directory of the image that had something in it.
+    # fuse-overlayfs cannot remove a directory of the image that was not empty.
     moved = set() if runtime.name == "apptainer" else {"/usr/local", "/var"}
     assert {"/tests", "/logs"} | moved <= set(verdict.facts["withheld"])
 
 
 @pytest.mark.slow
-def test_an_agent_that_breaks_its_container_has_done_nothing(runtime: hr.Runtime, tmp_path: Path) -> None:
-    """What cannot be read any more is no work, and no failure of ours."""
+def test_an_agent_that_breaks_its_container_gets_no_reward(runtime: hr.Runtime, tmp_path: Path) -> None:
+    """A container that cannot be read counts as no work, not as an infrastructure failure."""
     folder = make_task(tmp_path / "broken", "echo 1 > /logs/verifier/reward.txt")
     verdict = run(runtime, folder, "rm -f /usr/bin/find")
     assert (verdict.reward, verdict.phase) == (0.0, "state")
@@ -151,8 +153,8 @@ def test_an_agent_that_breaks_its_container_has_done_nothing(runtime: hr.Runtime
     assert run(runtime, folder, liar).phase == "state"
 
 
-def test_honest_work_is_taken_over_whole(runtime: hr.Runtime, tmp_path: Path) -> None:
-    """New, changed and removed files; modes, links, odd names, empty directories; a setting of the system's."""
+def test_honest_work_is_copied_completely(runtime: hr.Runtime, tmp_path: Path) -> None:
+    """New, changed and removed files; modes, links, odd names, empty directories; a system setting."""
     checks = r"""
 test ! -e /app/gone && test ! -e /app/old && test "$(cat /app/changed)" = after
 test "$(stat -c %a /app/changed)" = 640 && test "$(stat -c %Y /app/changed)" = 1000000000
@@ -173,14 +175,14 @@ head -c 20000000 /dev/zero > /app/large; mkfifo /app/pipe
 """
     verdict = run(runtime, folder, work)
     assert verdict.reward == 1.0, verdict
-    assert set(verdict.facts["withheld"]) <= {"/app/pipe"}  # which not every file system lets it make
+    assert set(verdict.facts["withheld"]) <= {"/app/pipe"}  # not every file system supports FIFOs
 
 
 @pytest.mark.slow
-def test_tests_without_a_verdict_are_an_agents_doing_only_where_they_have_one_without_it(
+def test_tests_without_a_verdict_count_against_an_agent_only_if_they_work_without_it(
     runtime: hr.Runtime, tmp_path: Path
 ) -> None:
-    """W23: a broken or endless test is an infrastructure failure; one that an agent breaks is worth nothing."""
+    """W23: a broken or endless test is an infrastructure failure; if the agent breaks it, the reward is 0."""
     breaks = make_task(tmp_path / "breaks", "[ -e /app/x ] && exit 3\necho 0.5 > /logs/verifier/reward.txt")
     verdict = run(runtime, breaks, "touch /app/x")
     assert (verdict.reward, verdict.phase) == (0.0, "tests")
@@ -197,8 +199,8 @@ def test_tests_without_a_verdict_are_an_agents_doing_only_where_they_have_one_wi
         run(runtime, broken, "true")
 
 
-def test_no_tool_call_is_worth_nothing(runtime: hr.Runtime, tmp_path: Path) -> None:
-    """R10: nothing is run for it, and what the tests would say does not matter."""
+def test_work_without_tool_calls_has_reward_0(runtime: hr.Runtime, tmp_path: Path) -> None:
+    """R10: without a tool call, the tests do not run."""
     folder = make_task(tmp_path / "lazy", "echo 1 > /logs/verifier/reward.txt")
     verdict = asyncio.run(attempt(runtime, Terminal(tasks=str(folder)), "lazy", idle, calls=0))
     assert (verdict.reward, verdict.phase) == (0.0, "agent")

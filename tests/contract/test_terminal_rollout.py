@@ -1,4 +1,4 @@
-"""Tasks at a terminal through the whole of a rollout: slots, agent loop, tools, tests, groups (T4)."""
+"""Terminal tasks in a whole rollout: slots, agent loop, tools, tests, groups (T4)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOLVED, LEFT = "lost-commit", "log-report"
 
 
 class Solver:
-    """Solves one task by its known solution, and only looks round in any other."""
+    """A model that solves one task with its known solution, and only lists files in other tasks."""
 
     name = "solver"
 
@@ -35,9 +35,9 @@ class Solver:
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
     ) -> Completion:
-        """Call the shell once, then say that it is done."""
-        told = next(message["content"] for message in messages if message["role"] == "user")
-        command = f"{self._script}\nsleep 300 &" if told == self._instruction else "ls -la"
+        """Call the shell once, then answer that the task is done."""
+        instruction = next(message["content"] for message in messages if message["role"] == "user")
+        command = f"{self._script}\nsleep 300 &" if instruction == self._instruction else "ls -la"
         message: dict[str, Any] = {"role": "assistant", "content": "done"}
         if messages[-1]["role"] == "user":
             arguments = json.dumps({"command": command})
@@ -51,9 +51,9 @@ class Solver:
 
 @pytest.mark.slow
 def test_groups_of_tasks_are_scored(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """T4: two tasks, two trajectories each, at once; the solved one is worth 1, the other 0."""
+    """T4: two tasks, two parallel trajectories each; the solved task has reward 1, the other 0."""
     if runtime.name == "bubblewrap":
-        pytest.skip("tasks have images of their own, which bubblewrap refuses: test_terminal.py looks at that")
+        pytest.skip("bubblewrap refuses the images of tasks; test_terminal.py checks this")
     options = RolloutOptions(environment="terminal", items=(SOLVED, LEFT), group_size=2, parallel=4, attempts=1)
     parts = Parts(environment=Terminal(), model=Solver())
     asyncio.run(run_rollouts(runtime, options, run_dir=tmp_path / "run", parts=parts))

@@ -1,4 +1,4 @@
-"""What is hardest to end is ended, at a timeout and with its group; the conformance suite checks the rest."""
+"""Processes that are hard to end are ended at a timeout and with their group, beyond the conformance suite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import ExecStartError
 
-HANG_S = 60.0  # no promise: `make bench` measures how late a deadline is
+HANG_S = 60.0  # not a promise; `make bench` measures how late a deadline is
 pytestmark = pytest.mark.engine
 
 FORK_LOOP_OF_SESSIONS = """
@@ -40,7 +40,7 @@ def test_a_fork_loop_is_ended_with_any_shell(runtime: hr.Runtime, images: dict[s
         loop = ["sh", "-c", 'command eval "f() { f | f & }; f"; exec sleep 100']
         with ThreadPoolExecutor(8) as pool:
             looping = pool.submit(started.exec, loop, timeout_s=1)
-            others = [pool.submit(started.exec, ["true"], timeout_s=30) for _ in range(6)]  # ask for lanes meanwhile
+            others = [pool.submit(started.exec, ["true"], timeout_s=30) for _ in range(6)]  # they need lanes too
             begin = time.monotonic()
             assert looping.result().timed_out
             assert time.monotonic() - begin < HANG_S
@@ -59,7 +59,7 @@ def test_a_fork_loop_of_sessions_is_ended_in_time(runtime: hr.Runtime, base_imag
         assert b"python3" not in started.exec(["ps", "-axo", "args="]).stdout
 
 
-def test_a_chain_that_flees_from_pid_to_pid_is_ended(runtime: hr.Runtime, base_image: str) -> None:
+def test_a_chain_of_forks_that_changes_its_pid_is_ended(runtime: hr.Runtime, base_image: str) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image)) as started:
         script = 'python3 -c "$1" & sleep 30'
         begin = time.monotonic()
@@ -69,7 +69,7 @@ def test_a_chain_that_flees_from_pid_to_pid_is_ended(runtime: hr.Runtime, base_i
             assert b"python3" not in started.exec(["ps", "-axo", "args="]).stdout
 
 
-def test_a_chain_that_flees_is_ended_with_its_group(runtime: hr.Runtime, base_image: str) -> None:
+def test_a_chain_of_forks_is_ended_with_its_group(runtime: hr.Runtime, base_image: str) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image)) as started:
         started.exec(["python3", "-c", f"import os\nif os.fork(): os._exit(0)\n{FLEEING_CHAIN}"], group="chain")
         begin = time.monotonic()

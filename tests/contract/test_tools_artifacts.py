@@ -1,4 +1,4 @@
-"""The artifact tools, in a real container. R17."""
+"""The artifact tools, in a real container (R17)."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def desk(container: hr.Container) -> Desk:
     return desk
 
 
-def test_all_three_speak_one_schema_whether_they_succeed_or_not(desk: Desk) -> None:
-    """R17, W26: the public system had two."""
+def test_all_artifact_tools_have_one_schema_for_results_and_errors(desk: Desk) -> None:
+    """R17, W26: the public system had two schemas."""
     for tool in ("read_artifact", "list_artifacts", "archive_artifacts"):
         for path in ("out", "out/a", "none", "/etc", ""):
             assert list(artifact(desk(tool, path=path))) == KEYS
 
 
-def test_the_digest_is_of_the_whole_file_whatever_is_cut(desk: Desk) -> None:
-    """R17: the public system's was of what it had cut."""
+def test_the_digest_is_of_the_whole_file_even_if_the_content_is_truncated(desk: Desk) -> None:
+    """R17: the public system returned the digest of the truncated content."""
     whole = "".join(f"{n}\n" for n in range(1, 100001)).encode()
 
     found = artifact(desk("read_artifact", path="out/.h/n\nl", max_bytes=10))
@@ -43,7 +43,7 @@ def test_the_digest_is_of_the_whole_file_whatever_is_cut(desk: Desk) -> None:
     assert (found["file_size"], found["sha256"]) == (len(whole), hashlib.sha256(whole).hexdigest())
 
 
-def test_bytes_that_are_no_text_come_as_base64(desk: Desk) -> None:
+def test_binary_content_is_returned_as_base64(desk: Desk) -> None:
     desk.sh("printf '\\377\\000\\n' > out/b; printf 'é' > out/t")
 
     found = artifact(desk("read_artifact", path="out/b"))
@@ -53,7 +53,7 @@ def test_bytes_that_are_no_text_come_as_base64(desk: Desk) -> None:
     assert artifact(desk("read_artifact", path="out/t", max_bytes=1))["content"] == ""
 
 
-def test_a_list_names_everything_with_its_type_and_size(desk: Desk) -> None:
+def test_a_list_has_every_entry_with_its_type_and_size(desk: Desk) -> None:
     found = artifact(desk("list_artifacts", path="out", recursive=True))
 
     assert [(e["path"], e["type"]) for e in found["entries"]] == [
@@ -64,7 +64,7 @@ def test_a_list_names_everything_with_its_type_and_size(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("form", ["tar.gz", "tar", "zip"])
-def test_an_archive_holds_the_directory(desk: Desk, form: str) -> None:
+def test_an_archive_contains_the_directory(desk: Desk, form: str) -> None:
     found = artifact(desk("archive_artifacts", path="out", format=form))
     data = base64.b64decode(found["content"])
 
@@ -83,15 +83,15 @@ def test_an_archive_holds_the_directory(desk: Desk, form: str) -> None:
             assert tar.getmember("soft").linkname == "a"
 
 
-def test_one_file_is_an_archive_too(desk: Desk) -> None:
+def test_one_file_can_be_archived(desk: Desk) -> None:
     found = artifact(desk("archive_artifacts", path="out/a", format="tar"))
 
     assert [e["path"] for e in found["entries"]] == ["a"]
 
 
 @pytest.mark.slow
-def test_limits_are_kept_while_it_flows(desk: Desk) -> None:
-    """R17, W9: the public system ignored them for archives."""
+def test_limits_apply_while_the_content_is_read(desk: Desk) -> None:
+    """R17, W9: the public system ignored limits for archives."""
     assert "more than 2 entries" in desk("archive_artifacts", path="out", max_entries=2).error
     desk.sh("truncate -s 500G out/holes; mkfifo out/pipe; truncate -s 6M large")
 
@@ -103,7 +103,7 @@ def test_limits_are_kept_while_it_flows(desk: Desk) -> None:
     assert "larger than 1 GiB" in desk("read_artifact", path="out/holes").error
 
 
-def test_what_cannot_be_in_an_archive_is_named(desk: Desk) -> None:
+def test_files_that_cannot_be_archived_are_named(desk: Desk) -> None:
     desk.sh("mkfifo out/pipe")
 
     result = desk("archive_artifacts", path="out")

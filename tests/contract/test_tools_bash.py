@@ -17,7 +17,7 @@ def desk(container: hr.Container) -> Desk:
     return make_desk(container)
 
 
-def test_streams_come_apart_and_together_and_the_code_is_exact(desk: Desk) -> None:
+def test_streams_are_returned_separately_and_merged_and_the_exit_code_is_exact(desk: Desk) -> None:
     """R7, W10."""
     result = desk("bash", command="echo out; echo err >&2; exit 3")
 
@@ -32,12 +32,12 @@ def test_streams_come_apart_and_together_and_the_code_is_exact(desk: Desk) -> No
     ("command", "code"),
     [("true", 0), ("no-such-program", 127), ("/etc/passwd", 126), ("kill -9 $$", 137), ("(", 2), ("exit 255", 255)],
 )
-def test_codes_are_those_of_bash(desk: Desk, command: str, code: int) -> None:
+def test_exit_codes_are_those_of_bash(desk: Desk, command: str, code: int) -> None:
     """W10."""
     assert desk("bash", command=command).metadata["returncode"] == code
 
 
-def test_it_is_a_real_bash(desk: Desk) -> None:
+def test_the_shell_is_a_real_bash(desk: Desk) -> None:
     """W15: pipefail, source, arrays, process substitution."""
     command = "set -o pipefail; echo 'v=1' > f; source f; a=(x y); cat <(echo ${a[1]} $v); false | true"
 
@@ -53,25 +53,25 @@ def test_a_command_of_megabytes_runs(desk: Desk) -> None:
     assert desk("bash", command=text).stdout.startswith("270386c1eb81690d")
 
 
-def test_standard_input_is_what_was_given_and_empty_otherwise(desk: Desk) -> None:
+def test_standard_input_is_the_given_text_or_empty(desk: Desk) -> None:
     assert desk("bash", command="cat | tr a-z A-Z", stdin="é abc\n").stdout == "é ABC\n"
     assert desk("bash", command="cat; echo end").stdout == "end\n"
     assert desk("bash", command="", stdin="ignored").exit_code == 0
-    assert desk("bash", command="readlink /proc/self/fd/0").stdout == "/dev/null\n", "programs look what it is"
+    assert desk("bash", command="readlink /proc/self/fd/0").stdout == "/dev/null\n", "programs check its type"
 
 
-def test_a_command_is_on_no_command_line_and_so_does_not_end_itself(desk: Desk) -> None:
+def test_a_command_is_on_no_command_line_and_cannot_find_itself(desk: Desk) -> None:
     result = desk("bash", command="pkill -f 'a word of this very command'; echo alive")
 
     assert result.stdout == "alive\n"
 
 
 def test_a_timeout_ends_children_that_hold_the_output_open(desk: Desk) -> None:
-    """W6: the public system's one second took eight."""
+    """W6: in the public system, a timeout of one second took eight seconds."""
     started = time.monotonic()
     result = desk("bash", command="echo begun; setsid sleep 300 & sleep 300", timeout=1)
     for _ in range(4):
-        if not result.stdout:  # on a busy machine it had not even begun
+        if not result.stdout:  # on a busy machine, the command had not started in time
             result = desk("bash", command="echo begun; setsid sleep 300 & sleep 300", timeout=1)
 
     assert (result.timed_out, result.exit_code, result.stdout) == (True, 124, "begun\n")
@@ -80,7 +80,7 @@ def test_a_timeout_ends_children_that_hold_the_output_open(desk: Desk) -> None:
     assert "sleep 300" not in desk.sh("ps -axo args=")
 
 
-def test_a_background_process_does_not_keep_the_call_and_lives_on(desk: Desk) -> None:
+def test_a_background_process_does_not_block_the_call_and_keeps_running(desk: Desk) -> None:
     """W6."""
     result = desk("bash", command="sleep 247 & echo started")
 
@@ -88,7 +88,7 @@ def test_a_background_process_does_not_keep_the_call_and_lives_on(desk: Desk) ->
     assert "sleep 247" in desk.sh("ps -axo args=")
 
 
-def test_of_long_output_head_and_tail_are_shown_with_what_is_missing(container: hr.Container) -> None:
+def test_long_output_is_shown_as_head_and_tail_with_the_number_of_missing_bytes(container: hr.Container) -> None:
     """W9."""
     desk = make_desk(container, output_chars=100)
 
@@ -100,7 +100,7 @@ def test_of_long_output_head_and_tail_are_shown_with_what_is_missing(container: 
     assert result.stderr.endswith("999\n1000\n")
 
 
-def test_where_it_starts(desk: Desk) -> None:
+def test_a_command_starts_in_the_workspace_or_in_workdir(desk: Desk) -> None:
     desk("bash", command="mkdir -p 'a b'")
 
     assert desk("bash", command="pwd").stdout == f"{desk.slot_exec.workspace}\n"
@@ -111,7 +111,7 @@ def test_where_it_starts(desk: Desk) -> None:
     assert "no such directory" in missing.error
 
 
-def test_it_says_where_it_ran(desk: Desk) -> None:
+def test_results_report_network_and_isolation(desk: Desk) -> None:
     """R19."""
     metadata = desk("terminal", command="true").metadata
 
@@ -119,7 +119,7 @@ def test_it_says_where_it_ran(desk: Desk) -> None:
 
 
 def test_an_image_without_bash_is_refused_by_name(runtime: hr.Runtime, busybox_image: str, base_image: str) -> None:
-    """W15: never /bin/sh by the name of bash."""
+    """W15: /bin/sh is never used instead of bash."""
     has_bash = busybox_image == base_image  # an engine with one image
     with runtime.container(hr.ContainerSpec(image=busybox_image)) as container:
         result = make_desk(container)("bash", command="echo hi")

@@ -1,4 +1,4 @@
-"""The tools in an image of nothing but busybox, whose programs know less than GNU's."""
+"""The tools in an image with busybox only, whose programs have fewer options than GNU's."""
 
 from __future__ import annotations
 

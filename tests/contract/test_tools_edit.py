@@ -19,7 +19,7 @@ def desk(container: hr.Container) -> Desk:
     return desk
 
 
-def test_one_place_is_replaced_and_the_mode_kept(desk: Desk) -> None:
+def test_one_match_is_replaced_and_the_mode_is_kept(desk: Desk) -> None:
     desk.sh("chmod 755 'src/a b.py'")
 
     result = desk("edit_file", path="src/a b.py", old="def g():\n    return 1", new="def g():\n    return '$(id)'")
@@ -43,7 +43,9 @@ def test_one_place_is_replaced_and_the_mode_kept(desk: Desk) -> None:
         ({"patch": "@@ -4 +4 @@\n-    return 1\n+x\n"}, "fits at lines 2, 6"),
     ],
 )
-def test_what_is_not_clear_changes_nothing_and_is_explained(desk: Desk, args: dict[str, str], words: str) -> None:
+def test_an_ambiguous_or_invalid_edit_changes_nothing_and_is_explained(
+    desk: Desk, args: dict[str, str], words: str
+) -> None:
     result = desk("edit_file", path="src/a b.py", **args)
 
     assert not result.success
@@ -51,14 +53,14 @@ def test_what_is_not_clear_changes_nothing_and_is_explained(desk: Desk, args: di
     assert desk.sh("cat 'src/a b.py'") == PROGRAM
 
 
-def test_everywhere_and_by_a_diff(desk: Desk) -> None:
+def test_an_edit_can_replace_all_matches_or_apply_a_diff(desk: Desk) -> None:
     assert desk("edit_file", path="src/a b.py", old="return 1", new="return 2", replace_all=True).success
     diff = "@@ -50,2 +50,3 @@\n def g():\n-    return 2\n+    # é\n+    return 3\n"
     assert desk("edit_file", path="src/a b.py", patch=diff).error == ""
     assert desk.sh("cat 'src/a b.py'") == PROGRAM.replace("1", "2", 1).replace("return 1", "# é\n    return 3")
 
 
-def test_a_diff_of_many_files_fits_as_a_whole_or_changes_nothing(desk: Desk) -> None:
+def test_a_diff_of_several_files_is_applied_as_a_whole_or_not_at_all(desk: Desk) -> None:
     new = "--- /dev/null\n+++ b/new/n\n@@ -0,0 +1,2 @@\n+one\n+two\n\\ No newline at end of file\n"
     change = "--- a/src/a b.py\n+++ b/src/a b.py\n@@ -1 +1 @@\n-def {}():\n+def h():\n"
 
@@ -74,7 +76,7 @@ def test_a_diff_of_many_files_fits_as_a_whole_or_changes_nothing(desk: Desk) -> 
     assert desk.sh("find . -type f; head -1 src/*") == "./src/a b.py\ndef h():\n"
 
 
-def test_a_diff_whose_last_file_cannot_be_written_takes_the_others_back(desk: Desk) -> None:
+def test_a_diff_is_undone_if_its_last_file_cannot_be_written(desk: Desk) -> None:
     change = "--- a/src/a b.py\n+++ b/src/a b.py\n@@ -1 +1 @@\n-def f():\n+def h():\n"
     new = "--- /dev/null\n+++ b/{}\n@@ -0,0 +1 @@\n+one\n"
 
@@ -84,7 +86,7 @@ def test_a_diff_whose_last_file_cannot_be_written_takes_the_others_back(desk: De
     assert desk.sh("find . -type f; cat src/*") == f"./src/a b.py\n{PROGRAM}"
 
 
-def test_a_diff_that_cannot_be_written_removes_the_directories_that_it_made(desk: Desk) -> None:
+def test_a_diff_that_cannot_be_written_removes_its_new_directories(desk: Desk) -> None:
     new = "--- /dev/null\n+++ b/{}\n@@ -0,0 +1 @@\n+one\n"
     desk.sh("mkdir there; ln -s there link")
 
@@ -96,7 +98,7 @@ def test_a_diff_that_cannot_be_written_removes_the_directories_that_it_made(desk
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "out/x"])
-def test_a_diff_does_not_leave_the_workspace(desk: Desk, path: str) -> None:
+def test_a_diff_cannot_change_files_outside_the_workspace(desk: Desk, path: str) -> None:
     desk.sh("ln -s .. out")
 
     for form in (
@@ -106,7 +108,7 @@ def test_a_diff_does_not_leave_the_workspace(desk: Desk, path: str) -> None:
         assert "outside the workspace" in desk("patch", patch=form).error
 
 
-def test_git_and_we_apply_the_same_diff(desk: Desk) -> None:
+def test_a_diff_of_git_is_applied_exactly(desk: Desk) -> None:
     desk.sh("git init -q . && git add -A && git -c user.name=n -c user.email=e commit -qm one")
     desk.sh("seq 30 > src/n; git add -A; git -c user.name=n -c user.email=e commit -qm two")
     desk.sh("sed -i -e '3d;7s/$/ x/;29a new' src/n; echo more > 'src/o p'; rm 'src/a b.py'; git add -A")
@@ -116,7 +118,7 @@ def test_git_and_we_apply_the_same_diff(desk: Desk) -> None:
     assert desk.sh("diff -r src ../wanted && echo same") == "same\n"
 
 
-def test_a_search_gives_lines_with_their_files(desk: Desk) -> None:
+def test_a_search_returns_lines_with_their_files(desk: Desk) -> None:
     desk("write_file", path="x\ny.txt", content="a return 7 here\nno\n")
     desk("write_file", path=".git/c", content="return 1\n")
     desk("write_file", path="binary", content="cmV0dXJuIDEAcmV0dXJuIDEK", encoding="base64")
@@ -134,7 +136,7 @@ def test_a_search_gives_lines_with_their_files(desk: Desk) -> None:
     assert desk("search", pattern="-v").success
 
 
-def test_a_search_that_finds_too_much_or_is_no_pattern_says_so(desk: Desk) -> None:
+def test_a_search_reports_too_many_matches_and_invalid_patterns(desk: Desk) -> None:
     desk.sh("yes match | head -c 50000000 > many; printf 'long %060000000d\\nlong b\\n' 1 > long")
 
     capped = desk("search", pattern="match", max_results=3)

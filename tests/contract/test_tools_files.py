@@ -45,8 +45,8 @@ def desk(container: hr.Container) -> Desk:
 
 @given(parts=_NAMES, content=st.binary(max_size=200))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_name_and_any_bytes_survive(desk: Desk, parts: list[str], content: bytes) -> None:
-    """W7: the public system ran part of such a name, or wrote another file."""
+def test_files_can_have_any_name_and_any_content(desk: Desk, parts: list[str], content: bytes) -> None:
+    """W7: the public system executed parts of such names, or wrote to another file."""
     desk.sh("cd ..; rm -rf 'the workspace'; mkdir 'the workspace'")
     path = "/".join(parts)
 
@@ -61,8 +61,8 @@ def test_any_name_and_any_bytes_survive(desk: Desk, parts: list[str], content: b
 
 
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "link", "d/../../secret", "to/secret", "x/../../secret"])
-def test_what_leads_out_of_the_workspace_is_refused(container: hr.Container, path: str) -> None:
-    """W7, R17: resolved inside, so links count as the kernel follows them."""
+def test_paths_out_of_the_workspace_are_refused(container: hr.Container, path: str) -> None:
+    """W7, R17: paths are resolved in the container, so links are followed as the kernel does."""
     desk = make_desk(container)
     desk.sh("echo s > ../secret; mkdir d; ln -s ../secret link; ln -s .. to; ln -s / root")
 
@@ -94,7 +94,7 @@ def test_links_and_dots_that_stay_inside_are_followed(container: hr.Container) -
     assert desk.sh("cat new-one; readlink dangling") == "xnew-one\n"
 
 
-def test_more_roots_are_a_matter_of_configuration(container: hr.Container) -> None:
+def test_the_policy_can_allow_more_roots(container: hr.Container) -> None:
     desk = make_desk(container, read_roots=("/etc",), file_roots=("/var/tmp",))
 
     assert "root:" in desk("read_file", path="/etc/passwd").stdout
@@ -114,7 +114,7 @@ def test_more_roots_are_a_matter_of_configuration(container: hr.Container) -> No
         ("touch g; mkdir h; ln -s g/x f", "does not exist"),
     ],
 )
-def test_what_is_no_file_is_refused_at_once(container: hr.Container, make: str, words: str) -> None:
+def test_a_path_that_is_not_a_regular_file_is_refused_at_once(container: hr.Container, make: str, words: str) -> None:
     desk = make_desk(container)
     desk.sh(make)
 
@@ -125,8 +125,8 @@ def test_what_is_no_file_is_refused_at_once(container: hr.Container, make: str, 
         assert result.duration_s < 60
 
 
-def test_a_file_of_100_mib_goes_in_and_comes_out(desk: Desk) -> None:
-    """W7: the public system failed past 128 KiB."""
+def test_a_file_of_100_mib_is_written_and_read(desk: Desk) -> None:
+    """W7: the public system failed above 128 KiB."""
     content = "0123456789abcde\n" * (100 * 1024 * 1024 // 16)
     digest = hashlib.sha256(content.encode()).hexdigest()
 
@@ -140,7 +140,7 @@ def test_a_file_of_100_mib_goes_in_and_comes_out(desk: Desk) -> None:
     desk.sh("rm large")
 
 
-def test_lines_of_a_file(desk: Desk) -> None:
+def test_a_range_of_lines_can_be_read(desk: Desk) -> None:
     desk.sh("seq 10 > lines; printf 'a\\r\\nb' > ends")
 
     middle = desk("read_file", path="lines", offset=3, limit=2)
@@ -153,8 +153,8 @@ def test_lines_of_a_file(desk: Desk) -> None:
     assert desk("read_file", path="lines", max_bytes=3).stdout == "1\n2"
 
 
-def test_a_write_is_whole_or_not_at_all(container: hr.Container) -> None:
-    """W7: what cannot be written leaves the old file, and nothing beside it."""
+def test_a_write_is_complete_or_changes_nothing(container: hr.Container) -> None:
+    """W7: a failed write keeps the old file and leaves no other file."""
     desk = make_desk(container)
     desk.sh("echo old > kept; chmod 750 kept; mkdir dir")
 
@@ -166,13 +166,13 @@ def test_a_write_is_whole_or_not_at_all(container: hr.Container) -> None:
 
 
 def replace_cat(desk: Desk, program: str) -> None:
-    """Give the slot another ``cat``."""
+    """Replace ``cat`` for the slot."""
     desk.sh(f"mkdir ../bin; echo '#!/bin/sh\n{program}' > ../bin/cat; chmod 755 ../bin/cat")
     desk.slot_exec.env["PATH"] = f"/tmp/{desk.slot_exec.slot_id}/bin:/usr/bin:/bin"
 
 
 @pytest.mark.slow
-def test_an_ended_write_leaves_nothing(container: hr.Container) -> None:
+def test_a_write_that_times_out_leaves_nothing(container: hr.Container) -> None:
     desk = make_desk(container)
     desk.sh("echo old > f")
     replace_cat(desk, "/bin/cat; touch ../written; sleep 300")
@@ -183,7 +183,7 @@ def test_an_ended_write_leaves_nothing(container: hr.Container) -> None:
     assert desk.sh("/bin/cat f; ls -A; ls ..") == "old\nf\nbin\nthe workspace\nwritten\n"
 
 
-def test_content_that_does_not_arrive_whole_replaces_nothing(container: hr.Container) -> None:
+def test_incomplete_content_does_not_replace_a_file(container: hr.Container) -> None:
     desk = make_desk(container)
     desk.sh("echo old > f")
     replace_cat(desk, "head -c 10")
@@ -192,13 +192,13 @@ def test_content_that_does_not_arrive_whole_replaces_nothing(container: hr.Conta
     assert desk.sh("/bin/cat f; ls -A") == "old\nf\n"
 
 
-def test_appending(desk: Desk) -> None:
+def test_content_can_be_appended(desk: Desk) -> None:
     assert desk("write_file", path="log", content="a\n", append=True).metadata["created"]
     assert desk("write_file", path="log", content="b\n", append=True).output == "2 bytes added to log"
     assert desk.sh("cat log") == "a\nb\n"
 
 
-def test_a_listing(container: hr.Container) -> None:
+def test_files_are_listed_with_type_and_size(container: hr.Container) -> None:
     desk = make_desk(container)
     desk.sh("mkdir -p d/e .h; echo 12 > d/f; touch .h/x d/.y; ln -s d l; mkfifo p; touch -d @1000 d/f")
 
@@ -213,7 +213,7 @@ def test_a_listing(container: hr.Container) -> None:
     assert desk("list_files", path="d/e").output == "(nothing)"
 
 
-def test_a_workspace_that_is_gone_is_said_to_be(container: hr.Container) -> None:
+def test_a_missing_workspace_is_an_error(container: hr.Container) -> None:
     desk = make_desk(container)
     desk.sh("rmdir '../the workspace'")
 

@@ -1,4 +1,4 @@
-"""Tools in a container whose programs have been replaced: the slot lies about itself, and harms nobody else."""
+"""Tools in a container with replaced programs: the slot may get false results, but others are not affected."""
 
 from __future__ import annotations
 

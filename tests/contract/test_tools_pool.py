@@ -1,4 +1,4 @@
-"""Tools through a real pool: batches whose slots end, go stale or fail, and an agent loop's face."""
+"""Tools through a real pool: batches whose slots end, become stale or fail, and the interfaces for agent loops."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_w11_r13_a_container_that_ends_mid_batch_fails_only_its_own_requests(
     run(work)
 
 
-def test_w4_a_stale_lease_in_a_batch_is_its_own_result(runtime: hr.Runtime, base_image: str) -> None:
+def test_w4_a_stale_lease_in_a_batch_fails_only_its_own_request(runtime: hr.Runtime, base_image: str) -> None:
     async def work() -> None:
         async with make_pool(runtime, base_image, max_containers=2) as pool:
             stale, good = await pool.acquire("a"), await pool.acquire("b")
@@ -68,7 +68,7 @@ def test_w4_a_stale_lease_in_a_batch_is_its_own_result(runtime: hr.Runtime, base
     run(work)
 
 
-def test_r2_r7_r9_an_agent_loop_works_through_the_two_faces(runtime: hr.Runtime, base_image: str) -> None:
+def test_r2_r7_r9_an_agent_loop_works_through_both_interfaces(runtime: hr.Runtime, base_image: str) -> None:
     async def work() -> None:
         async with make_pool(runtime, base_image) as pool, pool.lease("task") as lease:
             tools = SlotTools(lease.tool)
@@ -99,7 +99,7 @@ def test_r2_r7_r9_an_agent_loop_works_through_the_two_faces(runtime: hr.Runtime,
     run(work)
 
 
-def test_r19_a_policy_is_of_the_profile_or_of_one_call(runtime: hr.Runtime, base_image: str) -> None:
+def test_r19_a_policy_is_set_by_the_profile_or_for_one_call(runtime: hr.Runtime, base_image: str) -> None:
     async def work() -> None:
         policy = hr.ToolPolicy(allow_network=False, tools=("bash",))
         async with make_pool(runtime, base_image, tools=policy) as pool, pool.lease("task") as lease:

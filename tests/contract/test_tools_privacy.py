@@ -33,7 +33,7 @@ def make_place(container: hr.Container, uid: int) -> SlotExec:
 
 @pytest.fixture
 def pair(container: hr.Container, has_users: bool) -> tuple[Desk, Desk]:
-    """Two slots; where an engine has no users they are the same one, for it has one slot in a container."""
+    """Two slots; if the engine has no users, they have the same workspace, because a container then has one slot."""
     if not has_users:
         with pytest.raises(hr.HyperRuntimeError, match="user"):
             container.exec(["true"], user=hr.RunAs(uid=41001))
@@ -45,10 +45,10 @@ def pair(container: hr.Container, has_users: bool) -> tuple[Desk, Desk]:
     return Desk(slot_exec=places[0], policy=EVERYWHERE), Desk(slot_exec=places[1], policy=EVERYWHERE)
 
 
-def test_no_tool_reaches_a_siblings_files_even_where_all_paths_are_allowed(
+def test_no_tool_can_use_files_of_a_sibling_even_if_all_paths_are_allowed(
     pair: tuple[Desk, Desk], has_users: bool
 ) -> None:
-    """W8, W14: the public system's slots read and wrote each other's."""
+    """W8, W14: in the public system, slots could read and write each other's files."""
     mine, other = pair
     assert other("write_file", path="secret", content="token").success
     secret = f"{other.slot_exec.workspace}/secret"
@@ -68,7 +68,7 @@ def test_no_tool_reaches_a_siblings_files_even_where_all_paths_are_allowed(
     assert other("read_file", path="secret").stdout == ("token" if has_users else "x")
 
 
-def test_files_are_the_slots_own(pair: tuple[Desk, Desk], has_users: bool) -> None:
+def test_files_belong_to_the_user_of_the_slot(pair: tuple[Desk, Desk], has_users: bool) -> None:
     mine, _ = pair
     mine("write_file", path="d/f", content="x")
 
@@ -80,7 +80,7 @@ def test_files_are_the_slots_own(pair: tuple[Desk, Desk], has_users: bool) -> No
 
 @attrs.frozen
 class Gate:
-    """Runs requests of a batch by the name of their slot."""
+    """Runs the requests of a batch, each in the slot of its name."""
 
     desks: dict[str, Desk]
 
@@ -89,8 +89,8 @@ class Gate:
         return await call_tool(desk.slot_exec, tool, args, timeout_s, desk.policy)  # type: ignore[arg-type]
 
 
-def test_a_batch_runs_slots_at_once_and_one_slots_calls_in_order(container: hr.Container) -> None:
-    """R16, W1, W11: order, isolation of failures, timeouts of their own, and a loop that goes on."""
+def test_a_batch_runs_slots_in_parallel_and_the_calls_of_one_slot_in_order(container: hr.Container) -> None:
+    """R16, W1, W11: order, isolated failures, separate timeouts, and an event loop that is not blocked."""
     names = ["a", "b", "c"]
     for name in names:
         container.exec(["mkdir", "-p", f"/tmp/batch-{name}"]).check()
@@ -131,8 +131,8 @@ def test_a_batch_runs_slots_at_once_and_one_slots_calls_in_order(container: hr.C
     assert len({r.execution_id for r in results}) == 6
 
 
-def test_calls_in_one_slot_run_in_the_order_they_were_asked_for(container: hr.Container) -> None:
-    """R16: whoever asks, not only in one batch."""
+def test_calls_in_one_slot_run_in_the_order_of_their_start(container: hr.Container) -> None:
+    """R16: this holds for all calls of a slot, not only for those of one batch."""
     container.exec(["mkdir", "-p", "/tmp/in-order"]).check()
 
     async def run() -> None:
@@ -159,7 +159,7 @@ def test_cancelling_a_call_ends_its_command_and_frees_the_slot(container: hr.Con
 
 
 @pytest.mark.parametrize(("wanted", "network", "refused"), [(False, "none", 0), (True, "none", 1), (None, "none", 0)])
-def test_a_network_that_cannot_be_had_or_kept_away_is_a_refusal(
+def test_a_call_is_refused_if_its_network_policy_cannot_be_met(
     container: hr.Container, wanted: bool | None, network: str, refused: bool
 ) -> None:
     """R19, W20."""
@@ -175,7 +175,7 @@ def test_a_network_that_cannot_be_had_or_kept_away_is_a_refusal(
 
 
 def test_tools_that_are_not_allowed_are_refused_by_every_name(container: hr.Container) -> None:
-    """R9: default deny of what the policy does not list."""
+    """R9: a tool that the policy does not list is refused."""
     desk = Desk(slot_exec=SlotExec(container, slot_id="n", workspace="/tmp"), policy=ToolPolicy(tools=("terminal",)))
 
     assert desk("bash", command="true").success

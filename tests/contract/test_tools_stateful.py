@@ -1,4 +1,4 @@
-"""The tool bash_stateful, in a real container. R18."""
+"""The tool bash_stateful, in a real container (R18)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Say = Callable[..., ExecutionResult]
 
 @pytest.fixture
 def say(container: hr.Container) -> Iterator[Say]:
-    """Call the tool in one slot, time after time."""
+    """Return a function that calls the tool, always in the same slot."""
     desk = make_desk(container)
 
     def call(command: str, **args: Any) -> ExecutionResult:
@@ -30,8 +30,8 @@ def say(container: hr.Container) -> Iterator[Say]:
     asyncio.run(desk.slot_exec.close())
 
 
-def test_what_one_call_leaves_the_next_one_finds(say: Say) -> None:
-    """R18: directory, variables, functions, options and jobs."""
+def test_the_next_call_finds_the_state_of_the_last_one(say: Say) -> None:
+    """R18: directory, variables, functions, options and jobs are kept."""
     say("mkdir 'd e'; cd 'd e'; x=5; f() { echo f$1; }; set -o pipefail; sleep 1234 &")
 
     result = say('basename "$PWD"; echo $x; f 7; jobs -r | wc -l; false | true')
@@ -52,7 +52,7 @@ def test_what_one_call_leaves_the_next_one_finds(say: Say) -> None:
     ],
 )
 def test_no_command_ends_or_confuses_the_shell(say: Say, command: str, stdout: str, code: int) -> None:
-    """W27: the public system typed into a terminal and looked for a mark in what came back."""
+    """W27: the public system typed into a terminal and searched for a marker in the output."""
     say("x=kept; cd /usr")
 
     result = say(command)
@@ -62,7 +62,7 @@ def test_no_command_ends_or_confuses_the_shell(say: Say, command: str, stdout: s
 
 
 def test_large_output_is_neither_lost_nor_mixed(say: Say) -> None:
-    """R18, W27: there a history of 20,000 lines cut it and made its code 0."""
+    """R18, W27: in the public system, a history of 20,000 lines truncated the output and made the exit code 0."""
     result = say("seq 2000000; echo err >&2; (exit 9)")
 
     assert (result.exit_code, result.stderr, result.truncated) == (9, "err\n", True)
@@ -70,7 +70,7 @@ def test_large_output_is_neither_lost_nor_mixed(say: Say) -> None:
     assert result.stdout.endswith("1999999\n2000000\n")
 
 
-def test_a_timeout_ends_the_command_and_neither_the_shell_nor_earlier_jobs(say: Say) -> None:
+def test_a_timeout_ends_the_command_but_not_the_shell_or_earlier_jobs(say: Say) -> None:
     """R18, W27."""
     say("x=before; sleep 1235 &")
 
@@ -81,13 +81,13 @@ def test_a_timeout_ends_the_command_and_neither_the_shell_nor_earlier_jobs(say: 
     assert then.stdout == "before\nsleep 1235\n"
 
 
-def test_input_is_what_was_given_and_empty_otherwise(say: Say) -> None:
+def test_standard_input_is_the_given_text_or_empty(say: Say) -> None:
     assert say("read a; cat", stdin="one\ntwo\n").stdout == "two\n"
     assert say("cat; echo $a").stdout == "one\n"
 
 
-def test_closing_a_place_ends_its_shell_and_its_jobs(container: hr.Container) -> None:
-    """A reset leaves nothing of it: R11."""
+def test_closing_a_slot_ends_its_shell_and_its_jobs(container: hr.Container) -> None:
+    """R11: a reset leaves nothing of the shell."""
     desk = make_desk(container)
 
     async def run() -> tuple[ExecutionResult, ExecutionResult]:

@@ -1,4 +1,4 @@
-"""Copying in and out beyond the conformance suite."""
+"""Copies in and out, beyond the conformance suite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hyperruntime.errors import SpecError, TransferError
 pytestmark = pytest.mark.engine
 
 
-def test_a_directory_that_exists_is_merged_into(container: hr.Container, tmp_path: Path) -> None:
+def test_a_copy_is_merged_into_an_existing_directory(container: hr.Container, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).write_text(name)
@@ -41,12 +41,12 @@ def test_missing_paths_and_read_only_targets_are_clear_errors(
 
 
 @pytest.mark.slow
-def test_a_gibibyte_goes_in_and_out_with_flat_memory(container: hr.Container, tmp_path: Path) -> None:
+def test_a_copy_of_a_gibibyte_needs_little_memory(container: hr.Container, tmp_path: Path) -> None:
     size = 1 << 30
     with open(tmp_path / "big", "wb") as big:
         big.truncate(size)
-        for place in range(0, size, 1 << 26):
-            big.seek(place)
+        for offset in range(0, size, 1 << 26):
+            big.seek(offset)
             big.write(os.urandom(4096))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     container.put(tmp_path / "big", "/big")

@@ -1,4 +1,4 @@
-"""Copies end: a hostile ``tar`` in the container outlives neither deadline nor caller, and leaves nothing."""
+"""A hostile ``tar`` in the container is ended at the deadline of the copy or with its caller, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.engine
 
 EVIL, BEGUN = "/tmp/evil", "/tmp/begun"
 LIMITS = ExtractLimits(max_bytes=1 << 26, max_members=500)
-# Asks of transfer's probe pass; what follows is a hostile tar.
+# The probe of the library gets exit code 1; the rest is a hostile tar.
 HEAD = rf"""
 import os, signal, sys, tarfile, time
 if "/dev/null" in sys.argv:
@@ -84,7 +84,7 @@ UNREAD = {
 
 @pytest.fixture(scope="module")
 def container(runtime: hr.Runtime, base_image: str) -> Iterator[hr.Container]:
-    """A container whose tar anybody may replace."""
+    """A container whose tar a test can replace."""
     spec = hr.ContainerSpec(image=base_image, env={"PATH": f"{EVIL}:/usr/local/bin:/usr/bin:/bin"})
     with runtime.container(spec) as started:
         yield started
@@ -92,7 +92,7 @@ def container(runtime: hr.Runtime, base_image: str) -> Iterator[hr.Container]:
 
 @pytest.fixture
 def evil(container: hr.Container) -> Iterator[Callable[[str], None]]:
-    """Replace the container's tar by a program in Python."""
+    """Return a function that replaces the container's tar by a Python program."""
 
     def replace(text: str) -> None:
         script = 'mkdir -p "$1" && rm -f "$2" && cat >"$1/evil.py" && printf %s "$3" >"$1/tar" && chmod 755 "$1/tar"'
@@ -105,7 +105,7 @@ def evil(container: hr.Container) -> Iterator[Callable[[str], None]]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(container: hr.Container, processes: Callable[[], list[str]], tmp_path: Path) -> Iterator[None]:
-    """See to it that a test leaves no process inside, and no file, thread, descriptor or lane on the host."""
+    """Check that a test leaves no process inside, and no file, thread, descriptor or lane on the host."""
 
     def open_second_lane(*_: object) -> None:
         container.exec(["true"]).check()
@@ -124,7 +124,7 @@ def nothing_is_left(container: hr.Container, processes: Callable[[], list[str]],
 
 
 def host_state(container: hr.Container) -> tuple[int, ...]:
-    """Return how many descriptors are open, how many threads copy, and how many files the exchange has."""
+    """Return the numbers of open descriptors, of threads that copy, and of files in the exchange."""
     names = [thread.name for thread in threading.enumerate()]
     copying = names.count("hyperruntime-put") + names.count("hyperruntime-get")
     files = sum(len(found) for _, *lists in os.walk(container.exchange.source) for found in lists)
@@ -143,7 +143,7 @@ def test_a_get_ends_at_its_deadline(
 
 
 @pytest.mark.parametrize(("text", "why"), TOO_MUCH.values(), ids=TOO_MUCH.keys())
-def test_a_get_of_too_much_ends_before_its_deadline(
+def test_a_get_of_an_invalid_or_too_large_archive_ends_before_its_deadline(
     container: hr.Container, evil: Callable[[str], None], tmp_path: Path, text: str, why: str
 ) -> None:
     evil(text)
@@ -153,7 +153,7 @@ def test_a_get_of_too_much_ends_before_its_deadline(
     assert os.listdir(tmp_path) == []
 
 
-def test_a_get_that_is_late_changes_nothing_in_a_directory_that_is_there(
+def test_a_late_get_does_not_change_an_existing_directory(
     container: hr.Container, evil: Callable[[str], None], tmp_path: Path
 ) -> None:
     (tmp_path / "target").mkdir()
@@ -164,17 +164,17 @@ def test_a_get_that_is_late_changes_nothing_in_a_directory_that_is_there(
     assert {path.name: path.read_text() for path in (tmp_path / "target").iterdir()} == {"f": "old"}
 
 
-def test_what_the_host_cannot_write_ends_a_tar_that_is_silent(
+def test_a_write_error_on_the_host_ends_a_get(
     container: hr.Container, evil: Callable[[str], None], tmp_path: Path
 ) -> None:
     for text in ("nap()", "while True: put(bytes(65536))"):
         evil(text)
         with pytest.raises(TransferError, match="No such file or directory") as caught:
             container.get("/etc", tmp_path / "missing/target", timeout_s=None)
-        assert isinstance(caught.value.__cause__, OSError)  # of the host: nobody may blame the container for it
+        assert isinstance(caught.value.__cause__, OSError)  # an error of the host, not of the container
 
 
-def test_what_tar_could_not_read_leaves_nothing_at_the_target(
+def test_a_read_error_of_tar_leaves_nothing_at_the_target(
     container: hr.Container, evil: Callable[[str], None], tmp_path: Path
 ) -> None:
     evil("put(WHOLE); os.write(2, b'tar: cannot read it\\n'); sys.exit(2)")
@@ -185,7 +185,7 @@ def test_what_tar_could_not_read_leaves_nothing_at_the_target(
 
 @pytest.fixture
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tree larger than all buffers on the way."""
+    """A tree larger than all buffers of a copy."""
     root = tmp_path_factory.mktemp("source")
     for name in ("a", "b"):
         (root / name).write_bytes(os.urandom(1 << 16) * 128)
@@ -208,7 +208,7 @@ HALF = (
 
 
 @pytest.mark.parametrize("old", [None, "file", "link"])
-def test_a_put_that_is_late_leaves_what_was_at_its_target(
+def test_a_late_put_does_not_change_its_target(
     container: hr.Container, evil: Callable[[str], None], source: Path, old: str | None
 ) -> None:
     make = {None: ":", "file": "echo old >/data/tree", "link": "ln -s /etc/hostname /data/tree"}[old]
@@ -222,7 +222,7 @@ def test_a_put_that_is_late_leaves_what_was_at_its_target(
 
 
 @pytest.mark.parametrize("old", ["echo old >/data/tree", "ln -s /etc /data/tree", "ln -s gone /data/tree", ":"])
-def test_a_put_replaces_a_file_or_link_with_all_of_a_tree(container: hr.Container, source: Path, old: str) -> None:
+def test_a_put_replaces_a_file_or_link_with_the_whole_tree(container: hr.Container, source: Path, old: str) -> None:
     container.exec(["sh", "-c", f"mkdir -p /data; {old}"]).check()
     container.put(source, "/data/tree")
     assert container.exec(["sh", "-c", "ls -A /data; ls /data/tree; [ ! -L /data/tree ]"]).stdout == b"tree\na\nb\n"
@@ -231,12 +231,12 @@ def test_a_put_replaces_a_file_or_link_with_all_of_a_tree(container: hr.Containe
     container.exec(["rm", "-rf", "/data"]).check()
 
 
-def test_a_source_that_cannot_be_read_ends_the_put_and_is_named(
+def test_an_unreadable_source_ends_the_put_and_is_named(
     container: hr.Container, evil: Callable[[str], None], tmp_path: Path
 ) -> None:
     (tmp_path / "source").mkdir()
     os.mkfifo(tmp_path / "source/fifo")
-    container.put(tmp_path / "source", "/data/tree")  # a FIFO has no end to wait for: it is left out
+    container.put(tmp_path / "source", "/data/tree")  # a FIFO may have no end, so it is left out
     assert container.exec(["ls", "-A", "/data/tree"]).stdout == b""
     with pytest.raises(TransferError, match="it is a FIFO"):
         container.put(tmp_path / "source/fifo", "/data/fifo")
@@ -253,9 +253,7 @@ def test_a_deadline_is_a_positive_number_of_seconds(container: hr.Container, tmp
         container.put(tmp_path, "/data", timeout_s=-1)
 
 
-def test_a_copy_that_is_in_time_is_whole_also_when_it_is_awaited(
-    container: hr.Container, source: Path, tmp_path: Path
-) -> None:
+def test_an_awaited_copy_that_is_in_time_is_complete(container: hr.Container, source: Path, tmp_path: Path) -> None:
     async def copy() -> int:
         await container.aput(source, "/data/tree", timeout_s=100)
         return (await container.aget("/data/tree", tmp_path / "back", timeout_s=100)).members
@@ -266,7 +264,7 @@ def test_a_copy_that_is_in_time_is_whole_also_when_it_is_awaited(
 
 
 @pytest.mark.parametrize("verb", ["get", "put"])
-def test_a_cancelled_copy_ends_as_one_that_is_late(
+def test_a_cancelled_copy_ends_like_a_late_one(
     container: hr.Container, evil: Callable[[str], None], source: Path, tmp_path: Path, verb: str
 ) -> None:
     async def cancel() -> None:

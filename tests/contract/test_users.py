@@ -1,4 +1,4 @@
-"""Commands as other users of one container: quickly, out of each other's reach, and ended to the last process."""
+"""Commands as other users of one container: they are isolated from each other, and ended completely."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ time.sleep(60)
 
 @pytest.fixture(scope="module", autouse=True)
 def _users(runtime: hr.Runtime, base_image: str) -> None:
-    """Leave it at the refusal where an engine has no other users."""
+    """Skip the tests on an engine without other users, after a check that it refuses them."""
     if not runtime.info.users:
         with runtime.container(hr.ContainerSpec(image=base_image)) as started:
             with pytest.raises(UnsupportedOptionError, match="user"):
@@ -109,7 +109,7 @@ def living(container: hr.Container, uid: int) -> list[str]:
     return [args for owner, state, args in rows if owner == str(uid) and not state.startswith("Z")]
 
 
-def test_streams_input_codes_environment_and_deadline_are_those_of_any_exec(shared: hr.Container) -> None:
+def test_an_exec_of_another_user_has_the_same_features(shared: hr.Container) -> None:
     data = os.urandom(3_000_000)
     result = shared.exec(["sh", "-c", "cat; echo bad >&2; exit 7"], user=ONE, input=data, env={"A": "1", "B.C": "2"})
     assert (result.exit_code, result.stderr, result.stdout == data) == (7, b"bad\n", True)
@@ -124,24 +124,24 @@ def test_streams_input_codes_environment_and_deadline_are_those_of_any_exec(shar
     assert wait_until(lambda: "sleep 901" in living(shared, TWO.uid), HANG_S)
 
 
-def test_ids_that_the_container_does_not_have_are_refused_at_once(shared: hr.Container) -> None:
+def test_ids_that_are_not_mapped_are_refused_at_once(shared: hr.Container) -> None:
     far = hr.RunAs(uid=2**31 - 2)
     began = time.monotonic()
     try:
         assert shared.exec(["id", "-u"], user=far).stdout == b"2147483646\n"
     except ExecStartError as error:
-        assert "65536" in str(error)  # noqa: PT017 - an engine maps them or does not
+        assert "65536" in str(error)  # noqa: PT017 - some engines map such an id
     assert time.monotonic() - began < HANG_S
 
 
 @pytest.mark.parametrize("field", ["uid", "gid"])
 @pytest.mark.parametrize("value", [0, -1, 2**31, True, "1"])
-def test_no_number_of_a_user_is_refused(field: str, value: object) -> None:
+def test_an_invalid_uid_or_gid_is_refused(field: str, value: object) -> None:
     with pytest.raises(SpecError, match=f"RunAs.{field}"):
         hr.RunAs(**{"uid": 5, field: value})  # type: ignore[arg-type]
 
 
-def test_a_sibling_finds_reads_and_signals_nothing_of_another(shared: hr.Container) -> None:
+def test_a_user_cannot_find_read_or_signal_processes_of_another(shared: hr.Container) -> None:
     """W8, W14: lanes of another user can be neither listed, guessed nor found in /proc."""
     with ThreadPoolExecutor(4) as threads:
         busy = [
@@ -156,8 +156,8 @@ def test_a_sibling_finds_reads_and_signals_nothing_of_another(shared: hr.Contain
 
 
 @pytest.mark.slow
-def test_a_user_that_forges_its_own_reports_ends_nothing_of_another(shared: hr.Container) -> None:
-    """A timeout kills the process group that the lane told before its user had a process, no other."""
+def test_forged_reports_of_a_user_do_not_end_processes_of_another(shared: hr.Container) -> None:
+    """A timeout kills only the process group that the lane reported before its user had a process."""
     with ThreadPoolExecutor(2) as threads:
         victim = threads.submit(shared.exec, ["sh", "-c", "sleep 3; echo alive"], user=TWO)
         main = threads.submit(shared.exec, ["sh", "-c", "sleep 3; echo alive"])
@@ -167,7 +167,7 @@ def test_a_user_that_forges_its_own_reports_ends_nothing_of_another(shared: hr.C
 
 @pytest.mark.parametrize("program", [FORK_LOOP, FLEEING_CHAIN], ids=["a fork loop", "a fleeing chain"])
 @pytest.mark.parametrize("pids", [None, 60])
-def test_everything_of_a_user_is_ended(shared: hr.Container, program: str, pids: int | None) -> None:
+def test_all_processes_of_a_user_are_ended(shared: hr.Container, program: str, pids: int | None) -> None:
     wild = hr.RunAs(uid=20_021, pids=pids)
     shared.exec(["sh", "-c", "setsid env -i sleep 911 & trap '' TERM; sleep 912 & kill -STOP $!"], user=wild)
     shared.exec(["sh", "-c", "setsid sleep 901 >/dev/null 2>&1 &"], user=TWO)
@@ -182,12 +182,12 @@ def test_everything_of_a_user_is_ended(shared: hr.Container, program: str, pids:
 
 
 @pytest.mark.parametrize("signal", ["SIGSTOP", "SIGKILL"])
-def test_a_user_that_stops_or_kills_all_it_may_harms_nobody(shared: hr.Container, signal: str) -> None:
-    """The supervisor waits for nothing that a user could stop: not when it starts a lane, not when it ends the user."""
+def test_a_user_that_signals_all_processes_does_not_affect_others(shared: hr.Container, signal: str) -> None:
+    """The supervisor waits for no process that a user can stop, when it starts a lane and when it ends the user."""
     loop = f"import os, signal\nwhile True:\n  try: os.kill(-1, signal.{signal})\n  except OSError: pass"
     shared.exec(["python3", "-c", f"import os\nif os.fork(): os._exit(0)\nos.setsid()\n{loop}"], user=ONE, timeout_s=5)
     for number in range(4):
-        with suppress(ExecStartError):  # what the user's own program keeps from beginning is its own loss
+        with suppress(ExecStartError):  # the user's program may stop other commands of the same user
             shared.exec(["true"], user=ONE, timeout_s=0.5)
         assert shared.exec(["echo", "on"], user=hr.RunAs(uid=21_000 + number), timeout_s=HANG_S).stdout == b"on\n"
         assert shared.exec(["echo", "on"], timeout_s=HANG_S).stdout == b"on\n"
@@ -209,7 +209,7 @@ def test_a_fork_loop_of_a_user_is_ended_at_its_deadline(shared: hr.Container, pi
     assert wait_until(lambda: "sleep 902" in living(shared, TWO.uid), HANG_S)
 
 
-def test_a_shell_of_a_user_that_was_ended_goes_on(shared: hr.Container) -> None:
+def test_a_shell_stays_usable_after_its_user_was_ended(shared: hr.Container) -> None:
     with shared.shell(user=ONE) as shell:
         assert shell.run("cd /usr; sleep 903 & echo on").stdout == b"on\n"
         assert shared.end_user(ONE)
@@ -217,15 +217,15 @@ def test_a_shell_of_a_user_that_was_ended_goes_on(shared: hr.Container) -> None:
         assert shell.run("pwd").stdout == b"/usr\n"
 
 
-def test_a_user_that_ends_its_own_lane_harms_nobody(shared: hr.Container) -> None:
+def test_a_user_that_kills_its_own_lane_does_not_affect_others(shared: hr.Container) -> None:
     shared.exec(["true"], user=TWO)
     assert shared.exec(["sh", "-c", "kill -KILL -1"], user=ONE).exit_code == 137
     assert shared.exec(["echo", "on"], user=ONE).stdout == b"on\n"
     assert shared.exec(["echo", "on"], user=TWO).stdout == b"on\n"
 
 
-def test_users_one_after_another_leave_nothing(shared: hr.Container) -> None:
-    """100 uids leave no descriptor, no file of the host and no process."""
+def test_a_hundred_users_leave_nothing(shared: hr.Container) -> None:
+    """100 uids leave no descriptor, no file on the host and no process."""
     shared.exec(["true"], user=ONE)
     assert shared.end_user(ONE)
     exchange = Path(shared.exchange.source)
@@ -238,7 +238,7 @@ def test_users_one_after_another_leave_nothing(shared: hr.Container) -> None:
     assert b" 300" not in shared.exec(["ps", "-axo", "uid="]).stdout
 
 
-def test_a_container_whose_user_is_not_root_refuses(runtime: hr.Runtime, base_image: str) -> None:
+def test_a_container_that_is_not_run_as_root_refuses_other_users(runtime: hr.Runtime, base_image: str) -> None:
     spec = hr.ContainerSpec(image=base_image, user="nobody")
     with runtime.container(spec) as started, pytest.raises(UnsupportedOptionError, match="root"):
         started.exec(["true"], user=ONE)

@@ -1,4 +1,4 @@
-"""Limits that the library enforces from outside: memory where the engine cannot, the wall clock everywhere."""
+"""Limits that the library enforces from outside: memory if the engine cannot, and always disk and wall clock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TAKE = "import sys, time; x = bytearray(int(sys.argv[1]) << 20); print(len(x), f
 
 
 class WeakDriver(PodmanDriver):
-    """Podman as it is where it cannot limit memory: rootless on cgroup v1, for whoever runs this test."""
+    """Podman that declares that it cannot limit memory, like rootless Podman on cgroup v1."""
 
     def probe(self) -> EngineInfo:
         info = super().probe()
@@ -61,14 +61,14 @@ def no_watchdog() -> bool:
     "script",
     [
         f"exec python3 -c '{TAKE}' 200",
-        # each is below the limit, together they are not
+        # each process is below the limit, but not all three together
         f"for i in 1 2 3; do python3 -c '{TAKE}' 50 & done; wait",
         f"setsid python3 -c '{TAKE}' 200 >/dev/null 2>&1 & sleep 300",
         "head -c 60M /dev/zero >/dev/shm/file; exec python3 -c '" + TAKE + "' 60",
     ],
     ids=["one process", "three processes", "a daemon", "a memory file system"],
 )
-def test_a_container_past_its_memory_is_ended_and_the_error_names_the_watchdog(
+def test_a_container_above_its_memory_limit_is_ended_and_the_error_names_the_watchdog(
     weak: Runtime, base_image: str, script: str
 ) -> None:
     with weak.container(watched(base_image, memory_bytes=LIMIT)) as container:
@@ -81,7 +81,9 @@ def test_a_container_past_its_memory_is_ended_and_the_error_names_the_watchdog(
         assert "watchdog" in str(lost(container, "true"))
 
 
-def test_a_container_under_its_memory_lives_and_shared_pages_count_once(weak: Runtime, base_image: str) -> None:
+def test_a_container_below_its_memory_limit_stays_alive_and_shared_pages_count_once(
+    weak: Runtime, base_image: str
+) -> None:
     forks = "import os, time\nx = bytearray(50 << 20)\nfor _ in range(4): os.fork() or (time.sleep(1), os._exit(0))\n"
     with weak.container(watched(base_image, memory_bytes=LIMIT)) as container:
         container.exec(["python3", "-c", forks + "time.sleep(1.5)"]).check()
@@ -89,7 +91,7 @@ def test_a_container_under_its_memory_lives_and_shared_pages_count_once(weak: Ru
     assert wait_until(no_watchdog, 60)
 
 
-def test_only_the_container_that_takes_too_much_is_ended(weak: Runtime, base_image: str) -> None:
+def test_only_the_container_above_its_limit_is_ended(weak: Runtime, base_image: str) -> None:
     spec = watched(base_image, memory_bytes=LIMIT)
     with weak.container(spec) as good, weak.container(spec) as bad, ThreadPoolExecutor(1) as threads:
         running = threads.submit(good.exec, ["sh", "-c", "sleep 2; echo done"])
@@ -98,7 +100,7 @@ def test_only_the_container_that_takes_too_much_is_ended(weak: Runtime, base_ima
         assert [thread.name for thread in threading.enumerate()].count("hyperruntime-watchdog") == 1
 
 
-def test_memory_that_cannot_be_limited_is_refused_unless_the_watchdog_is_asked_for(
+def test_an_unsupported_memory_limit_is_refused_unless_the_watchdog_is_requested(
     runtime: hr.Runtime, base_image: str
 ) -> None:
     spec = hr.ContainerSpec(image=base_image, limits=hr.Limits(memory_bytes=LIMIT))
@@ -110,11 +112,11 @@ def test_memory_that_cannot_be_limited_is_refused_unless_the_watchdog_is_asked_f
         if runtime.info.limits["memory_bytes"] == "no":
             assert "watchdog" in str(lost(container, "python3", "-c", TAKE, "200"))
         else:
-            assert no_watchdog(), "the engine enforces it better"
+            assert no_watchdog(), "the engine enforces the limit, so no watchdog is needed"
             assert container.exec(["python3", "-c", TAKE, "200"]).exit_code == 137
 
 
-def test_a_command_past_the_memory_limit_is_killed_and_the_post_mortem_knows(
+def test_a_command_above_the_memory_limit_is_killed_and_the_post_mortem_reports_it(
     runtime: hr.Runtime, base_image: str
 ) -> None:
     spec = hr.ContainerSpec(image=base_image, limits=hr.Limits(memory_bytes=64 * 1024**2))
@@ -132,7 +134,7 @@ def test_a_command_past_the_memory_limit_is_killed_and_the_post_mortem_knows(
         assert caught.value.post_mortem.oom_killed
 
 
-def test_a_container_whose_files_take_less_is_left_alone(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+def test_a_container_below_its_disk_limit_stays_alive(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
     script = "for _ in 1 2 3 4; do head -c 40M /dev/zero >/data/file; rm /data/file; done; truncate -s 1T /data/sparse"
     mount = hr.Mount(source=str(tmp_path), target="/data", read_only=False)
     spec = hr.ContainerSpec(image=base_image, mounts=(mount,), limits=hr.Limits(disk_bytes=64 * MIB))
@@ -142,7 +144,7 @@ def test_a_container_whose_files_take_less_is_left_alone(runtime: hr.Runtime, ba
     assert wait_until(lambda: all(thread.name != "hyperruntime-disk" for thread in threading.enumerate()), 60)
 
 
-def test_other_limits_are_never_watched(weak: Runtime, base_image: str) -> None:
+def test_the_watchdog_does_not_replace_other_limits(weak: Runtime, base_image: str) -> None:
     if weak.info.limits["cpus"] != "no":
         with weak.container(watched(base_image, cpus=0.5)) as container:
             container.exec(["true"]).check()
@@ -151,7 +153,7 @@ def test_other_limits_are_never_watched(weak: Runtime, base_image: str) -> None:
         weak.container(watched(base_image, cpus=0.5))
 
 
-def test_a_container_that_closes_in_time_is_watched_no_more(runtime: hr.Runtime, base_image: str) -> None:
+def test_the_watchdog_ends_when_its_containers_are_closed(runtime: hr.Runtime, base_image: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with runtime.container(hr.ContainerSpec(image=base_image, limits=hr.Limits(wall_s=60))) as container:
@@ -162,7 +164,7 @@ def test_a_container_that_closes_in_time_is_watched_no_more(runtime: hr.Runtime,
 
 
 @pytest.mark.parametrize("limits", [{"wall_s": 0}, {"wall_s": -1}, {"wall_s": float("inf")}, {"wall_s": "1"}])
-def test_what_is_no_wall_clock_is_refused(limits: dict[str, Any]) -> None:
+def test_an_invalid_wall_clock_limit_is_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="wall_s"):
         hr.Limits(**limits)
     with pytest.raises(SpecError, match="limits_mode"):

@@ -1,4 +1,4 @@
-"""Limits, signals and variables that the caller's own process inherited are no trouble, and reach no command."""
+"""Inherited limits, signals and variables of the caller's process break no container and no command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from hyperruntime.host.process import run_process
 
 pytestmark = pytest.mark.engine
-# What a command sees, in a container of a process of its own.
+# Prints what commands in a container see; it runs in its own process.
 LOOK = textwrap.dedent(
     """
     import json, sys
@@ -42,28 +42,28 @@ def seen_under(prefix: list[str], runtime_name: str, image: str, **env: str) -> 
     return json.loads(done.stdout)
 
 
-def test_of_two_limits_on_processes_the_stricter_one_counts(runtime_name: str, base_image: str) -> None:
-    """Apptainer and bubblewrap could not start a container where this user may have fewer than limits.pids."""
+def test_the_stricter_of_two_process_limits_applies(runtime_name: str, base_image: str) -> None:
+    """Apptainer and bubblewrap once could not start a container if the user's limit was below limits.pids."""
     seen = seen_under(["prlimit", "--nproc=450:450"], runtime_name, base_image)
     if runtime_name == "docker" or (os.geteuid() == 0 and seen["processes"] == "unlimited"):
-        return  # a daemon started it, under its own limits; the pids limit is a cgroup's
+        return  # a daemon started it with its own limits; a cgroup enforces the pids limit
     assert int(seen["processes"]) <= 450
 
 
 def test_ignored_signals_are_not_inherited(runtime_name: str, base_image: str) -> None:
-    """Under nohup, or in the background of a script, some signals are ignored; a command would ignore them for ever."""
+    """Under nohup, or in the background of a script, some signals are ignored; commands must not inherit this."""
     prefix = ["/bin/sh", "-c", 'trap "" HUP INT QUIT; exec "$@"', "sh"]
     assert seen_under(prefix, runtime_name, base_image)["codes"] == DEFAULT
 
 
-def test_what_environment_modules_set_breaks_no_engine_and_reaches_no_command(
+def test_variables_of_environment_modules_break_no_engine_and_reach_no_command(
     runtime_name: str, base_image: str, tmp_path: Path
 ) -> None:
-    """Libraries that do not fit, functions named like programs, and a file that every bash reads."""
+    """Incompatible libraries, functions with the names of programs, and a file that every bash reads."""
     libraries = tmp_path / "lib"
     libraries.mkdir()
     for name in ("libseccomp.so.2", "libcap.so.2", "libgpgme.so.11", "libsmartcols.so.1"):
-        shutil.copy(libc_of_this_machine(), libraries / name)
+        shutil.copy(libm_of_this_machine(), libraries / name)
     read = tmp_path / "read"
     start = tmp_path / "start"
     start.write_text(f"echo read >>'{read}'\n")
@@ -74,7 +74,7 @@ def test_what_environment_modules_set_breaks_no_engine_and_reaches_no_command(
     assert not read.exists()
 
 
-def libc_of_this_machine() -> str:
-    """Return the path of a library that no program expects under another name."""
+def libm_of_this_machine() -> str:
+    """Return the path of libm, which breaks programs that load it under the name of another library."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     return next(line.split()[-1] for line in maps if "/libm" in line and ".so" in line)

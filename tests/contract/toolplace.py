@@ -1,4 +1,4 @@
-"""One slot to try tools in, without a pool around it."""
+"""One slot for tests of tools, without a pool."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from hyperruntime.pool.values.result import ExecutionResult
 
 @attrs.define
 class Desk:
-    """A place, and calls to it that wait for their result."""
+    """A slot, and calls of tools that wait for their result."""
 
     slot_exec: SlotExec
     policy: ToolPolicy = attrs.field(factory=ToolPolicy)
 
     def __call__(self, tool: str, /, **args: Any) -> ExecutionResult:
-        """Call a tool, within 60 s."""
+        """Call a tool, within 120 s."""
         return self.call(tool, args)
 
     def call(self, tool: Any, args: Any, timeout_s: float | None = None) -> ExecutionResult:
-        """Call a tool with arguments of any kind."""
+        """Call a tool with arguments of any kind, within 120 s."""
 
         async def run() -> ExecutionResult:
             return await asyncio.wait_for(call_tool(self.slot_exec, tool, args, timeout_s, self.policy), 120)
@@ -35,7 +35,7 @@ class Desk:
         return asyncio.run(run())
 
     def sh(self, text: str) -> str:
-        """Run a command past the tools, in the workspace; return its output."""
+        """Run a command in the workspace without a tool; return its output."""
         result = self.slot_exec.container.exec(["sh", "-c", text], workdir=self.slot_exec.workspace).check()
         return result.stdout.decode(errors="surrogateescape")
 

@@ -1,4 +1,4 @@
-"""What holds on the engines that have volumes."""
+"""A check for engines that have volumes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hyperruntime.host.process import run_process
 def expect_volumes_to_go(
     runtime: hr.Runtime, engine_command: Any, image: str, run_labelled: Callable[..., str]
 ) -> None:
-    """Pruning and the owner's guard take the volumes of what they remove, and only those."""
+    """Check that pruning and the owner's guard remove the volumes of the containers that they remove, and no others."""
     dead = attrs.evolve(OwnerIdentity.current(), pid=2**22 + 1)
     guarded = attrs.evolve(dead, token="guarded", pid=os.getpid())
     kept = run_labelled(image, {}, "--volume", "/data")

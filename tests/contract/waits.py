@@ -1,4 +1,4 @@
-"""What tests do about a busy machine."""
+"""Helpers for tests on a busy machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TRIES = 5
 
 
 def begun_in_time(attempt: Callable[[], ExecResult]) -> ExecResult:
-    """Return the result of a command that writes at once and runs past its deadline, which it may come to unbegun."""
+    """Return the result of a command that writes at once and times out; retry if it timed out before it started."""
     for _ in range(_TRIES - 1):
         result = attempt()
         if result.stdout or not result.timed_out:

@@ -1,4 +1,4 @@
-"""Where things live: which folder may import which, and how large a folder may be."""
+"""The order of imports between folders, and the size of a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CORE = "hyperruntime"
 
-# A folder, or a module at the top of its package, may import what stands before it, and nothing that stands behind it.
+# A folder, or a module at the top of its package, may import only entries that stand before it.
 ORDER = (
     "errors", "units", "option_fields", "logs", "spec", "run_as", "attached_shell", "driver", "domain", "registry",
     "agents", "concurrency", "host", "storage", "reclaim", "gpu", "images",
@@ -25,7 +25,7 @@ ORDER = (
     "report", "trainers", "adapters", "testing", "testing.conformance",
     "cli", "cli.machine", "cli.containers", "cli.loop", "cli.rollout",
 )  # fmt: skip
-# Each package beside the core, and the last of ``ORDER`` that it may import.
+# The packages beside the core, and for each the last entry of ``ORDER`` that it may import.
 PLUGINS = {"runtimes": "images", "domains": "domain", "environments": "rollout", "trainers": "trainers"}
 OUTSIDE = ("hyperruntime_", "hyperdomain_", "hyperenvironment_", "hypertrainer_")
 MOST_AT_THE_TOP, MOST_IN_A_FOLDER = 15, 20
@@ -44,7 +44,7 @@ def name_of(path: Path) -> str:
 
 @cache
 def imported(path: Path) -> frozenset[str]:
-    """Return what a module imports when it runs, sooner or later."""
+    """Return the names that a module imports anywhere, except for type checking."""
     return frozenset(_imports(ast.parse((ROOT / path).read_text())))
 
 
@@ -60,14 +60,14 @@ def _imports(node: ast.AST) -> Iterator[str]:
 
 
 def folder_of(module: str) -> str | None:
-    """Return where in ``ORDER`` a name of the core belongs; None for the package itself."""
+    """Return the entry of ``ORDER`` to which a name of the core belongs; None for the package itself."""
     parts = module.split(".")[1:]
     while parts and ".".join(parts) not in ORDER:
         parts.pop()
     return ".".join(parts) or None
 
 
-def test_nothing_imports_upwards() -> None:
+def test_nothing_imports_a_later_folder() -> None:
     upwards = []
     for path in sources(CORE):
         own = folder_of(name_of(path))
@@ -88,14 +88,14 @@ def test_the_core_imports_no_plugin() -> None:
 
 
 @pytest.mark.parametrize(("folder", "last"), PLUGINS.items())
-def test_a_plugin_imports_only_what_it_may(folder: str, last: str) -> None:
+def test_a_plugin_imports_only_allowed_folders(folder: str, last: str) -> None:
     allowed = ORDER[: ORDER.index(last) + 1]
     for path in sources(folder):
         others = {folder_of(name) for name in imported(path) if name.split(".")[0] == CORE}
         assert others <= {*allowed, None}, name_of(path)
 
 
-def test_modules_import_each_other_in_no_circle() -> None:
+def test_there_are_no_circular_imports() -> None:
     modules = {name_of(path): path for path in sources(CORE)}
     done: set[str] = set()
 
@@ -120,7 +120,7 @@ def test_folders_stay_small() -> None:
 
 
 @pytest.mark.parametrize("folder", [name for name in ORDER if (ROOT / CORE / name.replace(".", "/")).is_dir()])
-def test_each_folder_says_what_it_may_import(folder: str) -> None:
+def test_each_folder_states_what_it_may_import(folder: str) -> None:
     text = ast.get_docstring(ast.parse((ROOT / CORE / folder.replace(".", "/") / "__init__.py").read_text())) or ""
     before = ORDER[ORDER.index(folder) - 1]
     assert f"May import ``{before}`` and what stands before it in ``tests/unit/test_folders.py``." in " ".join(

@@ -1,4 +1,4 @@
-"""A library says nothing in a program that configured no logging."""
+"""The library logs nothing in a program that has not configured logging."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ for name in ("hyperruntime.runtime", "hyperruntime_podman.probe", "hyperruntime_
 """
 
 
-def said(before: str) -> tuple[str, str]:
+def output_of(before: str) -> tuple[str, str]:
     done = subprocess.run(
         [sys.executable, "-c", WARN.format(before=before)], capture_output=True, text=True, check=True
     )
@@ -26,18 +26,18 @@ def said(before: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("before", ["", "import structlog", "import logging"])
-def test_a_program_that_configured_nothing_hears_nothing(before: str) -> None:
-    assert said(before) == ("", "")
+def test_a_program_without_logging_configuration_gets_no_output(before: str) -> None:
+    assert output_of(before) == ("", "")
 
 
-def test_a_program_that_configured_logging_hears_everything() -> None:
-    out, err = said("import logging; logging.basicConfig(format='%(name)s %(message)s')")
+def test_a_program_with_logging_configuration_gets_all_messages() -> None:
+    out, err = output_of("import logging; logging.basicConfig(format='%(name)s %(message)s')")
     assert out == ""
     assert err.splitlines()[0] == "hyperruntime.runtime something path='x'"
     assert len(err.splitlines()) == 3
 
 
-def test_every_module_logs_through_the_librarys_own_logger() -> None:
+def test_only_the_command_line_imports_structlog() -> None:
     from pathlib import Path
 
     import hyperruntime

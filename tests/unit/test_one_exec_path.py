@@ -1,6 +1,6 @@
-"""T2: commands run in containers by one way only, and processes of the host start in one module only.
+"""T2: there is one way to run commands in containers, and one module that starts processes of the host.
 
-Looked for in the syntax tree of every module that we ship, so that a second way is seen when it is written.
+The tests search the syntax trees of all shipped modules, so they find a second way as soon as it is written.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ("hyperruntime", "runtimes", "domains", "environments", "trainers", "containers")
-# What is copied into containers and runs there is no part of the host's program.
+# Files that are copied into containers and run there are not part of the host's program.
 INSIDE = (
     "hyperruntime/agents/",
     "hyperruntime/loop/evaluation/harness.py",
@@ -22,7 +22,7 @@ INSIDE = (
     "environments/hyperenvironment_terminal/tasks/",
 )
 STARTS_PROCESSES = ("hyperruntime/host/process.py",)
-FORKS_ITSELF = ("hyperruntime/testing/conformance/owner.py",)  # an owner that ends in all the ways in which one may
+FORKS_ITSELF = ("hyperruntime/testing/conformance/owner.py",)  # simulates an owner that ends in every possible way
 RUNS_COMMANDS = "hyperruntime/exec/execution.py"
 MAKES_EXECUTIONS = (
     "hyperruntime/container.py",
@@ -30,7 +30,7 @@ MAKES_EXECUTIONS = (
     "hyperruntime/exec/persistent/shell.py",
 )
 DRIVERS = "runtimes/"
-RUNS_GIT_ON_THE_HOST = ("hyperruntime/rollout/repositories.py",)  # the cache, which no agent can reach
+RUNS_GIT_ON_THE_HOST = ("hyperruntime/rollout/repositories.py",)  # the cache, which agents cannot reach
 ABOVE = ("hyperruntime/adapters/", "hyperruntime/pool/", "hyperruntime/rollout/", "environments/", "trainers/")
 
 PROCESS_MODULES = {"subprocess", "multiprocessing", "pty", "pexpect", "sh", "plumbum"}
@@ -42,19 +42,19 @@ PROCESS_NAMES |= {"ProcessPoolExecutor", "Popen"}
 ENGINE_EXECS = {"exec_run", "exec_create", "exec_start", "exec_inspect"}
 ENGINE_MODULES = {"docker", "podman"}
 HOST_MODULES = {"hyperruntime.host.process"}
-STANDARD_LIBRARY = {"_register_atexit"}  # of threading: the one hook that comes before threads are joined
+STANDARD_LIBRARY = {"_register_atexit"}  # in threading: the only hook that runs before threads are joined
 
 
 @pytest.fixture(scope="module")
 def shipped() -> dict[str, ast.Module]:
-    """The tree of every module of ours that runs on the host, by path."""
+    """Return the syntax tree of each shipped module that runs on the host, by path."""
     paths = [path for name in SHIPPED for path in sorted((ROOT / name).rglob("*.py"))]
     named = {str(path.relative_to(ROOT)): path for path in paths}
     return {name: ast.parse(path.read_text()) for name, path in named.items() if not name.startswith(INSIDE)}
 
 
 def imports(tree: ast.Module) -> set[str]:
-    """Return the full names of the modules, and of what is taken from them, that a module imports anywhere in it."""
+    """Return the full names of all modules, and of their members, that a module imports anywhere."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -65,7 +65,7 @@ def imports(tree: ast.Module) -> set[str]:
 
 
 def starts_processes(tree: ast.Module) -> list[str]:
-    """Return what in a module could start a process of the host."""
+    """Return the expressions and imports in a module that could start a process of the host."""
     found = sorted(name for name in imports(tree) if name.partition(".")[0] in PROCESS_MODULES)
     for node in ast.walk(tree):
         of_os = (
@@ -81,14 +81,14 @@ def starts_processes(tree: ast.Module) -> list[str]:
 
 
 def runs_commands(tree: ast.Module) -> list[str]:
-    """Return what in a module could run a command in a container past :class:`Container`."""
+    """Return the expressions and imports in a module that could run a command without :class:`Container`."""
     found = [name for name in imports(tree) if name == "hyperruntime.exec.execution.Execution"]
     found += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in ENGINE_EXECS]
     return found
 
 
 def reaches_below(tree: ast.Module) -> list[str]:
-    """Return what in a module above the runtime reaches past it: engines, processes, privates of others."""
+    """Return what a module above the runtime uses from below it: engines, processes, private names of others."""
     found = []
     for name in sorted(imports(tree)):
         parts = name.split(".")
@@ -125,7 +125,7 @@ def test_only_containers_run_commands(shipped: dict[str, ast.Module]) -> None:
     assert guilty == {}
 
 
-def test_what_is_above_the_runtime_reaches_for_no_engine_no_process_and_no_private_name(
+def test_modules_above_the_runtime_use_no_engine_no_process_and_no_private_name(
     shipped: dict[str, ast.Module],
 ) -> None:
     guilty = {
@@ -136,7 +136,7 @@ def test_what_is_above_the_runtime_reaches_for_no_engine_no_process_and_no_priva
     assert guilty == {}
 
 
-def test_everything_is_looked_at(shipped: dict[str, ast.Module]) -> None:
+def test_all_shipped_modules_are_checked(shipped: dict[str, ast.Module]) -> None:
     names = set(shipped)
     assert {RUNS_COMMANDS, *STARTS_PROCESSES, *FORKS_ITSELF, MAKES_EXECUTIONS[0]} <= names
     assert all(any(name.startswith(top) for name in names) for top in ABOVE[:3])
@@ -161,7 +161,7 @@ def test_everything_is_looked_at(shipped: dict[str, ast.Module]) -> None:
         "import pty",
     ],
 )
-def test_a_second_way_to_start_processes_is_seen(source: str) -> None:
+def test_a_second_way_to_start_processes_is_found(source: str) -> None:
     assert starts_processes(ast.parse(source)) != []
 
 
@@ -169,7 +169,7 @@ def test_a_second_way_to_start_processes_is_seen(source: str) -> None:
     "source",
     ["from hyperruntime.exec.execution import Execution", "container.exec_run(['true'])", "api.exec_create(1, [])"],
 )
-def test_a_second_way_to_run_commands_is_seen(source: str) -> None:
+def test_a_second_way_to_run_commands_is_found(source: str) -> None:
     assert runs_commands(ast.parse(source)) != []
 
 
@@ -184,11 +184,11 @@ def test_a_second_way_to_run_commands_is_seen(source: str) -> None:
         "def f(pool):\n    return pool._containers",
     ],
 )
-def test_reaching_past_the_runtime_is_seen(source: str) -> None:
+def test_uses_of_engines_processes_and_private_names_are_found(source: str) -> None:
     assert reaches_below(ast.parse(source)) != []
 
 
-def test_what_is_ones_own_is_not_held_against_one() -> None:
+def test_a_modules_own_private_names_are_allowed() -> None:
     source = "import os\nclass A:\n    def f(self):\n        self._x = os.getpid()\n        return self._x\n"
     assert starts_processes(ast.parse(source)) == []
     assert reaches_below(ast.parse(source)) == []

@@ -1,4 +1,4 @@
-"""What is published: the wheel, away from the checkout; and what importing it costs."""
+"""The published wheel, installed away from the checkout, and the cost of importing it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SOURCES = (
     "LICENSE",
 )
 GROUPS = tuple(f"hyperruntime.{kind}" for kind in ("runtimes", "domains", "executors", "trainers", "environments"))
-# Which files may import what has one home; whatever else imports it breaks STYLE 4.2.
+# The only files that may import a module with a fixed home; any other import breaks STYLE 4.2.
 HOMES = {
     "subprocess": ("hyperruntime/host/process.py",),
     "stevedore": ("hyperruntime/registry.py",),
@@ -100,7 +100,7 @@ print(json.dumps({name: files(name) for name in json.loads(sys.argv[1])}))
 
 
 def run(*args: str | Path, cwd: Path) -> str:
-    """Return a command's stdout; it must succeed. Nothing of this process's import settings reaches it."""
+    """Run a command without this process's import settings and return its stdout; fail if the command fails."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run([str(arg) for arg in args], cwd=cwd, env=env, capture_output=True, text=True)
     assert done.returncode == 0, f"{args}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}"
@@ -109,7 +109,7 @@ def run(*args: str | Path, cwd: Path) -> str:
 
 @attrs.frozen(kw_only=True)
 class Installed:
-    """A virtual environment with the wheel, and no way back to the checkout.
+    """A virtual environment with the wheel, without access to the checkout.
 
     Attributes:
         wheel: the wheel.
@@ -123,12 +123,12 @@ class Installed:
 
     @property
     def names(self) -> list[str]:
-        """The files in the wheel."""
+        """Return the names of the files in the wheel."""
         with zipfile.ZipFile(self.wheel) as archive:
             return archive.namelist()
 
     def python(self, script: str, *args: str) -> Any:
-        """Return what a script prints as JSON in the environment."""
+        """Run a script in the environment and return the JSON that it prints."""
         return json.loads(run(self.prefix / "bin/python", "-I", "-c", script, *args, cwd=self.elsewhere))
 
 
@@ -150,7 +150,7 @@ def build_wheel(work: Path) -> Path:
 
 
 def needs_newer_setuptools() -> bool:
-    """Tell whether pip must fetch a setuptools to build with (70.1 is the first to do without `wheel`)."""
+    """Return whether pip must fetch a setuptools for the build (from 70.1 on, it builds without `wheel`)."""
     try:
         return tuple(int(part) for part in version("setuptools").split(".")[:2]) < (70, 1)
     except LookupError:
@@ -159,7 +159,7 @@ def needs_newer_setuptools() -> bool:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """Build the wheel and install it; only its dependencies come from the environment that runs the tests."""
+    """Build the wheel and install it; its dependencies come from the environment that runs the tests."""
     work = tmp_path_factory.mktemp("packaging")
     wheel, prefix, elsewhere = build_wheel(work), work / "a venv's place", work / "elsewhere"
     elsewhere.mkdir()
@@ -167,7 +167,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     into = ("--python", prefix / "bin/python")
     run(sys.executable, "-m", "pip", *into, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=work)
     (packages,) = prefix.glob("lib/python3*/site-packages")
-    # What a .pth file names is searched last, and .pth files there (our editable install) are not read.
+    # Directories in a .pth file are searched last; .pth files in them, such as an editable install's, are not read.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return Installed(wheel=wheel, prefix=prefix, elsewhere=elsewhere)
 
@@ -187,7 +187,7 @@ def test_every_entry_point_loads_from_the_wheel(installed: Installed) -> None:
     assert {file for file in ours.values() if not file.startswith(str(installed.prefix))} == set()
 
 
-def test_the_command_answers_from_the_wheel(installed: Installed) -> None:
+def test_the_command_works_from_the_wheel(installed: Installed) -> None:
     assert "generate" in run(installed.prefix / "bin/hyperrun", "--help", cwd=installed.elsewhere)
 
 
@@ -200,14 +200,14 @@ def test_every_module_of_the_checkout_is_in_the_wheel(installed: Installed) -> N
     assert here - set(installed.names) == set()
 
 
-def test_every_image_recipe_is_found(installed: Installed) -> None:
+def test_the_wheel_contains_every_image_recipe(installed: Installed) -> None:
     found = installed.python(FIND_DATA, '["hyperruntime_images"]')["hyperruntime_images"]
     here = {str(path.relative_to(ROOT / "containers")) for path in ROOT.glob("containers/*/*") if path.is_file()}
     assert "base/Containerfile" in found
     assert {path for path in here if "__pycache__" not in path} - set(found) == set()
 
 
-def test_every_file_of_an_agent_template_and_every_script_is_found(installed: Installed) -> None:
+def test_the_wheel_contains_all_agent_templates_and_scripts(installed: Installed) -> None:
     found = installed.python(FIND_DATA, '["hyperruntime"]')["hyperruntime"]
     here = {
         str(path.relative_to(ROOT / "hyperruntime"))
@@ -219,7 +219,7 @@ def test_every_file_of_an_agent_template_and_every_script_is_found(installed: In
     assert here - set(found) == set()
 
 
-def test_every_file_that_a_domain_or_an_environment_reads_is_found(installed: Installed) -> None:
+def test_the_wheel_contains_all_files_that_domains_and_environments_read(installed: Installed) -> None:
     folders = {
         "domains/hyperdomain_polyglot": "exercises",
         "domains/hyperdomain_table": "sample",
@@ -233,21 +233,21 @@ def test_every_file_that_a_domain_or_an_environment_reads_is_found(installed: In
         assert {path for path in here if "__pycache__" not in path} - set(found[package]) == set()
 
 
-def test_every_package_says_that_it_is_typed(installed: Installed) -> None:
+def test_every_package_has_a_py_typed_marker(installed: Installed) -> None:
     packages = {name.partition("/")[0] for name in installed.names if name.endswith(".py")} - {"hyperruntime_images"}
     assert {name for name in packages if f"{name}/py.typed" not in installed.names} == set()
 
 
-def test_nothing_generic_lands_in_site_packages(installed: Installed) -> None:
+def test_the_wheel_installs_only_our_own_top_level_names(installed: Installed) -> None:
     top_level = {name.partition("/")[0] for name in installed.names}
     assert {name for name in top_level if not name.startswith("hyper")} == set()
 
 
-def test_the_wheel_carries_the_license(installed: Installed) -> None:
+def test_the_wheel_contains_the_license(installed: Installed) -> None:
     assert any(name.endswith("/LICENSE") and ".dist-info/" in name for name in installed.names)
 
 
-def test_importing_loads_no_sdk_and_starts_nothing(tmp_path: Path) -> None:
+def test_importing_loads_no_sdk_and_starts_no_thread_and_no_process(tmp_path: Path) -> None:
     script = """
 import json, os, sys, threading
 import hyperruntime
@@ -262,7 +262,7 @@ print(json.dumps([modules, threading.active_count(), children]))
 
 @cache
 def modules() -> list[Path]:
-    """The modules we write, agent templates included, and not the repositories that agents are to repair."""
+    """Return our modules with the agent templates, but without the repositories that agents must repair."""
     folders = ("hyperruntime", "runtimes", "domains", "environments", "trainers")
     found = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if "tasks" not in path.parts]
     assert found
@@ -270,12 +270,12 @@ def modules() -> list[Path]:
 
 
 def is_template(path: Path) -> bool:
-    """Tell whether a module is one that runs in containers and knows nothing of us: an agent's, or a judge's."""
+    """Return whether a module runs in containers without hyperruntime, as an agent's or a judge's does."""
     agents = ROOT / "hyperruntime" / "agents"
     return (agents in path.parents and path.parent != agents) or path.parent.name == "inside"
 
 
-def test_no_module_and_no_function_outgrows_its_limit() -> None:
+def test_no_module_and_no_function_exceeds_its_length_limit() -> None:
     too_long = []
     for path in modules():
         text = path.read_text()
@@ -292,7 +292,7 @@ def test_no_module_and_no_function_outgrows_its_limit() -> None:
 
 @cache
 def imported_names(path: Path) -> set[str]:
-    """Return the top-level names that a module imports anywhere in it."""
+    """Return the top-level names that a module imports anywhere."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -303,7 +303,7 @@ def imported_names(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", sorted(HOMES))
-def test_what_has_one_home_is_imported_nowhere_else(name: str) -> None:
+def test_a_module_with_a_fixed_home_is_imported_only_there(name: str) -> None:
     strangers = [
         str(path.relative_to(ROOT))
         for path in modules()

@@ -1,4 +1,4 @@
-"""The table of requirements and faults is complete, and every test that it names exists."""
+"""The table of requirements and faults is complete, and every test in it exists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ _TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 @attrs.frozen
 class Line:
-    """One line of the table: what is wanted, and what shows it."""
+    """One line of the table.
+
+    Attributes:
+        number: of the requirement or fault, such as R1.
+        wanted: the requirement.
+        shown: the tests that show it.
+    """
 
     number: str
     wanted: str
@@ -34,18 +40,18 @@ def functions(path: Path) -> set[str]:
     return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
 
 
-def test_every_number_has_one_line() -> None:
+def test_every_number_has_exactly_one_line() -> None:
     assert [line.number for line in lines()] == NUMBERS
     rows = [text for text in TABLE.read_text().splitlines() if re.match(r"\| [RTW]\d", text)]
     assert len(rows) == len(NUMBERS)
 
 
-def test_every_line_names_a_test_or_says_why_there_is_none() -> None:
+def test_every_line_names_a_test_or_states_that_it_is_not_done() -> None:
     silent = [line.number for line in lines() if not _TEST.search(line.shown) and NOT_DONE not in line.shown]
     assert silent == []
 
 
-def test_every_test_that_is_named_exists() -> None:
+def test_every_named_test_exists() -> None:
     named = {test for line in lines() for test in _TEST.findall(line.shown)}
     missing = [
         f"{path}::{name}"

@@ -1,4 +1,4 @@
-"""Values are checked when they are made: what no container can have is one clear error, before anything runs."""
+"""Specs are validated when they are made; each invalid value is one clear error before any container starts."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ IMAGE = "localhost/x:1"
 
 
 @pytest.mark.parametrize("source", [".", "a b", Path("a b"), b"a b", "./x/../a b"])
-def test_a_source_of_a_mount_is_absolute_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any) -> None:
+def test_the_source_of_a_mount_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any) -> None:
     monkeypatch.chdir(tmp_path)
     expected = tmp_path if source == "." else tmp_path / "a b"
     assert Mount(source=source, target="/x").source == str(expected)
 
 
 @pytest.mark.parametrize("source", ["", "a\0b", None, 7, "\ud800"])
-def test_what_is_no_path_of_the_host_is_refused(source: Any) -> None:
+def test_an_invalid_host_path_is_rejected(source: Any) -> None:
     with pytest.raises(SpecError, match=r"Mount\.source"):
         Mount(source=source, target="/x")
 
 
 @pytest.mark.parametrize("path", [b"/\xff", "/é".encode("latin-1")])
-def test_a_path_that_is_not_utf8_is_refused_as_engines_would_change_it(path: bytes) -> None:
+def test_a_path_that_is_not_utf8_is_rejected_because_engines_would_change_it(path: bytes) -> None:
     with pytest.raises(SpecError, match="UTF-8"):
         Mount(source=os.fsdecode(path), target="/x")
     with pytest.raises(SpecError, match="UTF-8"):
@@ -42,55 +42,55 @@ def test_a_path_that_is_not_utf8_is_refused_as_engines_would_change_it(path: byt
     ["/", "//", "/run", "/run/", "/var/../run", "/run/hyperruntime", "/run/hyperruntime/x", "/proc", "/proc/sys/kernel",
      "/sys", "/sys/fs/cgroup", "//sys", "/dev", "/dev/", "/./proc"],
 )  # fmt: skip
-def test_nothing_is_mounted_where_the_container_has_its_own(target: str) -> None:
+def test_mounts_over_system_directories_are_rejected(target: str) -> None:
     with pytest.raises(SpecError, match=r"Mount\.target"):
         ContainerSpec(image=IMAGE, mounts=(Mount(source="/x", target=target),))
 
 
 @pytest.mark.parametrize("target", ["/runs", "/run/user", "/dev/shm/x", "/procs", "/system", "/tmp", "/a/proc"])
-def test_other_places_may_be_mounted_at(target: str) -> None:
+def test_other_mount_targets_are_accepted(target: str) -> None:
     assert ContainerSpec(image=IMAGE, mounts=(Mount(source="/x", target=target),)).mounts
 
 
 @pytest.mark.parametrize("again", ["/data", "/data/", "//data", "/x/../data"])
-def test_two_mounts_at_one_place_are_refused(again: str) -> None:
+def test_two_mounts_at_the_same_target_are_rejected(again: str) -> None:
     mounts = (Mount(source="/one", target="/data"), Mount(source="/two", target=again))
     with pytest.raises(SpecError, match="/one"):
         ContainerSpec(image=IMAGE, mounts=mounts)
 
 
-def test_a_mount_at_tmp_is_refused_where_a_memory_file_system_was_asked_for() -> None:
+def test_a_mount_at_tmp_is_rejected_together_with_tmpfs_bytes() -> None:
     with pytest.raises(SpecError, match="tmpfs_bytes"):
         ContainerSpec(image=IMAGE, mounts=(Mount(source="/x", target="/tmp"),), limits=Limits(tmpfs_bytes=1 << 20))
 
 
 @pytest.mark.parametrize("name", ["memory_bytes", "pids", "tmpfs_bytes", "cpus"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0, -1, True, "100", pytest.param(10**400, id="huge")])
-def test_a_limit_is_a_finite_positive_number(name: str, value: Any) -> None:
+def test_a_limit_must_be_a_finite_positive_number(name: str, value: Any) -> None:
     with pytest.raises(SpecError, match=name):
         Limits(**{name: value})
 
 
 @pytest.mark.parametrize("name", ["memory_bytes", "pids", "tmpfs_bytes"])
-def test_a_count_is_whole(name: str) -> None:
+def test_a_count_must_be_a_whole_number(name: str) -> None:
     fraction: Any = 1e8
     with pytest.raises(SpecError, match="whole number"):
         Limits(**{name: fraction})
 
 
 @pytest.mark.parametrize("cpus", [0.001, 0.0099, 1e-300, 1e300])
-def test_cores_that_the_kernel_cannot_enforce_are_refused(cpus: float) -> None:
+def test_a_number_of_cores_that_the_kernel_cannot_enforce_is_rejected(cpus: float) -> None:
     with pytest.raises(SpecError, match=r"at least 0\.01"):
         Limits(cpus=cpus)
 
 
-def test_cores_may_be_a_fraction_or_a_whole_number() -> None:
+def test_a_number_of_cores_may_be_a_fraction_or_a_whole_number() -> None:
     assert Limits(cpus=0.01).cpus == 0.01
     assert Limits(cpus=3).cpus == 3
 
 
 @pytest.mark.parametrize("user", ["root", "0", "1000:1000", "www-data", "_apt", "machine$", "a.b:c-d", "2147483647"])
-def test_users_by_name_and_number(user: str) -> None:
+def test_users_are_accepted_by_name_and_by_number(user: str) -> None:
     check_user(user)
     assert ContainerSpec(image=IMAGE, user=user).user == user
 
@@ -100,14 +100,14 @@ def test_users_by_name_and_number(user: str) -> None:
     ["", "-1", "-x", "0:-1", ":0", "0:", "a b", "a:b:c", "2147483648", "0:4294967295", "9" * 5000, "é", "١", 0, b"root",
      "root\n", "a/b", "a\0"],
 )  # fmt: skip
-def test_what_is_no_user_is_refused(user: Any) -> None:
+def test_an_invalid_user_is_rejected(user: Any) -> None:
     with pytest.raises(SpecError, match="user"):
         ContainerSpec(image=IMAGE, user=user)
 
 
 @pytest.mark.parametrize("text", ["\ud800", "x\udfff"])
 @pytest.mark.parametrize("field", ["env", "labels", "workdir"])
-def test_text_that_no_bytes_can_be_made_of_is_refused(field: str, text: str) -> None:
+def test_text_with_surrogates_is_rejected(field: str, text: str) -> None:
     values: list[Any] = [f"/{text}"] if field == "workdir" else [{text: "x"}, {"x": text}]
     for value in values:
         with pytest.raises(SpecError, match=field):
@@ -115,13 +115,13 @@ def test_text_that_no_bytes_can_be_made_of_is_refused(field: str, text: str) -> 
 
 
 @pytest.mark.parametrize("field", ["env", "labels", "workdir"])
-def test_bytes_that_an_engine_would_change_are_refused_and_not_weakened(field: str) -> None:
+def test_text_from_bytes_that_are_not_utf8_is_rejected(field: str) -> None:
     value: Any = "/\udcff" if field == "workdir" else {"x": os.fsdecode(b"\xff")}
     with pytest.raises(SpecError, match="UTF-8"):
         ContainerSpec(**{"image": IMAGE, field: value})
 
 
-def test_a_message_does_not_repeat_a_value_of_any_length() -> None:
+def test_an_error_message_does_not_repeat_a_very_long_value() -> None:
     with pytest.raises(SpecError) as caught:
         ContainerSpec(image=IMAGE, workdir="x" * 100_000)
     assert len(str(caught.value)) < 1000
@@ -129,6 +129,6 @@ def test_a_message_does_not_repeat_a_value_of_any_length() -> None:
 
 @pytest.mark.parametrize("field", ["timeout_meta_s", "timeout_eval_s", "timeout_check_s"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0, -1.0, True, "5"])
-def test_a_time_of_a_run_is_a_finite_positive_number(field: str, value: Any) -> None:
+def test_a_timeout_of_a_run_must_be_a_finite_positive_number(field: str, value: Any) -> None:
     with pytest.raises(SpecError, match=field):
         GenerateOptions(**{"domains": ("x",), field: value})

@@ -113,7 +113,7 @@ def _reference(context: Context) -> Iterator[str]:
 
 def _saved_image(reference: str) -> bytes:
     """Return an archive in the format of `podman save` and `docker save`. Source: moby, image/spec/v1.2.md."""
-    layer = _tar({"file": reference.encode()})  # unlike the image of any other run
+    layer = _tar({"file": reference.encode()})  # unique for each run
     digest = hashlib.sha256(layer).hexdigest()
     rootfs = {"type": "layers", "diff_ids": [f"sha256:{digest}"]}
     config = json.dumps({"architecture": "amd64", "os": "linux", "config": {}, "rootfs": rootfs}).encode()

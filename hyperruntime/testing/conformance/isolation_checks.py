@@ -42,7 +42,7 @@ DANGEROUS = {
     "SYSLOG": 34,
     "BPF": 39,
 }
-# Makes files with special bits, and directories that only their owner may enter: another user, if the engine has one.
+# Makes files with special bits, and directories that only the owner can enter. One owner is another user, if possible.
 _WRITE_SPECIAL = """
 cd "$1" && mkdir shut other && cp /bin/sh shut/shell && cp /bin/sh other/shell || exit
 chown 12345:12345 other/shell other 2>/dev/null

@@ -61,7 +61,7 @@ def cpus(context: Context) -> None:
 
 @check("limits.pids", needs="limits.pids")
 def pids(context: Context) -> None:
-    """A container does not get more processes than its limit, which is its own, and is usable after they end."""
+    """A container has its own process limit, cannot exceed it, and is usable after the processes end."""
     with context.start(limits=context.limits(pids=60)) as container:
         script = "i=0; while [ $i -lt 200 ]; do sleep 3 & i=$((i + 1)); done; echo all"
         result = shell(container, script, timeout_s=20)

@@ -1,8 +1,8 @@
 """How slow the machine is now, so that a loaded machine fails no check: time bounds grow with it.
 
-A bound is written as the time that suffices on a quiet machine. :class:`Load` multiplies it by a factor: 1 on a quiet
-machine, more on a loaded one. It measures at the start of the suite, and again when a bound is missed, because the load
-may have begun later. A slow engine on a quiet machine therefore fails.
+Each bound in a check is the time that suffices on a quiet machine. :class:`Load` multiplies it by a factor: 1 on a
+quiet machine, more on a loaded one. It measures at the start of the suite, and again when a bound is
+missed, because the load may have begun later. A slow engine on a quiet machine therefore fails.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hyperruntime.host.process import DEVNULL, spawn, wait_until
 
 MAX_FACTOR = 10.0
 _STARTS, _TIMES = 6, 12
-_AT_ONCE = 8  # one process would get a processor at once, however many others want it
+_AT_ONCE = 8  # a single process gets a processor at once, even on a loaded machine
 _NAP_S = 0.005
 # Uses a processor for about 10 ms.
 _COUNT = ("/bin/sh", "-c", "i=0; while [ $i -lt 10000 ]; do i=$((i + 1)); done")
@@ -62,8 +62,8 @@ def load_factor(measured: Measurement, quiet: Measurement = QUIET) -> float:
     """Return how many times longer than on a quiet machine an operation may take: from 1 to ``MAX_FACTOR``.
 
     Args:
-        measured: what was measured.
-        quiet: the highest values of a quiet machine.
+        measured: the measurement of this machine.
+        quiet: the highest values at which a machine counts as quiet.
     """
     found: tuple[float, ...] = attrs.astuple(measured)
     usual: tuple[float, ...] = attrs.astuple(quiet)
@@ -89,7 +89,7 @@ class Load:
     """The load of the machine and the time bounds that follow from it.
 
     Attributes:
-        factor: by which bounds are multiplied: the highest of all measurements so far.
+        factor: the factor of all bounds: the highest of all measurements so far.
         first: the factor of the first measurement.
     """
 
@@ -97,7 +97,7 @@ class Load:
         """Measure for the first time.
 
         Args:
-            measure: returns a measurement of now.
+            measure: measures the machine.
         """
         self._measure, self._lock = measure, threading.Lock()
         self.factor = self.first = load_factor(measure())
@@ -107,7 +107,7 @@ class Load:
         return quiet_s * self.factor
 
     def allows(self, took_s: float, quiet_s: float) -> bool:
-        """Return whether a duration is within its bound; before it says no, it measures again.
+        """Return whether a duration is within its bound; measure again before the answer is no.
 
         Args:
             took_s: the duration, in seconds.

@@ -110,7 +110,7 @@ def first_process_signalled(context: Context) -> None:
 
 @check("lost.removed")
 def removed(context: Context) -> None:
-    """A container that is removed from outside is lost: commands, listeners and ``ended`` learn it."""
+    """A container that is removed from outside is lost: commands fail, listeners are called, and ``ended`` returns."""
     heard, unsubscribed = threading.Event(), threading.Event()
     with context.start() as container, ThreadPoolExecutor(2) as threads:
         container.on_end(heard.set)

@@ -49,7 +49,7 @@ def main(module: str, name: str, image: str, count: str, mark: str, how: str) ->
         image: image of the containers.
         count: number of containers.
         mark: seconds that the commands in the containers sleep; also the containers' label.
-        how: ``fork``: fork a child that lives on; ``stop``: stop every process in the containers; else nothing more.
+        how: ``fork``: fork a child that lives on; ``stop``: stop all processes in the containers; else nothing.
     """
     driver = getattr(importlib.import_module(module), name)()
     driver.probe()

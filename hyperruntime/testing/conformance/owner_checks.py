@@ -168,7 +168,7 @@ def prune(context: Context) -> None:
 
 @contextmanager
 def _no_other_prunes(context: Context) -> Iterator[None]:
-    """Lock out this user's other checks of dead owners: pruning would remove the containers of the other."""
+    """Exclude this user's other checks of dead owners, because each would prune the containers of the others."""
     path = cache_directory() / f"conformance-{context.driver.name}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path, timeout=OTHERS_S):

@@ -13,7 +13,7 @@ ONE, TWO, FEW = RunAs(uid=20_001, gid=20_007, umask=0o027), RunAs(uid=20_002), R
 EXIT_KILLED = 137
 _IDENTITY = "umask; echo $HOME; id -u; id -g; id -G; cat /proc/self/status"
 _MANY = "i=0; while [ $i -lt 30 ]; do sleep 2 & i=$((i + 1)); done; echo all"
-# Prints what a user can do to a process of another: list the exchange, send a signal, read its files of /proc.
+# Prints what a user can do to processes of others: list the exchange, send a signal, read their files in /proc.
 _HUNT = """
 ls /run/hyperruntime 2>/dev/null
 for p in /proc/[0-9]*; do
@@ -55,7 +55,7 @@ def process_limit(context: Context) -> None:
 
 @check("users.apart", needs="exec.user")
 def apart(context: Context) -> None:
-    """A user can neither list nor signal the processes of another user, nor read what they have."""
+    """A user can neither list nor signal the processes of another user, nor read their files in /proc."""
     with context.start() as container:
         shell(container, f"sleep $1 {_QUIET} &", marker(), user=TWO)
         found = shell(container, _HUNT, user=ONE, timeout_s=40)

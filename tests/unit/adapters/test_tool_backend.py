@@ -1,4 +1,4 @@
-"""R4 and R20: the tool backend has the interface that programs know, and says truthfully whether slots are used."""
+"""R4 and R20: the tool backend has the interface that programs expect, and reports whether slots are used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hyperruntime.pool.values.status import PoolStatus
 
 
 class KnownBackend(Protocol):
-    """The interface, written down from its description: names, order, kinds and defaults of arguments."""
+    """The expected interface: names, order, kinds and defaults of all arguments."""
 
     @property
     def default_timeout_s(self) -> float | None: ...
@@ -74,7 +74,7 @@ STATES = {"AVAILABLE", "ACQUIRED", "EXECUTING", "RELEASING", "ERROR"}
 
 
 class FakePools:
-    """Pools without containers: what was asked of them is there to be looked at."""
+    """Pools without containers; records the requests."""
 
     def __init__(self, *, broken: bool = False) -> None:
         self.broken, self.ended = broken, 0
@@ -139,7 +139,7 @@ def backend(pools: FakePools, *names: str) -> SlotToolBackend:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_takes_what_programs_pass(name: str) -> None:
+def test_each_method_has_the_expected_signature(name: str) -> None:
     known = inspect.signature(getattr(KnownBackend, name)).parameters.values()
     ours = inspect.signature(getattr(SlotToolBackend, name)).parameters.values()
     assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in known]
@@ -147,7 +147,7 @@ def test_every_method_takes_what_programs_pass(name: str) -> None:
     assert kinds[0] == kinds[1]
 
 
-def test_the_interface_is_written_down_in_full() -> None:
+def test_the_expected_interface_is_complete() -> None:
     assert len(METHODS) == 10
     assert isinstance(inspect.getattr_static(SlotToolBackend, "default_timeout_s"), property)
     assert {state.name for state in SlotState} == STATES
@@ -196,7 +196,7 @@ def test_slots_are_used_only_while_a_backend_is_started() -> None:
     asyncio.run(go())
 
 
-def test_a_backend_that_cannot_start_is_not_started_and_leaves_nothing() -> None:
+def test_a_backend_that_fails_to_start_is_closed() -> None:
     async def go() -> None:
         pools = FakePools(broken=True)
         made = backend(pools)
@@ -208,7 +208,7 @@ def test_a_backend_that_cannot_start_is_not_started_and_leaves_nothing() -> None
     asyncio.run(go())
 
 
-def test_nothing_can_be_asked_of_a_backend_that_is_not_started() -> None:
+def test_calls_to_a_backend_that_is_not_started_are_rejected() -> None:
     async def go() -> None:
         made = backend(FakePools())
         with pytest.raises(PoolError, match="await its start"):
@@ -236,8 +236,8 @@ def test_a_backend_may_be_started_again_and_stopped_twice() -> None:
     asyncio.run(go())
 
 
-def test_profiles_are_named_or_the_default_one_is_meant() -> None:
-    """R15: which profile a slot is of is the slot's own, not a matter of its number."""
+def test_a_slot_has_the_named_profile_or_the_default_one() -> None:
+    """R15: a slot carries its profile; it does not depend on the slot's number."""
 
     async def go() -> None:
         pools = FakePools()
@@ -270,7 +270,7 @@ def test_the_status_has_the_numbers_that_programs_read() -> None:
     asyncio.run(go())
 
 
-def test_a_mode_means_a_backend_or_none() -> None:
+def test_create_tool_backend_returns_a_backend_for_slots_and_none_for_default() -> None:
     """R4."""
     made = create_tool_backend("slots", profiles={"a": {"image": "x"}, "b": {"image": "y"}}, default_profile="b")
     assert isinstance(made, SlotToolBackend)
@@ -281,8 +281,8 @@ def test_a_mode_means_a_backend_or_none() -> None:
         create_tool_backend("modal")
 
 
-def test_a_profiles_file_is_read_and_its_unknown_keys_are_refused(tmp_path: Path) -> None:
-    """W26: one schema, and nothing unknown is passed over."""
+def test_a_profiles_file_is_read_and_its_unknown_keys_are_rejected(tmp_path: Path) -> None:
+    """W26: there is one schema, and unknown keys are not ignored."""
     path = tmp_path / "profiles.yaml"
     path.write_text("profiles: {small: {image: a, slots_per_container: 3}}\n")
     made = SlotToolBackend.with_profiles(profiles_file=path)
@@ -310,7 +310,7 @@ def test_a_slot_is_executing_while_its_requests_run() -> None:
     asyncio.run(go())
 
 
-def test_a_view_that_is_tampered_with_makes_no_stale_lease_good() -> None:
+def test_changing_a_slot_view_does_not_revive_a_stale_lease() -> None:
     async def go() -> None:
         made = backend(FakePools())
         await made.start()
@@ -325,7 +325,7 @@ def test_a_view_that_is_tampered_with_makes_no_stale_lease_good() -> None:
     asyncio.run(go())
 
 
-def test_artifacts_are_the_tools_with_the_caps_that_were_given() -> None:
+def test_artifact_methods_call_the_tools_with_the_given_limits() -> None:
     async def go() -> None:
         pools = FakePools()
         made = backend(pools)

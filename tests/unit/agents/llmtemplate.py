@@ -1,4 +1,4 @@
-"""The agent template ``llm`` for tests: its modules as a container would import them, and copies of it."""
+"""Helpers for tests of the agent template ``llm``: import its modules as a container does, and copy it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARED = AGENT.with_name("shared")
 
 @contextmanager
 def imported(folder: Path = AGENT) -> Iterator[Any]:
-    """Import the template's modules from their own folder, and forget them afterwards."""
+    """Import the template's modules from their own folder; unload them at the end."""
     folders = [folder, *([SHARED] if folder == AGENT else [])]
     names = sorted(path.stem for one in folders for path in one.glob("*.py"))
     known, kept = set(sys.modules), sys.dont_write_bytecode
@@ -38,7 +38,7 @@ def imported(folder: Path = AGENT) -> Iterator[Any]:
 
 
 def make_repository(folder: Path) -> Path:
-    """Return a committed copy of the template."""
+    """Copy the template into a new git repository and commit it; return the folder."""
     copy_template("llm", folder)
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", "-A")
@@ -47,13 +47,13 @@ def make_repository(folder: Path) -> Path:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Return what git prints."""
+    """Run git; return its standard output."""
     command = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout.decode()
 
 
 def run_meta(repo: Path, outdir: Path, *arguments: str, url: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the meta agent's command on a repository, with a model server."""
+    """Run the meta agent's command in a repository with this model server."""
     command = [sys.executable, "-B", "run_meta_agent.py", "--git_dir", ".", "--base_commit", "HEAD"]
     command += ["--outdir", str(outdir), *arguments]
     base = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "HYPERRUN"))}

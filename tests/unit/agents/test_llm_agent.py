@@ -15,7 +15,7 @@ from hyperruntime.loop.run_files.contract import AgentNeeds, agent_needs, parse_
 from hyperruntime.testing.model import ModelReply, ScriptedModel, calls, fails, says, scripted_model
 from tests.unit.agents.llmtemplate import AGENT, git, imported, make_repository, run_meta
 
-Modules = Any  # their names are found at run time
+Modules = Any  # the modules are imported at run time
 Start = Callable[..., ScriptedModel]
 ROW = {"message": "The office is offline", "labels": ["low", "high"]}
 EXERCISE = {"language": "python", "statement": "Write add.", "files": {"add.py": "def add(a, b): ...\n"}}
@@ -60,7 +60,7 @@ def last(request: Mapping[str, Any]) -> str:
 # the task agent
 
 
-def test_a_row_is_answered_and_the_history_tells_how(agent: Modules, start: Start, tmp_path: Path) -> None:
+def test_a_row_is_answered_and_the_history_is_written(agent: Modules, start: Start, tmp_path: Path) -> None:
     model = start(says('It is urgent.\n```json\n"high"\n```'))
     history = tmp_path / "chat.md"
     prediction, messages = agent.task_agent.TaskAgent("some-model", str(history)).forward(ROW)
@@ -76,12 +76,12 @@ def test_a_row_is_answered_and_the_history_tells_how(agent: Modules, start: Star
 
 
 @pytest.mark.parametrize(("text", "prediction"), [("high", "high"), ('"high"', "high"), ("42", 42), ("[1]", [1])])
-def test_a_bare_word_or_value_is_an_answer(agent: Modules, start: Start, text: str, prediction: Any) -> None:
+def test_a_single_word_or_value_is_an_answer(agent: Modules, start: Start, text: str, prediction: Any) -> None:
     start(says(text))
     assert agent.task_agent.TaskAgent().forward(ROW)[0] == prediction
 
 
-def test_a_model_that_gives_no_json_is_asked_once_more(agent: Modules, start: Start) -> None:
+def test_an_answer_without_json_is_asked_for_once_more(agent: Modules, start: Start) -> None:
     model = start(says("Well.\nIt depends."), says('```json\n"low"\n```'))
     assert agent.task_agent.TaskAgent().forward(ROW)[0] == "low"
     assert "no JSON value" in last(model.requests[1])
@@ -107,7 +107,7 @@ def test_an_exercise_may_be_answered_in_the_message(agent: Modules, start: Start
     assert agent.task_agent.TaskAgent().forward(EXERCISE)[0] == {"files": {"add.py": "x = 1\n"}}
 
 
-def test_the_working_directory_goes_with_the_agent(agent: Modules, start: Start) -> None:
+def test_the_working_directory_is_removed_with_the_agent(agent: Modules, start: Start) -> None:
     start(calls(bash={"command": "pwd; sleep 600 & echo $!"}), says('"x"'))
     one = agent.task_agent.TaskAgent()
     _, messages = one.forward(ROW)
@@ -117,7 +117,7 @@ def test_the_working_directory_goes_with_the_agent(agent: Modules, start: Start)
     assert not folder.exists()
 
 
-def test_turns_of_a_world_are_one_conversation(agent: Modules, start: Start) -> None:
+def test_the_turns_of_a_world_share_one_conversation(agent: Modules, start: Start) -> None:
     model = start(says('"go"'), says("I think I should go back now."), says("Wait or go?"), says("still: wait, go"))
     one = agent.task_agent.TaskAgent()
     assert one.forward(WORLD)[0] == "go"
@@ -131,7 +131,7 @@ def test_turns_of_a_world_are_one_conversation(agent: Modules, start: Start) -> 
 @pytest.mark.parametrize(
     "inputs", [{}, {"files": {}}, {"actions": []}, {"n": 3, "deep": [[{}]]}, "a text", {"files": 5}]
 )
-def test_any_inputs_can_be_asked(agent: Modules, start: Start, inputs: Any) -> None:
+def test_inputs_of_any_form_are_answered(agent: Modules, start: Start, inputs: Any) -> None:
     start(says("```json\n[1, 2]\n```"))
     assert agent.task_agent.TaskAgent().forward(inputs)[0] == [1, 2]
 
@@ -145,7 +145,7 @@ def test_any_inputs_can_be_asked(agent: Modules, start: Start, inputs: Any) -> N
         ({}, "", "gpt-4o"),
     ],
 )
-def test_the_model_is_given_or_of_the_environment_or_configured(
+def test_the_model_comes_from_the_argument_the_environment_or_the_default(
     agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch, environment: Any, given: Any, asked: str
 ) -> None:
     model = start(says('"x"'))
@@ -158,7 +158,7 @@ def test_the_model_is_given_or_of_the_environment_or_configured(
 # models and servers that differ
 
 
-def test_a_server_without_tool_calls_gets_them_as_text(agent: Modules, start: Start) -> None:
+def test_tool_calls_are_written_as_text_if_the_server_does_not_support_them(agent: Modules, start: Start) -> None:
     refusal = fails(400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
     model = start(
         refusal,
@@ -175,7 +175,9 @@ def test_a_server_without_tool_calls_gets_them_as_text(agent: Modules, start: St
     assert set(roles(model.requests[3])) == {"system", "user", "assistant"}
 
 
-def test_text_calls_can_be_chosen_from_the_start(agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_calls_can_be_chosen_in_the_environment(
+    agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HYPERRUN_MODEL_TOOLS", "text")
     model = start(says('<tool_call>\n{"name": "bash", "arguments": {"command": "echo hi"}}\n</tool_call>'), says("1"))
     assert agent.task_agent.TaskAgent().forward(ROW)[0] == 1
@@ -183,13 +185,13 @@ def test_text_calls_can_be_chosen_from_the_start(agent: Modules, start: Start, m
     assert "hi\n[exit code 0]" in last(model.requests[1])
 
 
-def test_a_call_written_as_text_counts_where_native_ones_are_offered_too(agent: Modules, start: Start) -> None:
+def test_a_text_call_is_executed_also_if_native_calls_are_supported(agent: Modules, start: Start) -> None:
     model = start(says('```tool\n{"tool": "bash", "arguments": {"command": "echo hi"}}\n```'), says("1"))
     agent.task_agent.TaskAgent().forward(ROW)
     assert "hi\n[exit code 0]" in last(model.requests[1])
 
 
-def test_calls_that_make_no_sense_are_answered_each_by_an_error(agent: Modules, start: Start) -> None:
+def test_each_invalid_call_is_answered_with_an_error(agent: Modules, start: Start) -> None:
     broken = ModelReply(
         message={
             "content": None,
@@ -218,14 +220,14 @@ def test_calls_that_make_no_sense_are_answered_each_by_an_error(agent: Modules, 
     assert told[3] == "ok\n[exit code 0]"
 
 
-def test_a_call_that_was_cut_off_is_told_so(agent: Modules, start: Start) -> None:
+def test_a_truncated_call_is_answered_with_the_reason(agent: Modules, start: Start) -> None:
     cut = calls(bash='{"command": "echo aaaa')
     model = start(ModelReply(message=cut.message, finish_reason="length"), says('"x"'))
     agent.task_agent.TaskAgent().forward(ROW)
     assert "cut off at its token limit" in last(model.requests[1])
 
 
-def test_calls_have_a_limit_that_is_told_beforehand(
+def test_the_number_of_calls_is_limited_and_the_model_is_warned(
     agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent.settings, "TASK_TOOL_CALLS", 7)
@@ -239,7 +241,7 @@ def test_calls_have_a_limit_that_is_told_beforehand(
     assert len(model.requests) == 10
 
 
-def test_newer_models_get_the_token_limit_under_its_newer_name(agent: Modules, start: Start) -> None:
+def test_newer_models_get_the_token_limit_as_max_completion_tokens(agent: Modules, start: Start) -> None:
     said = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
     model = start(fails(400, said), says("1"))
     agent.task_agent.TaskAgent().forward(ROW)
@@ -247,7 +249,7 @@ def test_newer_models_get_the_token_limit_under_its_newer_name(agent: Modules, s
     assert model.requests[1]["max_completion_tokens"] == agent.settings.MAX_TOKENS
 
 
-def test_a_conversation_that_is_too_long_loses_its_oldest_results(agent: Modules, start: Start) -> None:
+def test_the_oldest_results_of_a_long_conversation_are_removed(agent: Modules, start: Start) -> None:
     def script(request: Mapping[str, Any]) -> ModelReply:
         size = sum(len(str(message["content"])) for message in request["messages"])
         if size > 40_000:
@@ -274,13 +276,13 @@ def test_a_conversation_that_is_too_long_loses_its_oldest_results(agent: Modules
         (ModelReply(status=502, body=b"<html>bad gateway</html>"), "502"),
     ],
 )
-def test_what_the_server_cannot_do_is_one_clear_error(agent: Modules, start: Start, reply: Any, said: str) -> None:
+def test_an_error_of_the_server_raises_a_model_error(agent: Modules, start: Start, reply: Any, said: str) -> None:
     start(script=lambda request: reply)
     with pytest.raises(agent.model.ModelError, match=said):
         agent.task_agent.TaskAgent().forward(ROW)
 
 
-def test_a_server_that_is_away_is_an_error_and_a_short_absence_is_none(
+def test_a_lost_server_raises_an_error_and_a_short_outage_is_retried(
     agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = start(fails(503, "busy"), says("7"))
@@ -306,7 +308,7 @@ def write_generation(evals: Path, name: str, parent: str | None, score: float | 
 
 @pytest.fixture
 def evals(tmp_path: Path) -> Path:
-    """Return what a meta agent is shown of three generations."""
+    """Return a folder with the results of three generations, as a meta agent sees them."""
     evals = tmp_path / "evals"
     first = write_generation(evals, "initial", None, 0.25)
     (first / "tickets_eval").mkdir()
@@ -370,15 +372,13 @@ def test_the_meta_agent_changes_its_own_repository(tmp_path: Path, evals: Path) 
 
 
 def run_here(agent: Modules, repo: Path, outdir: Path, *arguments: str) -> int:
-    """Return the exit code of the meta agent's command, without an interpreter of its own."""
+    """Run the meta agent's command in this process; return its exit code."""
     words = ["--repo_path", str(repo), "--git_dir", str(repo), "--outdir", str(outdir), *arguments]
     code: int = agent.run_meta_agent.main(words)
     return code
 
 
-def test_a_change_that_breaks_the_agent_is_handed_back_to_be_mended(
-    agent: Modules, start: Start, tmp_path: Path
-) -> None:
+def test_a_change_that_breaks_the_agent_is_returned_to_the_model(agent: Modules, start: Start, tmp_path: Path) -> None:
     repo = make_repository(tmp_path / "repo")
     script = [
         calls(bash={"command": "echo 'def (' >> forms.py"}),
@@ -393,7 +393,7 @@ def test_a_change_that_breaks_the_agent_is_handed_back_to_be_mended(
     assert "+# better" in (tmp_path / "out" / "model_patch.diff").read_text()
 
 
-def test_a_used_up_budget_ends_the_meta_agent_with_a_clear_sentence(tmp_path: Path) -> None:
+def test_a_used_up_budget_ends_the_meta_agent_with_a_one_line_error(tmp_path: Path) -> None:
     repo = make_repository(tmp_path / "repo")
     script = [
         calls(bash={"command": "echo >> forms.py"}),
@@ -416,7 +416,7 @@ def test_a_model_that_does_nothing_leaves_an_empty_diff(agent: Modules, start: S
     assert (tmp_path / "out" / "model_patch.diff").read_bytes() == b""
 
 
-def test_the_parent_is_told_by_the_last_commit(agent: Modules, tmp_path: Path, evals: Path) -> None:
+def test_the_parent_is_read_from_the_last_commit(agent: Modules, tmp_path: Path, evals: Path) -> None:
     repo = make_repository(tmp_path / "repo")
     git(repo, "commit", "-qm", "generation 1", "--allow-empty")
     assert "generation 1 (this repository)" in agent.past.summary(str(evals), repo)
@@ -433,7 +433,7 @@ def test_a_summary_of_many_generations_stays_short(agent: Modules, tmp_path: Pat
     assert "generation 299" in text
 
 
-def test_of_a_long_past_the_newest_and_the_parent_are_read(
+def test_of_a_long_history_the_newest_generations_and_the_parent_are_read(
     agent: Modules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent.past, "_READ_GENERATIONS", 5)
@@ -451,7 +451,7 @@ def test_of_a_long_past_the_newest_and_the_parent_are_read(
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{", b'{"hyperruntime": 5}', b"[" * 100_000, b"\xff", b'{"score": NaN}']
 )
-def test_files_of_the_past_that_are_broken_are_left_out(agent: Modules, tmp_path: Path, content: bytes) -> None:
+def test_broken_files_of_earlier_generations_are_ignored(agent: Modules, tmp_path: Path, content: bytes) -> None:
     folder = tmp_path / "evals" / "gen_initial"
     (folder / "x_eval").mkdir(parents=True)
     for name in ("metadata.json", "x_eval/report.json", "x_eval/predictions.jsonl"):
@@ -460,7 +460,7 @@ def test_files_of_the_past_that_are_broken_are_left_out(agent: Modules, tmp_path
     assert "generation initial (this repository): no score" in text
 
 
-def test_predictions_as_a_table_are_read_too(agent: Modules, tmp_path: Path) -> None:
+def test_predictions_are_also_read_from_a_table(agent: Modules, tmp_path: Path) -> None:
     (tmp_path / "predictions.csv").write_text('question_id,prediction\nq1,"a, b"\nq2,c\n')
     (tmp_path / "report.json").write_text('{"question_ids_failed": ["q1"]}')
     assert agent.past.predictions(tmp_path) == [("q1", 0.0, "a, b", ""), ("q2", 1.0, "c", "")]
@@ -469,7 +469,7 @@ def test_predictions_as_a_table_are_read_too(agent: Modules, tmp_path: Path) -> 
 # the contract
 
 
-def test_the_template_says_what_it_offers(tmp_path: Path) -> None:
+def test_the_contract_of_the_template_is_read(tmp_path: Path) -> None:
     data = (AGENT / "hyperrun.toml").read_bytes()
     assert parse_contract(data).load == ("task_agent:TaskAgent", "meta_agent:MetaAgent")
     assert parse_needs(data) == AgentNeeds(image="agent", models=True)
@@ -478,7 +478,7 @@ def test_the_template_says_what_it_offers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"[agent", b"agent = 1", b"[agent]\nimage = ''", b"[agent]\nmodels = 'yes'"])
-def test_needs_that_are_none_are_refused(data: bytes) -> None:
+def test_invalid_needs_of_an_agent_are_rejected(data: bytes) -> None:
     with pytest.raises(AgentError, match=r"hyperrun\.toml"):
         parse_needs(data)
 

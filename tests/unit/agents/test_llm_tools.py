@@ -1,4 +1,4 @@
-"""The tools of the agent template ``llm``, and what it reads out of a model's text."""
+"""The tools of the agent template ``llm``, and its parsers for the text of a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.unit.agents.llmtemplate import AGENT, imported
 
-Modules = Any  # their names are found at run time
+Modules = Any  # the modules are imported at run time
 SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
 
 
@@ -54,7 +54,7 @@ def is_running(pid: int) -> bool:
 # bash
 
 
-def test_directory_variables_and_functions_stay(bash: Any, tmp_path: Path) -> None:
+def test_the_shell_keeps_its_directory_variables_and_functions(bash: Any, tmp_path: Path) -> None:
     (tmp_path / "a dir").mkdir()
     assert bash("cd 'a dir'; X=5; export Y=6; f() { echo \"f $X $1\"; }; declare -A M=([k]='v w')") == "[exit code 0]"
     assert bash('pwd; f z; printenv Y; echo "${M[k]}"') == f"{tmp_path}/a dir\nf 5 z\n6\nv w\n[exit code 0]"
@@ -66,7 +66,7 @@ def test_directory_variables_and_functions_stay(bash: Any, tmp_path: Path) -> No
      ("no-such-program", 127), ("if true; then", 2), ("exit 3", 3), ("exit 0", 0), ("kill -9 $$", 137),
      ("set -e; false; echo no", 1), ("exec python3 -c 'raise SystemExit(4)'", 4)],
 )  # fmt: skip
-def test_exit_codes_are_exact_and_the_shell_lives_on(bash: Any, command: str, code: int) -> None:
+def test_exit_codes_are_exact_and_the_shell_continues(bash: Any, command: str, code: int) -> None:
     bash('X=kept; f() { echo "f $X"; }; cd /usr')
     said = bash(command)
     assert f"[exit code {code}" in said
@@ -74,7 +74,7 @@ def test_exit_codes_are_exact_and_the_shell_lives_on(bash: Any, command: str, co
     assert bash("f; pwd") == "f kept\n/usr\n[exit code 0]"
 
 
-def test_nothing_that_a_command_prints_is_taken_for_its_end(bash: Any) -> None:
+def test_output_cannot_imitate_the_end_of_a_command(bash: Any) -> None:
     assert bash("cat <<'X'\n1 0\n2 0\nX\n") == "1 0\n2 0\n[exit code 0]"
     assert bash("cat <<X\nwithout an end").endswith("without an end\n[exit code 0]")
     assert bash("for n in 1 2 3 4 5 6; do echo $n 0 >&2; done; (exit 5)").endswith("6 0\n[exit code 5]")
@@ -82,7 +82,7 @@ def test_nothing_that_a_command_prints_is_taken_for_its_end(bash: Any) -> None:
     assert bash("echo 9 0 >&4; echo 9 0 >&3; echo still").endswith("still\n[exit code 0]")
 
 
-def test_what_a_command_does_to_its_streams_ends_with_it(bash: Any, tmp_path: Path) -> None:
+def test_redirections_and_overrides_in_a_command_do_not_affect_the_next(bash: Any, tmp_path: Path) -> None:
     assert bash("exec >out; echo hidden") == "[exit code 0]"
     assert bash("exec 0<&- 1>&- 2>&- 3<&- 4>&- 5>&-") == "[exit code 0]"
     assert bash("read line; echo $?; cat; cat out") == "1\nhidden\n[exit code 0]"
@@ -90,7 +90,9 @@ def test_what_a_command_does_to_its_streams_ends_with_it(bash: Any, tmp_path: Pa
     assert bash("echo fine") == "fine\n[exit code 0]"
 
 
-def test_a_command_that_takes_too_long_is_ended_and_the_shell_goes_on_from_before(bash: Any, tmp_path: Path) -> None:
+def test_a_command_past_its_timeout_is_ended_and_the_shell_restores_its_previous_state(
+    bash: Any, tmp_path: Path
+) -> None:
     bash("X=before; f() { echo f; }; cd /usr")
     daemon = f"setsid sleep 600 & echo $! >{tmp_path}/pid"
     said = bash(f"X=after; cd /; echo started; {daemon}; sleep 600; touch {tmp_path}/no", timeout_s=1)
@@ -110,24 +112,24 @@ def test_background_jobs_stay_until_the_desk_is_closed(agent: Modules, tmp_path:
     assert not any(is_running(pid) for pid in pids)
 
 
-def test_a_background_job_that_floods_its_output_holds_nobody_up(bash: Any) -> None:
+def test_a_background_job_with_endless_output_does_not_block_the_shell(bash: Any) -> None:
     bash("yes &")
     assert bash("echo through; kill %1").endswith("[exit code 0]")
     assert bash("true").endswith("[exit code 0]")
 
 
-def test_a_command_that_removes_the_files_of_the_shell_does_not_end_it(bash: Any) -> None:
+def test_the_shell_survives_the_removal_of_its_files(bash: Any) -> None:
     assert bash('X=5; rm -rf "$HYPERRUN_SHELL"; (exit 6)') == "[exit code 6]"
     assert bash("echo $X") == "5\n[exit code 0]"
     assert "a new shell goes on" in bash("exit 2")
     assert bash("echo $X") == "5\n[exit code 0]"
 
 
-def test_binary_output_is_shown_as_escapes(bash: Any) -> None:
+def test_binary_output_is_escaped(bash: Any) -> None:
     assert bash(r"printf 'a\0\1\377\r\n\033[1m\303\244'") == "a\\x00\\x01\\xff\\x0d\n\\x1b[1mä\n[exit code 0]"
 
 
-def test_long_output_keeps_both_ends_and_says_how_much_is_left_out(agent: Modules, bash: Any) -> None:
+def test_long_output_keeps_both_ends_and_states_the_omitted_bytes(agent: Modules, bash: Any) -> None:
     said = bash("seq 1 200000")
     total = sum(len(f"{n}\n") for n in range(1, 200001))
     assert said.startswith("1\n2\n")
@@ -137,7 +139,7 @@ def test_long_output_keeps_both_ends_and_says_how_much_is_left_out(agent: Module
 
 @SHARED
 @given(pieces=st.lists(st.binary(max_size=400), max_size=12), limit=st.integers(2, 300))
-def test_what_is_kept_of_a_stream_is_its_two_ends(agent: Modules, pieces: list[bytes], limit: int) -> None:
+def test_kept_keeps_the_two_ends_of_a_stream(agent: Modules, pieces: list[bytes], limit: int) -> None:
     kept, whole, half = agent.shell.Kept(limit), b"".join(pieces), limit // 2
     for piece in pieces:
         kept.add(piece)
@@ -148,7 +150,7 @@ def test_what_is_kept_of_a_stream_is_its_two_ends(agent: Modules, pieces: list[b
         assert kept.text() == f"{ends[0]}\n[... {len(whole) - 2 * half} bytes left out ...]\n{ends[1]}"
 
 
-def test_a_shell_within_a_shell_ends_with_the_outer_one(
+def test_a_nested_shell_ends_with_the_outer_one(
     agent: Modules, bash: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = tmp_path / "inner"
@@ -178,13 +180,13 @@ def test_a_shell_within_a_shell_ends_with_the_outer_one(
         ([], "must be a JSON object"),
     ],
 )
-def test_a_malformed_call_is_answered_with_what_is_wrong(agent: Modules, desk: Any, arguments: Any, said: str) -> None:
+def test_a_malformed_call_is_answered_with_the_error(agent: Modules, desk: Any, arguments: Any, said: str) -> None:
     answer = agent.tools.call(desk, "bash", arguments)
     assert answer.startswith("Error: ")
     assert said in answer
 
 
-def test_an_unknown_tool_is_answered_with_those_there_are(agent: Modules, desk: Any) -> None:
+def test_an_unknown_tool_is_answered_with_the_known_ones(agent: Modules, desk: Any) -> None:
     assert agent.tools.call(desk, "browse", {}) == "Error: unknown tool 'browse'; known: bash, edit"
 
 
@@ -202,7 +204,7 @@ def test_view_shows_numbered_lines_ranges_and_directories(edit: Any, tmp_path: P
     assert edit("view", ".").splitlines()[1:] == ["a.txt", "sub/"]
 
 
-def test_replace_wants_exactly_one_match(edit: Any, tmp_path: Path) -> None:
+def test_replace_requires_exactly_one_match(edit: Any, tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("aaa b\nc\n")
     assert "is not in" in edit("replace", "a.txt", old="x", new="y")
@@ -217,14 +219,14 @@ def test_replace_wants_exactly_one_match(edit: Any, tmp_path: Path) -> None:
     assert file.read_text() == "aaa\n"
 
 
-def test_a_file_with_other_line_ends_keeps_them_and_a_missed_match_says_so(edit: Any, tmp_path: Path) -> None:
+def test_edits_keep_crlf_line_ends_and_the_error_mentions_them(edit: Any, tmp_path: Path) -> None:
     (tmp_path / "dos").write_bytes(b"one\r\ntwo\r\n\xff")
     assert "\\r\\n" in edit("replace", "dos", old="one\ntwo", new="x")
     edit("replace", "dos", old="two", new="2")
     assert (tmp_path / "dos").read_bytes() == b"one\r\n2\r\n\xff"
 
 
-def test_insert_puts_lines_after_a_line(edit: Any, tmp_path: Path) -> None:
+def test_insert_adds_lines_after_a_line(edit: Any, tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one\ntwo")
     edit("insert", "a.txt", line=2, text="three")
@@ -235,7 +237,7 @@ def test_insert_puts_lines_after_a_line(edit: Any, tmp_path: Path) -> None:
     assert "must be from 0 to 5" in edit("insert", "a.txt", line=6, text="x")
 
 
-def test_create_makes_folders_and_undo_takes_everything_back_step_by_step(edit: Any, tmp_path: Path) -> None:
+def test_create_makes_folders_and_undo_reverts_step_by_step(edit: Any, tmp_path: Path) -> None:
     file = tmp_path / "new" / "a.txt"
     edit("create", "new/a.txt", text="1\n")
     edit("create", "new/../new/a.txt", text="2\n")
@@ -264,7 +266,7 @@ def test_create_makes_folders_and_undo_takes_everything_back_step_by_step(edit: 
         ("view", "x", {"lines": [1, "2"]}, "lines"),
     ],
 )
-def test_what_the_editor_cannot_do_is_said(
+def test_invalid_edits_are_answered_with_the_reason(
     edit: Any, tmp_path: Path, command: str, path: str, more: Any, said: str
 ) -> None:
     (tmp_path / "x").write_text("a line\n")
@@ -278,7 +280,7 @@ STEP = st.tuples(st.sampled_from(["create", "replace", "insert"]), st.integers(0
 
 @SHARED
 @given(first=st.one_of(st.none(), st.binary(max_size=60)), steps=st.lists(STEP, max_size=8))
-def test_undoing_every_change_gives_back_the_first_bytes(
+def test_undoing_all_changes_restores_the_original_bytes(
     agent: Modules, tmp_path: Path, first: bytes | None, steps: list[tuple[str, int, str]]
 ) -> None:
     file = tmp_path / "file"
@@ -317,7 +319,7 @@ PROSE = st.text(st.characters(exclude_characters="`<{")).filter(lambda text: "to
 @given(
     calls=st.lists(st.tuples(st.text(), st.dictionaries(st.text(), st.text() | st.integers())), max_size=3), prose=PROSE
 )
-def test_calls_written_as_text_are_read_back(agent: Modules, calls: list[Any], prose: str) -> None:
+def test_written_calls_are_parsed_back(agent: Modules, calls: list[Any], prose: str) -> None:
     text = (
         prose
         + "\n"
@@ -331,7 +333,7 @@ def test_calls_written_as_text_are_read_back(agent: Modules, calls: list[Any], p
 
 @SHARED
 @given(value=JSON, prose=PROSE)
-def test_an_answer_in_a_block_is_read_back_whatever_stands_around_it(agent: Modules, value: Any, prose: str) -> None:
+def test_an_answer_in_a_block_is_found_in_any_text(agent: Modules, value: Any, prose: str) -> None:
     block = f"```json\n{json.dumps(value, indent=1)}\n```"
     for text in (f"{prose}\n{block}\n{prose}", f"```python\nx = [1]\n```\n{prose}\n{block}", json.dumps(value)):
         found, answer = agent.jsontext.answer(text)
@@ -341,7 +343,7 @@ def test_an_answer_in_a_block_is_read_back_whatever_stands_around_it(agent: Modu
 
 @SHARED
 @given(text=st.text() | st.from_regex(r"(```(tool|json)?\n|\{\"tool\": |\"|\}|\n|<tool_call>|x){0,12}", fullmatch=True))
-def test_no_text_breaks_the_parsers(agent: Modules, text: str) -> None:
+def test_any_text_is_parsed_without_an_error(agent: Modules, text: str) -> None:
     for one in agent.jsontext.text_calls(text):
         assert one.problem or (isinstance(one.name, str) and isinstance(one.arguments, dict))
     found, _ = agent.jsontext.answer(text)
@@ -361,7 +363,7 @@ def test_no_text_breaks_the_parsers(agent: Modules, text: str) -> None:
         ("```python\nprint()\n```\n\n5 apples", []),
     ],
 )
-def test_what_counts_as_a_call(agent: Modules, text: str, names: list[str]) -> None:
+def test_a_call_is_recognised_only_in_the_known_forms(agent: Modules, text: str, names: list[str]) -> None:
     assert [one.name for one in agent.jsontext.text_calls(text)] == names
 
 
@@ -375,7 +377,7 @@ def test_what_counts_as_a_call(agent: Modules, text: str, names: list[str]) -> N
         ("```tool\n" + "[" * 100_000 + "\n```", "not valid JSON"),
     ],
 )
-def test_a_call_that_cannot_be_read_says_what_is_wrong(agent: Modules, text: str, said: str) -> None:
+def test_a_call_that_cannot_be_parsed_has_a_description_of_the_problem(agent: Modules, text: str, said: str) -> None:
     (one,) = agent.jsontext.text_calls(text)
     assert said in one.problem
 
@@ -393,14 +395,16 @@ def test_a_call_that_cannot_be_read_says_what_is_wrong(agent: Modules, text: str
         ("```json\n[1, 2]", (True, [1, 2])),
     ],
 )
-def test_what_counts_as_an_answer(agent: Modules, text: str, answer: tuple[bool, Any]) -> None:
+def test_an_answer_is_a_json_value_in_the_last_block_or_the_whole_text(
+    agent: Modules, text: str, answer: tuple[bool, Any]
+) -> None:
     assert agent.jsontext.answer(text) == answer
 
 
 # history
 
 
-def test_the_history_is_begun_anew_at_its_size_and_old_ones_stay(agent: Modules, tmp_path: Path) -> None:
+def test_the_history_is_rotated_at_its_size_limit(agent: Modules, tmp_path: Path) -> None:
     history = agent.history.History(tmp_path / "deep" / "chat.md", limit=200, files=2)
     for number in range(10):
         history.add(f"Message {number}", "x" * 80)
@@ -413,14 +417,14 @@ def test_the_history_is_begun_anew_at_its_size_and_old_ones_stay(agent: Modules,
 
 @SHARED
 @given(text=st.text())
-def test_a_fence_is_longer_than_any_in_its_text(agent: Modules, text: str) -> None:
+def test_a_fence_is_longer_than_any_fence_in_its_text(agent: Modules, text: str) -> None:
     first, *middle, last = agent.history.fenced(text).split("\n")
     assert first == last
     assert "\n".join(middle) == text
     assert first not in text
 
 
-def test_the_shell_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
+def test_the_shell_ends_when_its_agent_is_killed(tmp_path: Path) -> None:
     script = (
         f"import sys; sys.path.insert(0, {str(AGENT)!r}); sys.dont_write_bytecode = True\n"
         "from shell import Shell\nimport os, signal\n"

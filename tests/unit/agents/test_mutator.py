@@ -1,4 +1,4 @@
-"""The shipped agent ``mutator``: its programs, its operators, its contract, and that it improves."""
+"""The shipped agent ``mutator``: its programs, its operators and its contract; it improves the score."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from hyperruntime.agents import copy_template
 
 ROOT = Path(__file__).resolve().parents[3]
 AGENT = ROOT / "hyperruntime" / "agents" / "mutator"
-Modules = Any  # their names are found at run time
+Modules = Any  # the modules are imported at run time
 MODULES = ("budget", "genome", "memory", "operators", "meta_agent", "packing", "task_agent", "run_meta_agent")
 
 
 def bench() -> ModuleType:
-    """Return the simulation script as a module."""
+    """Import the simulation script as a module."""
     spec = importlib.util.spec_from_file_location("mutator_progress", ROOT / "tests/bench/mutator_progress.py")
     assert spec is not None
     assert spec.loader is not None
@@ -40,7 +40,7 @@ def bench() -> ModuleType:
 
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules]:
-    """Import the agent's modules from its own folder, as a container would, and forget them afterwards."""
+    """Import the agent's modules from their own folder, as a container does; unload them at the end."""
     monkeypatch.syspath_prepend(str(AGENT.with_name("shared")))
     monkeypatch.syspath_prepend(str(AGENT))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -52,7 +52,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules]:
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    """Return a committed copy of the template."""
+    """Copy the template into a new git repository and commit it; return the folder."""
     copy = tmp_path / "the agent's repo"
     copy_template("mutator", copy)
     git(copy, "init", "-q", "-b", "main")
@@ -71,13 +71,13 @@ def run_meta(repo: Path, outdir: Path, *arguments: str, **env: str) -> subproces
     return subprocess.run(command, cwd=repo, capture_output=True, env={**os.environ, **env})
 
 
-def test_a_program_survives_reading_and_writing(agent: Modules) -> None:
+def test_a_program_is_rendered_back_unchanged(agent: Modules) -> None:
     text = (AGENT / "packing.py").read_text()
     assert agent.genome.render(agent.genome.parse(text)) == text
     agent.genome.check(text)
 
 
-def test_every_block_of_the_library_packs_validly(agent: Modules) -> None:
+def test_every_block_of_the_library_gives_a_valid_packing(agent: Modules) -> None:
     library = agent.genome.load_library(AGENT)
     assert {slot for slot, _ in library} == {"seed", "radii", "search", "stage"}
     for (slot, name), block in library.items():
@@ -97,18 +97,18 @@ def test_every_block_of_the_library_packs_validly(agent: Modules) -> None:
             )
 
 
-def test_matching_gives_the_largest_radii(agent: Modules) -> None:
+def test_matching_finds_the_largest_radii(agent: Modules) -> None:
     names: dict[str, Any] = {}
     exec(agent.genome.load_library(AGENT)["radii", "matching"], {"math": __import__("math")}, names)
     budget = agent.budget.Budget(10**9, 10.0)
     assert names["radii"]([0.5], [0.5], budget) == [0.5]
     corners = names["radii"]([0.25, 0.75, 0.25, 0.75], [0.25, 0.25, 0.75, 0.75], budget)
     assert sum(corners) == pytest.approx(1.0)
-    # A chain: radii a, b, c with a + b <= 0.2, b + c <= 0.2; the ends grow and the middle gives way.
+    # A chain: radii a, b, c with a + b <= 0.2, b + c <= 0.2; the best solution sets the middle radius to 0.
     assert names["radii"]([0.3, 0.5, 0.7], [0.5] * 3, budget) == pytest.approx([0.2, 0.0, 0.2])
 
 
-def test_chains_of_mutations_stay_whole_programs_that_compile(agent: Modules) -> None:
+def test_repeated_mutations_keep_programs_complete_and_compilable(agent: Modules) -> None:
     library, rng = agent.genome.load_library(AGENT), random.Random(5)
     parent = agent.genome.parse((AGENT / "packing.py").read_text())
     scored = [("initial", 0.8, parent)]
@@ -125,7 +125,7 @@ def test_chains_of_mutations_stay_whole_programs_that_compile(agent: Modules) ->
     assert len({agent.genome.render(program) for _, _, program in scored}) > 120
 
 
-def test_the_meta_agent_writes_a_patch_and_an_account_and_repeats_itself(repo: Path, tmp_path: Path) -> None:
+def test_the_meta_agent_writes_a_patch_and_a_history_that_depend_only_on_the_seed(repo: Path, tmp_path: Path) -> None:
     patches = []
     for name in ("one", "two"):
         done = run_meta(repo, tmp_path / name, HYPERRUN_SEED="3", HYPERRUN_GENERATION="1")
@@ -140,7 +140,7 @@ def test_the_meta_agent_writes_a_patch_and_an_account_and_repeats_itself(repo: P
     assert (tmp_path / "three" / "model_patch.diff").read_bytes() != patches[0]
 
 
-def test_a_patch_holds_new_and_binary_files_but_no_bytecode_and_no_output(repo: Path) -> None:
+def test_a_patch_contains_new_and_binary_files_but_no_bytecode_and_no_output(repo: Path) -> None:
     (repo / "notes é.bin").write_bytes(bytes(range(256)))
     (repo / "__pycache__").mkdir()
     (repo / "__pycache__" / "x.pyc").write_bytes(b"x")
@@ -151,7 +151,7 @@ def test_a_patch_holds_new_and_binary_files_but_no_bytecode_and_no_output(repo: 
     assert b"GIT binary patch" in patch
     assert b"pyc" not in patch
     assert b"out dir" not in patch
-    assert set(before.splitlines()) < set(git(repo, "status", "--porcelain").splitlines()), "the index was touched"
+    assert set(before.splitlines()) < set(git(repo, "status", "--porcelain").splitlines()), "the index was changed"
     clone = repo.parent / "clone"
     git(repo.parent, "clone", "-q", str(repo), str(clone))
     git(clone, "apply", str(repo / "out dir" / "model_patch.diff"))
@@ -159,14 +159,14 @@ def test_a_patch_holds_new_and_binary_files_but_no_bytecode_and_no_output(repo: 
     assert (clone / "packing.py").read_text() == (repo / "packing.py").read_text()
 
 
-def test_a_failure_is_exit_code_one(repo: Path, tmp_path: Path) -> None:
+def test_a_failed_meta_agent_exits_with_1(repo: Path, tmp_path: Path) -> None:
     (repo / "packing.py").write_text("no program at all")
     done = run_meta(repo, tmp_path / "out")
     assert done.returncode == 1
     assert b"ValueError" in done.stderr
 
 
-def test_memory_rebuilds_programs_and_shrugs_at_damage(agent: Modules, repo: Path, tmp_path: Path) -> None:
+def test_memory_rebuilds_programs_and_ignores_damaged_generations(agent: Modules, repo: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert run_meta(repo, run / "gen_1" / "agent_output").returncode == 0
     child = (repo / "packing.py").read_text()
@@ -188,7 +188,7 @@ def test_memory_rebuilds_programs_and_shrugs_at_damage(agent: Modules, repo: Pat
     assert run_meta(repo, tmp_path / "out", "--evals_folder", str(run)).returncode == 0
 
 
-def test_the_task_agent_answers_every_task_validly_and_alike_each_time(agent: Modules, tmp_path: Path) -> None:
+def test_the_task_agent_gives_valid_and_reproducible_answers(agent: Modules, tmp_path: Path) -> None:
     domain, history = CirclePacking(), tmp_path / "history.md"
     for split in ("train", "val"):
         for task in domain.tasks(split):

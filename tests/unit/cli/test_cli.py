@@ -1,4 +1,4 @@
-"""The command line where no engine is needed: help, wrong usage, JSON, lazy imports."""
+"""The command line without an engine: help, wrong usage, JSON, lazy imports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run ``hyperrun`` in this process; returns exit code, standard output and standard error."""
+    """Return a function that runs ``hyperrun`` in this process; it returns exit code, standard output and error."""
 
     def call(*args: str) -> tuple[int, str, str]:
         code = main(args)
@@ -40,7 +40,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine on which no engine is installed."""
+    """Set up a machine on which no engine is installed."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -48,7 +48,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def every_command(group: click.Command = app, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the words of every command."""
+    """Yield the words of every command and group."""
     if isinstance(group, click.Group):
         context = click.Context(group)
         for name in group.list_commands(context):
@@ -59,14 +59,14 @@ def every_command(group: click.Command = app, path: tuple[str, ...] = ()) -> Ite
 
 
 @pytest.mark.parametrize("words", sorted(set(every_command())), ids=" ".join)
-def test_the_help_of_every_command_has_an_example_that_names_it(words: tuple[str, ...]) -> None:
+def test_the_help_of_every_command_has_an_example_with_its_name(words: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, [*words, "--help"], prog_name="hyperrun", obj=State())
     assert result.exit_code == 0, result.output
     assert "Example" in result.output
     assert " ".join(("hyperrun", *words)) in result.output.partition("Example")[2]
 
 
-def test_the_short_help_of_every_command_is_known_without_importing_it(run: Run) -> None:
+def test_the_group_help_lists_each_command_without_importing_it(run: Run) -> None:
     code, out, _ = run("--help")
     assert code == 0
     for name, (_, _, text) in COMMANDS.items():
@@ -75,7 +75,7 @@ def test_the_short_help_of_every_command_is_known_without_importing_it(run: Run)
 
 
 @pytest.mark.parametrize("args", [("--help",), ("--version",), ()])
-def test_help_imports_no_command_and_nothing_heavy(args: tuple[str, ...]) -> None:
+def test_help_and_version_import_no_command_and_no_heavy_module(args: tuple[str, ...]) -> None:
     code = (
         f"import sys; from hyperruntime.cli import main; assert main({list(args)!r}) == 0;"
         "print('MODULES', *sorted(sys.modules))"
@@ -126,7 +126,7 @@ def test_help_imports_no_command_and_nothing_heavy(args: tuple[str, ...]) -> Non
         (("--runtime", "podmn", "ps"), "unknown runtime 'podmn'; did you mean 'podman'?"),
     ],
 )  # fmt: skip
-def test_wrong_usage_is_one_sentence_and_exit_code_2(run: Run, args: tuple[str, ...], sentence: str) -> None:
+def test_wrong_usage_prints_one_line_and_exits_with_2(run: Run, args: tuple[str, ...], sentence: str) -> None:
     code, out, err = run(*args)
     assert code == 2, err
     assert out == ""
@@ -137,7 +137,7 @@ def test_wrong_usage_is_one_sentence_and_exit_code_2(run: Run, args: tuple[str, 
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("args", [("exec", "--", "true"), ("ps",), ("prune",), ("image", "list")])
-def test_without_an_engine_commands_say_so_and_exit_with_3(run: Run, args: tuple[str, ...]) -> None:
+def test_commands_exit_with_3_if_the_engine_cannot_be_used(run: Run, args: tuple[str, ...]) -> None:
     code, out, err = run(*args)
     assert (code, out) == (3, "")
     assert "cannot be used" in err
@@ -145,7 +145,7 @@ def test_without_an_engine_commands_say_so_and_exit_with_3(run: Run, args: tuple
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_runtimes_lists_an_engine_that_is_missing_with_what_to_do(run: Run) -> None:
+def test_runtimes_lists_a_missing_engine_with_the_next_step(run: Run) -> None:
     code, out, _ = run("runtimes", "--json")
     podman = next(row for row in json.loads(out) if row["runtime"] == "podman")
     assert code == 0
@@ -158,7 +158,7 @@ def test_runtimes_lists_an_engine_that_is_missing_with_what_to_do(run: Run) -> N
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_doctor_exits_with_3_where_no_runtime_works(run: Run) -> None:
+def test_doctor_exits_with_3_if_no_runtime_works(run: Run) -> None:
     code, out, _ = run("doctor", "--json")
     told = json.loads(out)
     assert code == 3
@@ -170,7 +170,7 @@ def test_doctor_exits_with_3_where_no_runtime_works(run: Run) -> None:
     assert "next step: " in out
 
 
-def test_a_broken_plugin_is_a_row_and_hides_nobody(tmp_path: Path) -> None:
+def test_a_broken_plugin_is_listed_with_its_problem_beside_the_others(tmp_path: Path) -> None:
     dist = tmp_path / "broken_plugin-1.0.dist-info"
     dist.mkdir()
     (dist / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 1.0\n")
@@ -195,7 +195,7 @@ def test_a_broken_plugin_is_a_row_and_hides_nobody(tmp_path: Path) -> None:
     assert rows["domains"]["circle_packing"]["problem"] == ""
 
 
-def test_domains_tells_splits_image_and_agent(run: Run) -> None:
+def test_domains_lists_splits_image_and_agent(run: Run) -> None:
     code, out, _ = run("domains", "--json")
     assert code == 0
     packing = next(row for row in json.loads(out) if row["domain"] == "circle_packing")
@@ -205,7 +205,7 @@ def test_domains_tells_splits_image_and_agent(run: Run) -> None:
     assert "train 4, val 2" in out
 
 
-def test_no_command_shows_the_help(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hyperrun_without_a_command_prints_the_help(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for args in ((), ("--runtime", "podman")):
         code, out, _ = run(*args)
@@ -214,7 +214,7 @@ def test_no_command_shows_the_help(run: Run, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_runtime_alone_is_generate_where_there_is_an_agent(
+def test_the_option_runtime_alone_starts_generate_in_the_directory_of_an_agent(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -229,7 +229,7 @@ def test_runtime_alone_is_generate_where_there_is_an_agent(
     assert "Commands:" in run()[1]
 
 
-def test_an_unexpected_error_is_one_sentence_unless_debug(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_prints_one_line_unless_debug_is_set(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(COMMANDS, "odd", ("no_such_module", "odd", ""))
     code, out, err = run("odd")
     assert (code, out) == (1, "")
@@ -241,7 +241,7 @@ def test_an_unexpected_error_is_one_sentence_unless_debug(run: Run, monkeypatch:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_interrupts(run: Run, monkeypatch: pytest.MonkeyPatch, number: int, code: int) -> None:
+def test_a_signal_interrupts_a_command(run: Run, monkeypatch: pytest.MonkeyPatch, number: int, code: int) -> None:
     import hyperruntime.cli.loop.domains as module
 
     @click.command()
@@ -258,7 +258,9 @@ def test_a_signal_interrupts(run: Run, monkeypatch: pytest.MonkeyPatch, number: 
     assert signal.getsignal(number) is before
 
 
-def test_an_error_that_an_interrupt_leads_to_has_the_interrupts_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_after_an_interrupt_keeps_the_exit_code_of_the_interrupt(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import hyperruntime.cli.loop.domains as module
 
     @click.command()
@@ -284,7 +286,7 @@ def test_an_error_that_an_interrupt_leads_to_has_the_interrupts_code(run: Run, m
         assert "it could not be looked for" in err
 
 
-def test_log_lines_go_to_standard_error_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_lines_go_to_standard_error_in_the_chosen_level_and_format(capsys: pytest.CaptureFixture[str]) -> None:
     from hyperruntime.cli.logs import configure_logging
     from hyperruntime.logs import get_logger
 

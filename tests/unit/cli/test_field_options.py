@@ -1,4 +1,4 @@
-"""One field of an options class is an option of the command line, a key of TOML files and a stored value."""
+"""One field of an options class defines a command line option, a key of TOML files and a stored value."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def trip(**values: Any) -> None:
 
 
 def parsed(*args: str, **more: Any) -> Trip:
-    """Return the options for some arguments."""
+    """Return the options that these arguments set."""
     return changed(Trip(), field_values(Trip, trip.make_context("trip", list(args), **more).params))
 
 
-def test_a_field_is_an_option_with_its_help_unit_and_default() -> None:
+def test_a_field_defines_an_option_with_its_help_unit_and_default() -> None:
     lines = trip.get_help(click.Context(trip)).splitlines()
     shown = [" ".join(line.split()) for line in lines if line.startswith("  --")]
     assert shown[:-1] == [
@@ -80,7 +80,7 @@ def test_a_field_checks_its_values(field: str, value: object) -> None:
         Trip(**{field: value})  # type: ignore[arg-type]
 
 
-def test_a_field_is_a_key_of_a_file(tmp_path: Path) -> None:
+def test_a_field_defines_a_key_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_text('[generate]\npause = "3s"\nnames = ["x", "y"]\nmemory = "64m"\n')
     assert parsed("--waves", "4", default_map=generate_table(path, trip)) == Trip(
@@ -104,11 +104,11 @@ def test_a_field_is_stored_and_files_of_other_versions_are_read() -> None:
         from_json(Trip, {"waves": "7"}, strict=False)
 
 
-def test_a_field_says_whether_it_may_change_on_resume() -> None:
+def test_only_fields_marked_as_changeable_may_change_on_resume() -> None:
     @click.command()
     @changeable_options(Trip)
     def resume(**values: Any) -> None:
-        """Go on."""
+        """Resume."""
 
     assert resume.make_context("resume", []).params == {"waves": None, "pause": None}
     assert [param.name for param in resume.params] == ["waves", "pause"]
@@ -126,7 +126,7 @@ def test_the_options_of_rollouts_have_the_defaults_of_their_class() -> None:
     assert made == RolloutOptions(environment="x", model=ModelOptions(name="m", base_url="http://h/v1"))
 
 
-def test_settings_of_a_training_are_read_as_they_always_were_stored() -> None:
+def test_stored_settings_of_a_training_keep_their_format() -> None:
     stored = {"environment": "terminal", "options": [["tasks", "builtin"]], "updates": 3}
     settings = from_json(TrainSettings, stored, strict=False)
     assert dict(settings.options) == {"tasks": "builtin"}

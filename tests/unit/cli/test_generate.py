@@ -1,4 +1,4 @@
-"""The options of ``hyperrun generate``: the way HyperAgents' are written, files of options, combinations, resuming."""
+"""The options of ``hyperrun generate``: HyperAgents' spelling, configuration files, combinations, resuming."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hyperruntime.spec import Limits
 
 DOMAINS = ("--domains", "circle_packing")
 NOT_OPTIONS = ("as_json", "resume_from", "runtime")
-# The flags of HyperAgents with their defaults there (`--domains`, which is required, apart).
+# The options of HyperAgents with their defaults (without `--domains`, which is required).
 ORIGINAL = {
     "run_id": None,
     "max_generation": 10,
@@ -56,12 +56,12 @@ def parsed(*args: str) -> GenerateOptions:
 
 
 def limits(**changes: Any) -> Limits:
-    """Return the limits that a run has unless it is told others, with some changed."""
+    """Return the default limits of a run, with these changes."""
     return attrs.evolve(GenerateOptions(domains="circle_packing").limits, **changes)
 
 
 @pytest.mark.parametrize("name", ORIGINAL)
-def test_every_flag_of_the_original_is_an_option_with_its_default(name: str) -> None:
+def test_every_hyperagents_option_exists_with_its_default(name: str) -> None:
     option = next(param for param in generate.params if f"--{name.replace('_', '-')}" in param.opts)
     assert option.name == name
     if name == "resume_from":
@@ -121,20 +121,20 @@ WORDS = st.text(st.characters(categories=("L", "N"), include_characters=" =,._-"
 
 
 @given(st.lists(WORDS, min_size=1), WORDS)
-def test_a_list_of_values_comes_through_as_it_is(values: list[str], single: str) -> None:
+def test_values_of_a_list_option_are_passed_on_unchanged(values: list[str], single: str) -> None:
     found = spread(["--x_y", *values, "--a_b", single], {"--x-y"})
     assert found[-2:] == ["--a-b", single]
     assert found[:-2] == [part for value in values for part in ("--x-y", value)]
 
 
 @given(st.lists(st.text()))
-def test_what_is_no_option_and_what_follows_two_dashes_stays(words: list[str]) -> None:
+def test_words_that_are_not_options_or_follow_two_dashes_are_unchanged(words: list[str]) -> None:
     plain = [word for word in words if not word.startswith("--")]
     assert spread(plain, {"--x-y"}) == plain
     assert spread(["--", *words], {"--x-y"}) == ["--", *words]
 
 
-def test_one_value_too_many_is_refused() -> None:
+def test_a_second_value_for_a_single_option_is_rejected() -> None:
     with pytest.raises(click.UsageError):
         parsed(*DOMAINS, "--max-generation", "3", "4")
 
@@ -148,19 +148,21 @@ def test_one_value_too_many_is_refused() -> None:
         (("--limits", "pids=none,disk=1g"), limits(pids=None, disk_bytes=1024**3)),
     ],
 )
-def test_limits_may_be_named_together_and_single_options_win(args: tuple[str, ...], wanted: Limits) -> None:
+def test_limits_may_be_combined_in_one_option_and_single_options_override_it(
+    args: tuple[str, ...], wanted: Limits
+) -> None:
     assert parsed(*DOMAINS, *args).limits == wanted
 
 
 @pytest.mark.parametrize(
     ("text", "said"), [("memry=2g", "did you mean 'memory'"), ("memory", "give memory a value"), ("cpus=-1", "cpus")]
 )
-def test_a_wrong_limit_is_refused(text: str, said: str) -> None:
+def test_an_invalid_limit_is_rejected(text: str, said: str) -> None:
     with pytest.raises(SpecError, match=said):
         parsed(*DOMAINS, "--limits", text)
 
 
-def test_a_file_has_the_options_and_the_command_line_wins(tmp_path: Path) -> None:
+def test_a_file_sets_options_and_the_command_line_overrides_them(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(
         '[generate]\ndomains = ["circle_packing", "other"]\neval-samples = [5, -1]\nmax_generation = 3\n'
@@ -188,7 +190,7 @@ def test_a_file_has_the_options_and_the_command_line_wins(tmp_path: Path) -> Non
         ("generate = 3\n", "must be a table"),
     ],
 )
-def test_a_file_with_what_is_unknown_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_with_unknown_keys_is_rejected(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "run.toml"
     path.write_text(text)
     with pytest.raises(AgentError, match=said):
@@ -214,7 +216,7 @@ def test_a_file_with_what_is_unknown_is_refused(tmp_path: Path, text: str, said:
         (("--copy-root-dir", "/no/such"), "'/no/such' is not a directory"),
     ],
 )
-def test_what_cannot_be_together_or_is_missing_is_one_sentence(
+def test_missing_or_exclusive_options_print_one_line_and_exit_with_2(
     args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["generate", *DOMAINS, *args]) == 2
@@ -225,7 +227,7 @@ def test_what_cannot_be_together_or_is_missing_is_one_sentence(
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """A run that was interrupted before its first generation."""
+    """Return the directory of a run that was interrupted before its first generation."""
     path = tmp_path / "generate_1"
     path.mkdir()
     options = GenerateOptions(
@@ -235,7 +237,7 @@ def run_dir(tmp_path: Path) -> Path:
     return path
 
 
-def test_budgets_and_counts_of_a_run_that_goes_on_may_change(run_dir: Path) -> None:
+def test_budgets_and_counts_may_change_on_resume(run_dir: Path) -> None:
     args = ["--resume-from", str(run_dir), "--budget-tokens", "5", "--max_generation", "9", *DOMAINS]
     context = generate.make_context("generate", args)
     values = {name: value for name, value in context.params.items() if name not in NOT_OPTIONS}
@@ -243,7 +245,7 @@ def test_budgets_and_counts_of_a_run_that_goes_on_may_change(run_dir: Path) -> N
     assert changes == {"max_generation": 9, "budget_tokens": 5}
 
 
-def test_only_the_given_limit_must_be_that_of_the_run(tmp_path: Path) -> None:
+def test_only_the_limits_that_are_given_must_equal_those_of_the_run(tmp_path: Path) -> None:
     stored = GenerateOptions(domains="d", limits=Limits(memory_bytes=1024**3, cpus=2), output_dir_parent=str(tmp_path))
     run_dir = str(tmp_path / "generate_1")
     context = generate.make_context("generate", ["--memory", "1g"])
@@ -262,7 +264,7 @@ def test_only_the_given_limit_must_be_that_of_the_run(tmp_path: Path) -> None:
         (("--timeout-meta", "1m"), "--timeout-meta cannot change"),
     ],
 )
-def test_a_run_that_goes_on_keeps_its_options(
+def test_other_options_cannot_change_on_resume(
     run_dir: Path, args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["generate", "--resume_from", str(run_dir), *args]) == 2

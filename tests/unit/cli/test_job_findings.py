@@ -1,4 +1,4 @@
-"""The doctor names what a job brought along when it sees it, and is silent in usual surroundings."""
+"""The doctor reports unusual settings that a job inherited, and reports nothing in a usual environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USUAL = Surroundings(environ={"LANG": "C.UTF-8", "HOME": "/home/a"}, limits={"np
 LONG = "/scratch/" + "x" * 90
 
 
-def test_usual_surroundings_are_not_spoken_of() -> None:
+def test_a_usual_environment_has_no_findings() -> None:
     assert list(job_findings(USUAL)) == []
 
 
@@ -51,7 +51,9 @@ def test_usual_surroundings_are_not_spoken_of() -> None:
     ],
     ids=str,
 )
-def test_each_is_named(change: dict[str, Any], subject: str, words: tuple[str, ...], ok: bool | None) -> None:
+def test_each_unusual_setting_is_reported(
+    change: dict[str, Any], subject: str, words: tuple[str, ...], ok: bool | None
+) -> None:
     (found,) = job_findings(attrs.evolve(USUAL, **change))
     assert (found.subject, found.ok) == (subject, ok)
     for word in words:
@@ -69,11 +71,11 @@ def test_each_is_named(change: dict[str, Any], subject: str, words: tuple[str, .
     ],
     ids=str,
 )
-def test_what_does_no_harm_is_not_named(change: dict[str, Any]) -> None:
+def test_harmless_settings_are_not_reported(change: dict[str, Any]) -> None:
     assert list(job_findings(attrs.evolve(USUAL, **change))) == []
 
 
-def test_this_process_can_be_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_look_around_reads_the_settings_of_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     found = look_around()
@@ -81,7 +83,7 @@ def test_this_process_can_be_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert set(found.limits) == {"nproc", "nofile", "fsize", "stack", "rss", "locks"}
 
 
-def test_no_place_for_temporary_files_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_look_around_works_without_a_temporary_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> str:
         raise FileNotFoundError("no usable temporary directory")
 
@@ -89,5 +91,5 @@ def test_no_place_for_temporary_files_is_no_reason_to_fail(monkeypatch: pytest.M
     assert look_around().temporary == ""
 
 
-def test_no_check_is_there_twice() -> None:
+def test_each_check_is_listed_once() -> None:
     assert len(set(CHECKS)) == len(CHECKS)

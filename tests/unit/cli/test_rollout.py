@@ -1,4 +1,4 @@
-"""``hyperrun rollout``: what is wrong with a command line is said before an engine is asked."""
+"""``hyperrun rollout`` reports a wrong command line before it opens an engine."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ MODEL = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1")
         (("--environment", "x", *MODEL, "--group-size", "0"), "group-size"),
     ],
 )
-def test_wrong_usage_is_told_in_one_sentence(
+def test_wrong_usage_prints_one_line_and_exits_with_2(
     args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--runtime", "no-such-engine", "rollout", "run", *args]) == 2
@@ -37,7 +37,7 @@ def test_wrong_usage_is_told_in_one_sentence(
     assert error.count("\n") == 1
 
 
-def test_a_run_goes_on_with_what_it_has_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_keeps_its_options_and_its_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = RolloutOptions(environment="x", model=ModelOptions(name="m", base_url="http://h/v1")).settled()
     write_run(tmp_path, {"options": options_to_json(options)})
     asked = ["--runtime", "no-such-engine", "rollout", "run"]
@@ -52,7 +52,7 @@ def test_a_run_goes_on_with_what_it_has_and_nothing_else(tmp_path: Path, capsys:
     assert "another version" in capsys.readouterr().err
 
 
-def test_the_group_names_its_commands_without_importing_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_group_lists_its_commands_without_importing_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rollout", "--help"]) == 0
     shown = capsys.readouterr().out
     assert "preflight" in shown

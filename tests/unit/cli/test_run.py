@@ -1,4 +1,4 @@
-"""What the command line makes of a run: options, progress, the table of generations, status and report."""
+"""How the command line presents a run: options, progress, the table of generations, status and report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECORDS = (
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """A run that was interrupted, with a damaged line."""
+    """Return the directory of an interrupted run whose journal has a damaged line."""
     path = tmp_path / "generate_1"
     path.mkdir()
     options = GenerateOptions(domains=("circle_packing",), max_generation=5, run_id="1", seed=7)
@@ -58,13 +58,13 @@ def test_every_field_of_the_options_has_an_option_with_the_same_default() -> Non
     made = parsed("--domains", "circle_packing")
     expected = GenerateOptions(domains=("circle_packing",))
     for field in attrs.fields(GenerateOptions):
-        if field.name not in ("run_id", "seed", "contract"):  # which are settled
+        if field.name not in ("run_id", "seed", "contract"):  # which settled() fills in
             assert getattr(made, field.name) == getattr(expected, field.name), field.name
     assert made.run_id is not None
     assert made.seed is not None
 
 
-def test_options_are_read_with_their_units_and_lists() -> None:
+def test_options_are_parsed_with_their_units_and_lists() -> None:
     made = parsed(
         *("--domains", "circle_packing,other", "--domains", "third", "--eval-samples", "2,-1", "--eval-samples", "3"),
         *("--timeout-meta", "10m", "--timeout-eval", "2h", "--timeout-check", "90", "--max-file-bytes", "1m"),
@@ -78,7 +78,7 @@ def test_options_are_read_with_their_units_and_lists() -> None:
     assert (made.seed, made.parallel, made.skip_staged_eval) == (3, 2, True)
 
 
-def test_a_wrong_value_names_its_option() -> None:
+def test_an_invalid_value_names_its_option() -> None:
     with pytest.raises(SpecError, match=r"--timeout-meta='soon'"):
         parsed("--domains", "circle_packing", "--timeout-meta", "soon")
     with pytest.raises(click.UsageError):
@@ -101,7 +101,7 @@ def test_the_tracker_follows_generations_and_the_best_score() -> None:
     assert tracker.done == 4
 
 
-def test_plain_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_progress_is_printed_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     with PlainDisplay(Tracker(1)) as display:
         display.on_event(StepEvent(generation="initial", step="evaluate", state="start"))
         display.on_event(StepEvent(generation="initial", step="generation", state="done", score=0.5))
@@ -111,7 +111,7 @@ def test_plain_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str
     assert "best 0.5000 (generation initial)" in captured.err
 
 
-def test_the_live_display_shows_a_line_per_running_generation_and_the_whole() -> None:
+def test_the_live_display_has_a_line_per_running_generation_and_one_for_the_run() -> None:
     from io import StringIO
 
     from rich.console import Console
@@ -132,7 +132,9 @@ def test_the_live_display_shows_a_line_per_running_generation_and_the_whole() ->
     assert "generation 1: score 0.7500" in screen.getvalue()
 
 
-def test_status_shows_generations_problems_and_how_to_go_on(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_prints_generations_problems_and_the_command_to_resume(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["status", str(run_dir)]) == 0
     captured = capsys.readouterr()
     head, columns, *rows = captured.out.splitlines()
@@ -145,7 +147,7 @@ def test_status_shows_generations_problems_and_how_to_go_on(run_dir: Path, capsy
     assert f"hyperrun resume {run_dir}" in captured.err
 
 
-def test_status_as_json(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_prints_json_on_request(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", str(run_dir), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["state"], told["seed"], told["run_dir"]) == ("interrupted", 7, str(run_dir))
@@ -154,7 +156,9 @@ def test_status_as_json(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert len(told["problems"]) == 1
 
 
-def test_an_unknown_run_directory_has_a_close_match(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_run_directory_is_reported_with_a_close_match(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["status", str(run_dir.with_name("generate_12"))]) == 2
     assert f"did you mean {str(run_dir)!r}?" in capsys.readouterr().err
 
@@ -177,7 +181,7 @@ def test_report_draws_the_lineage_and_the_best_answers(run_dir: Path, capsys: py
     assert str(run_dir / "elsewhere" / "lineage.svg") in capsys.readouterr().out
 
 
-def test_plain_tables_are_aligned_and_nothing_is_cut() -> None:
+def test_plain_tables_are_aligned_and_not_truncated() -> None:
     lines = plain_lines(("name", "size"), [("a", "1"), ("b" * 90, "22"), ("", "")], right=("size",))
     assert [len(line) for line in lines] == [96, 96, 96, 96]
     assert lines[1].endswith("   1")

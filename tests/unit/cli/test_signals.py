@@ -1,4 +1,4 @@
-"""Signals that end commands: at any moment, the command ends in bounded time, with its exit code."""
+"""Signals end a command at any moment, in bounded time, with the exit code of the signal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import hyperruntime.cli
 
 PATIENCE_S = 120
 
-# A command whose loop is signalled when it has taken a callback from its queue and not yet called it. Whoever raises
-# an exception there loses that callback, and the task that it belongs to never goes on.
+# A command whose event loop gets a signal after it took a callback from its queue and before it calls it. If a signal
+# handler raises there, the loop loses this callback, and its task never continues.
 LOOP = """
 import asyncio, contextlib, os, signal, sys
 from asyncio.events import Handle
@@ -70,7 +70,7 @@ PREFLIGHT = ("rollout.preflight", "check_model", "rollout", "preflight", "--mode
 
 
 def python(folder: Path, script: str, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run a script to its end."""
+    """Run a script and return its result."""
     words = [sys.executable, "-c", script, *args]
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
@@ -80,7 +80,7 @@ def python(folder: Path, script: str, *args: str) -> subprocess.CompletedProcess
     [(BATCH, range(1, 50)), (RUN, (2, 25)), (SUBMIT, (2, 25)), (PREFLIGHT, (2, 25))],
     ids=["batch", "run", "submit", "preflight"],
 )
-def test_a_loop_that_is_signalled_before_any_of_its_calls_ends_and_lets_go_of_all(
+def test_a_signal_before_any_callback_of_the_loop_ends_the_command_and_cleans_up(
     command: tuple[str, ...], moments: Sequence[int], tmp_path: Path
 ) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "x"}\n')
@@ -94,7 +94,7 @@ def test_a_loop_that_is_signalled_before_any_of_its_calls_ends_and_lets_go_of_al
     assert "Traceback" not in done.stderr
 
 
-# Commands that a signal does not end: what it raises is lost, or something is left that nobody ends.
+# Commands that the first signal does not end: its exception is lost, or a thread or a cleanup continues.
 STUBBORN = """
 import asyncio, os, signal, sys, threading, time
 import click
@@ -113,7 +113,7 @@ class Loses:
 
 @click.command()
 def loses():
-    Loses()  # what is raised in there is printed, and goes no further
+    Loses()  # an exception in __del__ is printed and not propagated
     while True:
         for_ever.wait(1)
 
@@ -156,7 +156,7 @@ def bursts():
 def sleeps():
     time.sleep(10000)
 
-def pair():  # as a login session that closes
+def pair():  # as a closing login session does
     time.sleep(0.3)
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGHUP)
@@ -186,14 +186,14 @@ sys.exit(main())
         ("goes_on_in_the_loop", 1000, "hyperrun: error: interrupted\n"),
     ],
 )
-def test_a_command_that_a_signal_does_not_end_is_ended(name: str, grace_s: float, why: str, tmp_path: Path) -> None:
+def test_a_command_that_ignores_the_first_signal_is_ended(name: str, grace_s: float, why: str, tmp_path: Path) -> None:
     done = python(tmp_path, STUBBORN.format(name=name, grace_s=grace_s))
     assert done.returncode == 143, done.stderr
     assert why in done.stderr
 
 
-def test_two_signals_of_one_cause_are_one(tmp_path: Path) -> None:
-    """A login session that closes sends SIGTERM and SIGHUP at once; the command still closes what it has open."""
+def test_two_signals_at_the_same_time_count_as_one(tmp_path: Path) -> None:
+    """A closing login session sends SIGTERM and SIGHUP at the same time; the command still cleans up."""
     done = python(tmp_path, STUBBORN.format(name="bursts", grace_s=1000))
     assert done.returncode in (129, 143), done.stderr
     assert done.stdout == "cleaned up\n"
@@ -219,7 +219,7 @@ with interrupting(state):
 """
 
 
-def test_a_second_signal_ends_a_loop_at_once(tmp_path: Path) -> None:
+def test_a_second_signal_ends_an_event_loop_at_once(tmp_path: Path) -> None:
     assert python(tmp_path, CLEANS_FOR_EVER).returncode == 143
 
 
@@ -245,12 +245,12 @@ with interrupting(state):
 """
 
 
-def test_a_build_in_a_thread_of_a_loop_ends_with_it(tmp_path: Path) -> None:
+def test_a_build_in_a_thread_ends_with_its_event_loop(tmp_path: Path) -> None:
     done = python(tmp_path, BUILDS)
     assert (done.returncode, done.stdout) == (0, "interrupted {}\n"), done.stderr
 
 
-def test_who_calls_the_command_line_is_left_as_it_was(tmp_path: Path) -> None:
+def test_main_restores_signal_handlers_wakeup_descriptor_and_open_files(tmp_path: Path) -> None:
     script = (
         "import signal, threading, os; from hyperruntime.cli import main\n"
         "mine = os.pipe2(os.O_NONBLOCK)[1]; signal.set_wakeup_fd(mine)\n"
@@ -264,12 +264,12 @@ def test_who_calls_the_command_line_is_left_as_it_was(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[1:] == ["True 1"], done.stderr
 
 
-def test_no_command_has_a_loop_of_its_own() -> None:
+def test_event_loops_are_started_only_in_the_module_signals() -> None:
     modules = Path(hyperruntime.cli.__file__).parent.rglob("*.py")
     assert [path.name for path in modules if "asyncio.run(" in path.read_text()] == ["signals.py"]
 
 
-# A handler stops a run; another signal comes at each line of what that calls.
+# A handler stops a run; another signal arrives at each line of the code that stops it.
 STOPPING = """
 import os, signal, sys
 from hyperruntime.loop.run.interrupt import on_interrupt
@@ -298,11 +298,11 @@ for moment in range(1, 60):
 """
 
 
-def test_a_run_can_be_told_to_stop_while_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_a_run_can_be_stopped_again_while_it_is_stopping(tmp_path: Path) -> None:
     assert python(tmp_path, STOPPING).returncode == 0
 
 
-# A run that goes on after the first signal; the second comes when it is no part of the first one's burst.
+# A run that continues after the first signal; the second signal comes after the burst of the first one.
 GOES_ON = """
 import os, signal, time
 from hyperruntime.cli.command import State

@@ -1,4 +1,4 @@
-"""Episodes in a world of rooms: what is told, what counts, what ends them."""
+"""Episodes in BabyAI worlds: their observations, their score and their end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANSWERS = st.recursive(
 )
 
 
-def test_an_episode_is_told_in_words_and_ends_with_its_mission() -> None:
+def test_an_episode_is_described_in_words_and_ends_with_its_mission() -> None:
     domain = BabyAI()
     episode = domain.dialogue(domain.tasks("train")[0])
     first = episode.begin()
@@ -41,7 +41,7 @@ def test_an_episode_is_told_in_words_and_ends_with_its_mission() -> None:
     assert domain.report("train", [score])["environments"]["GoToLocal-v0"]["progression_percentage"] == 100.0
 
 
-def test_an_episode_ends_for_an_agent_that_goes_nowhere() -> None:
+def test_an_episode_ends_after_a_limited_number_of_turns() -> None:
     domain = BabyAI("GoToLocal-v0")
     episode = domain.dialogue(domain.tasks("val")[0])
     turns = 1
@@ -52,27 +52,27 @@ def test_an_episode_ends_for_an_agent_that_goes_nowhere() -> None:
     episode.close()
 
 
-def test_worlds_print_nothing_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_worlds_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     domain = BabyAI("GoToSeqS5R2-v0")
     domain.dialogue(domain.tasks("train")[0]).close()
     assert capsys.readouterr().out == ""
 
 
-def test_a_domain_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_raises_an_error_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "minigrid", None)
     monkeypatch.setattr("hyperdomain_babyai.find_spec", lambda name: None)
     with pytest.raises(HyperRuntimeError, match=r"hyperruntime\[babyai\]"):
         BabyAI().tasks("train")
 
 
-def test_a_level_that_the_worlds_do_not_have_is_named_before_a_run() -> None:
+def test_an_unknown_level_is_rejected_before_a_run() -> None:
     with pytest.raises(SpecError, match="did you mean 'GoToLocal-v0'"):
         BabyAI("OpenDoor-v0+GoToLocl-v0").tasks("train")
 
 
 @given(turns=st.lists(ANSWERS | st.sampled_from(("go forward", "toggle", "pick up", "drop", "turn left")), max_size=70))
 @settings(max_examples=20, deadline=None)
-def test_any_turn_is_taken_and_an_episode_is_finite(turns: list[Any]) -> None:
+def test_any_turn_is_accepted_and_an_episode_is_finite(turns: list[Any]) -> None:
     domain = BabyAI("PickupLoc-v0")
     (task, *_) = domain.tasks("train")
     episode = domain.dialogue(task)
@@ -92,7 +92,7 @@ def test_any_turn_is_taken_and_an_episode_is_finite(turns: list[Any]) -> None:
     assert 0 <= domain.score(task, outcome).value <= 1
 
 
-def test_a_report_of_episodes_has_their_progress_in_percent_for_each_level() -> None:
+def test_a_report_has_the_progress_in_percent_per_level() -> None:
     domain = BabyAI("OpenDoor-v0+GoToLocal-v0")
     tasks = domain.tasks("train")
     outcomes: list[dict[str, Any]] = [
@@ -112,7 +112,7 @@ def test_a_report_of_episodes_has_their_progress_in_percent_for_each_level() -> 
     }
 
 
-def test_agents_are_not_told_the_seed_of_a_world_that_they_are_in() -> None:
+def test_tasks_and_observations_do_not_contain_the_seed() -> None:
     domain = BabyAI()
     first, other = domain.tasks("train")[0], domain.tasks("val")[0]
     told = []
@@ -121,4 +121,4 @@ def test_agents_are_not_told_the_seed_of_a_world_that_they_are_in() -> None:
         told.append((json.dumps([task.id, dict(task.inputs)]), json.dumps(episode.begin())))
         episode.close()
     assert not re.search(r"\d{4}", str(told))
-    assert told[0][1] != told[1][1], "each split has worlds of its own"
+    assert told[0][1] != told[1][1], "two splits must not share a world"

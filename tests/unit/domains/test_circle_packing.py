@@ -1,4 +1,4 @@
-"""The circle packing domain: what counts as a packing, and what does not."""
+"""The circle packing domain: valid and invalid packings, scores, reports and pictures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def task(n: int) -> Task:
 
 
 def is_valid(circles: list[Circle]) -> bool:
-    """Decide validity in another way than the domain does: whole numbers on a common grid."""
+    """Check validity by another method than the domain: integer arithmetic on a common grid."""
     grid = math.lcm(10**9, *(Fraction(value).denominator for circle in circles for value in circle))
     whole = [tuple(int(Fraction(value) * grid) for value in circle) for circle in circles]
     slack = grid // 10**9
@@ -51,7 +51,7 @@ def is_valid(circles: list[Circle]) -> bool:
 
 
 @given(packings)
-def test_a_packing_is_valid_exactly_when_integer_arithmetic_says_so(
+def test_a_packing_is_valid_exactly_if_integer_arithmetic_agrees(
     circles: list[Circle],
 ) -> None:
     assert (first_violation(circles) == "") == is_valid(circles)
@@ -62,7 +62,7 @@ def test_a_packing_is_valid_exactly_when_integer_arithmetic_says_so(
     st.floats(min_value=0.0, max_value=2 * math.pi),
     st.integers(min_value=-4, max_value=4),
 )
-def test_the_border_of_touching_is_decided_exactly(r: float, angle: float, steps: int) -> None:
+def test_the_limit_of_touching_circles_is_decided_exactly(r: float, angle: float, steps: int) -> None:
     reach = 2 * r - 1e-9
     x, y = 0.5 + reach * math.cos(angle), 0.5 + reach * math.sin(angle)
     for _ in range(abs(steps)):
@@ -72,7 +72,7 @@ def test_the_border_of_touching_is_decided_exactly(r: float, angle: float, steps
 
 
 @given(hostile, st.sampled_from([1, 2, 8]))
-def test_no_answer_makes_scoring_raise(prediction: Json, n: int) -> None:
+def test_scoring_never_raises_for_any_answer(prediction: Json, n: int) -> None:
     score = DOMAIN.score(task(n), prediction)
     assert math.isfinite(score.value)
     assert score.detail
@@ -100,19 +100,19 @@ def test_no_answer_makes_scoring_raise(prediction: Json, n: int) -> None:
         ([0.3, 0.3, 0.05], "overlap"),
     ],
 )
-def test_a_faulty_circle_scores_nothing_and_is_named(circle: Json, problem: str) -> None:
+def test_an_invalid_circle_scores_zero_and_is_named(circle: Json, problem: str) -> None:
     others = [[0.1 + 0.2 * (i % 4), 0.1 + 0.2 * (i // 4), 0.05] for i in range(7)]
     score = DOMAIN.score(task(8), [*others, circle])
     assert (score.value, score.valid) == (0.0, False)
     assert problem in score.detail
 
 
-def test_a_wrong_count_scores_nothing() -> None:
+def test_a_wrong_number_of_circles_is_invalid() -> None:
     for prediction in ([], QUARTERS, [QUARTERS[0]] * 9, {"circles": QUARTERS}, "four"):
         assert not DOMAIN.score(task(8), prediction).valid
 
 
-def test_a_touching_packing_is_valid_and_one_step_beyond_the_tolerance_is_not() -> None:
+def test_touching_circles_are_valid_and_an_overlap_beyond_the_tolerance_is_not() -> None:
     circles, problem = parse_circles(QUARTERS, 4)
     assert problem == ""
     assert first_violation(circles) == ""
@@ -122,7 +122,7 @@ def test_a_touching_packing_is_valid_and_one_step_beyond_the_tolerance_is_not() 
     assert first_violation([(0.5, 0.5, 0.5 + slack * 1.01)]) != ""
 
 
-def test_the_score_is_the_sum_of_radii_over_the_best_known_one() -> None:
+def test_the_score_is_the_sum_of_radii_divided_by_the_best_known_sum() -> None:
     grid = [[0.1 + 0.2 * (i % 5), 0.1 + 0.2 * (i // 5), 0.1 - 1e-12] for i in range(25)] + [[0.2, 0.2, 0.0414]]
     score = DOMAIN.score(task(26), grid)
     assert score.valid
@@ -130,7 +130,7 @@ def test_the_score_is_the_sum_of_radii_over_the_best_known_one() -> None:
     assert score.facts["sum_of_radii"] == pytest.approx(2.5414)
 
 
-def test_tasks_are_in_order_hold_no_label_and_have_a_reference() -> None:
+def test_tasks_are_in_order_contain_no_label_and_have_a_reference() -> None:
     for split in DOMAIN.splits:
         tasks = DOMAIN.tasks(split.name)
         assert DOMAIN.tasks(split.name, 1) == tasks[:1]
@@ -146,7 +146,7 @@ def test_tasks_are_in_order_hold_no_label_and_have_a_reference() -> None:
         DOMAIN.tasks("val", -1)
 
 
-def test_a_report_holds_the_mean_and_counts_a_record_as_one() -> None:
+def test_a_report_has_the_mean_and_counts_a_record_as_one() -> None:
     record = Score(task_id="n08", value=1.2, valid=True)
     report = DOMAIN.report("train", [record, DOMAIN.score(task(8), None)])
     assert (report["score"], report["total"], report["valid"]) == (0.5, 2, 1)
@@ -155,7 +155,7 @@ def test_a_report_holds_the_mean_and_counts_a_record_as_one() -> None:
     json.dumps(report, allow_nan=False)
 
 
-def test_the_svg_is_a_document_with_a_disc_per_circle() -> None:
+def test_the_svg_has_one_disc_per_circle() -> None:
     faulty = DOMAIN.picture(task(8), QUARTERS * 2)
     assert faulty is not None
     assert "overlap" in faulty
@@ -165,7 +165,7 @@ def test_the_svg_is_a_document_with_a_disc_per_circle() -> None:
     assert DOMAIN.picture(task(8), None) is None
 
 
-def test_the_png_decodes_to_the_colours_it_should_show() -> None:
+def test_the_png_decodes_to_the_expected_colours() -> None:
     image = DOMAIN.picture_png(task(4), QUARTERS)
     assert image is not None
     width, height, rows = decode(image)
@@ -177,7 +177,7 @@ def test_the_png_decodes_to_the_colours_it_should_show() -> None:
 
 
 def decode(image: bytes) -> tuple[int, int, list[bytes]]:
-    """Read back a PNG file of unfiltered RGB rows, checking every checksum."""
+    """Decode a PNG file of unfiltered RGB rows and check every checksum."""
     assert image[:8] == b"\x89PNG\r\n\x1a\n"
     place, parts = 8, {}
     while place < len(image):

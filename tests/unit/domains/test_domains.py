@@ -1,4 +1,4 @@
-"""The domains that come with the library, and how others are found: what is refused, what no answer can do."""
+"""The shipped domains, and how other domains are found: rejected arguments and malformed answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HOSTILE: tuple[Any, ...] = (
 
 @pytest.mark.parametrize("domain", [Table(), Polyglot()], ids=["table", "polyglot"])
 @pytest.mark.parametrize("prediction", HOSTILE, ids=lambda value: ascii(value)[:20])
-def test_no_answer_raises_and_none_that_is_malformed_is_valid(domain: Domain, prediction: Any) -> None:
+def test_any_answer_is_scored_and_a_malformed_one_is_invalid(domain: Domain, prediction: Any) -> None:
     task = domain.tasks("train")[0]
     found = domain.trial(task, prediction) if isinstance(domain, Polyglot) else domain.score(task, prediction)
     if isinstance(found, Score):
@@ -51,7 +51,7 @@ def example_package(folder: Path) -> dict[str, str]:
     """Install the domain of docs/writing-a-domain.md in a folder; return the environment that finds it there."""
     text = (ROOT / "docs/writing-a-domain.md").read_text()
     code = text.split("```python\n")[1].split("```")[0]
-    assert len([line for line in code.splitlines() if line.strip()]) <= 40, "the text promises forty lines"
+    assert len([line for line in code.splitlines() if line.strip()]) <= 40, "the documentation states at most 40 lines"
     (folder / "reversal.py").write_text(code)
     info = folder / "reversal-1.dist-info"
     info.mkdir()
@@ -60,7 +60,7 @@ def example_package(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(folder)}
 
 
-def test_the_domain_of_the_documentation_is_one(tmp_path: Path) -> None:
+def test_the_domain_in_the_documentation_works(tmp_path: Path) -> None:
     env = example_package(tmp_path)
     command = [sys.executable, "-c", "from hyperruntime.cli import main; main()", "domains", "--json"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
@@ -73,7 +73,7 @@ def test_the_domain_of_the_documentation_is_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "domain", ["babyai:Nowhere-v0", "table:{}/none.csv", "polyglot:{}/nothing", "table:{}/empty.csv"]
 )
-def test_a_domain_that_cannot_be_used_leaves_no_run_behind(domain: str, tmp_path: Path) -> None:
+def test_a_domain_that_cannot_be_used_creates_no_run(domain: str, tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text("id,text,label\n")
     agent = make_agent_repository(tmp_path / "agent")
     options = GenerateOptions(

@@ -1,4 +1,4 @@
-"""Programming exercises: what enters a container, and which answers are worth something."""
+"""Programming exercises: the files that enter a container, and the scores of answers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run_trial(trial: Trial, folder: Path) -> TrialResult:
 
 
 def judge(domain: Polyglot, task: Task, prediction: Any, folder: Path) -> Score:
-    """Return the verdict of a domain on an answer that is run."""
+    """Return the score of an answer after its trial has run."""
     trial = domain.trial(task, prediction)
     return trial if isinstance(trial, Score) else domain.verdict(task, prediction, run_trial(trial, folder))
 
@@ -66,7 +66,7 @@ def solution_of(name: str) -> str:
 
 @pytest.fixture
 def exercises(tmp_path: Path) -> Path:
-    """A directory in the layout of the public benchmark, with one exercise."""
+    """Make a directory in the layout of the public benchmark, with one exercise."""
     folder = tmp_path / "python/exercises/practice/twice"
     files: Mapping[str, str] = {
         ".docs/instructions.md": "Double a number.",
@@ -91,7 +91,7 @@ def test_every_exercise_is_solved_by_its_solution_and_not_by_its_stub(name: str,
     assert judge(domain, task, "def f(): pass", tmp_path).value == 0.0
 
 
-def test_what_an_exercise_sends_into_a_container_holds_no_result() -> None:
+def test_the_input_of_a_trial_contains_no_expected_result() -> None:
     domain = Polyglot()
     task = domain.tasks("train")[0]
     trial = domain.trial(task, "x = 1")
@@ -109,13 +109,13 @@ def test_what_an_exercise_sends_into_a_container_holds_no_result() -> None:
         "class Any:\n    def __eq__(self, other): return True\ndef column_name(number): return Any()",
     ],
 )
-def test_a_program_that_forges_results_scores_nothing(program: str, tmp_path: Path) -> None:
+def test_a_program_that_forges_results_scores_zero(program: str, tmp_path: Path) -> None:
     domain = Polyglot()
     score = judge(domain, domain.tasks("train")[0], program, tmp_path)
     assert (score.value, score.facts["passed"]) == (0.0, 0)
 
 
-def test_exercises_of_the_public_layout_are_told_without_tests_and_answers(exercises: Path) -> None:
+def test_exercises_of_the_public_layout_are_shown_without_tests_and_answers(exercises: Path) -> None:
     (task,) = Polyglot(str(exercises)).tasks("train")
     assert task.id == "python__twice"
     assert task.inputs["statement"] == "Double a number."
@@ -134,7 +134,7 @@ def test_exercises_of_the_public_layout_are_told_without_tests_and_answers(exerc
         ('print(\'{"ran": 2, "passed": 2, "canary": true}\')\nraise SystemExit', 0.0),
     ],
 )
-def test_public_tests_decide_and_are_not_fooled_easily(
+def test_public_tests_decide_the_score_and_resist_simple_tricks(
     program: str, value: float, exercises: Path, tmp_path: Path
 ) -> None:
     domain = Polyglot(str(exercises))
@@ -143,7 +143,7 @@ def test_public_tests_decide_and_are_not_fooled_easily(
     assert judge(domain, task, program, tmp_path / "trial").value == value
 
 
-def test_tests_that_an_exercise_leaves_out_itself_do_not_count(exercises: Path, tmp_path: Path) -> None:
+def test_tests_that_the_exercise_skips_do_not_count(exercises: Path, tmp_path: Path) -> None:
     path = exercises / "python/exercises/practice/twice/twice_test.py"
     path.write_text(path.read_text() + "\n    @unittest.skip('extra')\n    def test_more(self):\n        self.fail()\n")
     domain = Polyglot(str(exercises))
@@ -156,7 +156,7 @@ def test_tests_that_an_exercise_leaves_out_itself_do_not_count(exercises: Path, 
 
 @pytest.fixture
 def cargo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a stand-in for Rust's tool on the path: one file, whose exit code is the first thing that ends it."""
+    """Put a fake cargo on PATH; it chooses its exit code by the text of the program and of the tests."""
     text = """#!/bin/sh
 grep -q 'exit(0)' src/lib.rs && exit 0
 grep -q '#\\[ignore' tests/*.rs && echo "some tests are left out" && exit 0
@@ -178,7 +178,7 @@ grep -q '2 \\* n' src/lib.rs || exit 101
         ("pub fn twice(n: u8) -> u8 { std::process::exit(0) }", 0.0, "the hidden tests did not run to their end"),
     ],
 )
-def test_where_there_is_only_an_exit_code_a_test_that_must_fail_shows_who_ends_early(
+def test_a_test_that_must_fail_detects_programs_that_exit_early(
     program: str, value: float, detail: str, exercises: Path, tmp_path: Path
 ) -> None:
     folder = exercises / "rust/exercises/practice/twice"
@@ -201,7 +201,7 @@ def test_where_there_is_only_an_exit_code_a_test_that_must_fail_shows_who_ends_e
 def test_a_build_finds_its_files_by_the_name_of_its_directory(
     exercises: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Recipes of C++ in the public layout take the names of sources and tests from the directory they are in."""
+    """C++ builds of the public layout derive the names of sources and tests from their directory."""
     folder = exercises / "cpp/exercises/practice/two-fer"
     files = {
         ".meta/config.json": '{"files": {"solution": ["two_fer.cpp"], "test": ["two_fer_test.cpp"]}}',
@@ -225,13 +225,13 @@ def test_a_build_finds_its_files_by_the_name_of_its_directory(
         assert judge(domain, task, program, tmp_path / program).value == value
 
 
-def test_a_language_without_its_toolchain_says_so() -> None:
+def test_a_missing_toolchain_is_reported() -> None:
     suite = Suite("go", {"x_test.go": b""}, {})
     result = TrialResult(exit_code=127, stdout=b"", stderr=b"")
     assert suite.count(result) == (0, 1, "the image has no toolchain for go: go is missing")
 
 
-def test_the_first_exercises_are_of_all_languages(exercises: Path) -> None:
+def test_the_first_exercises_cover_all_languages(exercises: Path) -> None:
     one = exercises / "python/exercises/practice/twice"
     for name in ("python/exercises/practice/again", "rust/exercises/practice/twice", "cobol/exercises/practice/twice"):
         shutil.copytree(one, exercises / name)
@@ -242,7 +242,7 @@ def test_the_first_exercises_are_of_all_languages(exercises: Path) -> None:
     ]
 
 
-def test_every_language_has_a_test_that_must_fail() -> None:
+def test_every_language_except_python_has_a_test_that_must_fail() -> None:
     junit = b"class ATest {\n  @Test\n  void a() {}\n}\n"
     assert {name for name, language in LANGUAGES.items() if language.with_canary is None} == {"python"}
     java = LANGUAGES["java"]
@@ -257,13 +257,13 @@ def test_every_language_has_a_test_that_must_fail() -> None:
     )
 
 
-def test_a_directory_without_exercises_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_exercises_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="LANGUAGE/exercises/practice"):
         Polyglot(str(tmp_path)).tasks("train")
 
 
 @given(answer=ANSWERS)
-def test_no_answer_is_taken_for_files_that_the_stub_does_not_have(answer: Any) -> None:
+def test_any_answer_gives_the_files_of_the_stub_or_a_problem(answer: Any) -> None:
     stub = {"a.py": "", "b.py": ""}
     for said in (answer, {"files": answer}, {"files": {"a.py": answer}}):
         files, problem = parse_answer(said, stub)
@@ -273,7 +273,7 @@ def test_no_answer_is_taken_for_files_that_the_stub_does_not_have(answer: Any) -
 
 
 @given(value=ANSWERS, other=ANSWERS)
-def test_results_are_the_same_only_if_their_json_is(value: Any, other: Any) -> None:
+def test_results_are_equal_only_if_their_json_is(value: Any, other: Any) -> None:
     value, other = (json.loads(json.dumps(one).replace("NaN", "0")) for one in (value, other))
     assert same(value, json.loads(json.dumps(value)))
     assert same(value, other) == same(other, value)
@@ -282,7 +282,7 @@ def test_results_are_the_same_only_if_their_json_is(value: Any, other: Any) -> N
 
 
 @given(output=st.binary(), lines=st.lists(st.tuples(st.integers(-2, 4), ANSWERS), max_size=9), late=st.booleans())
-def test_whatever_a_trial_prints_counts_only_where_it_is_right(
+def test_output_of_a_trial_counts_only_if_it_is_correct(
     output: bytes, lines: list[tuple[int, Any]], late: bool
 ) -> None:
     cases = Cases("m", tuple({"call": "f", "args": [n], "expect": f"result {n} that nobody prints"} for n in range(3)))
@@ -298,7 +298,7 @@ def test_whatever_a_trial_prints_counts_only_where_it_is_right(
         assert passed == 0 < total
 
 
-def test_a_report_of_exercises_names_each_once() -> None:
+def test_a_report_lists_each_exercise_once() -> None:
     domain = Polyglot()
     tasks = domain.tasks("train")[:4]
     wrong = TrialResult(exit_code=0, stdout=b"", stderr=b"")

@@ -1,4 +1,4 @@
-"""Tables of questions with labels: what agents are told, what a report says, what a definition may hold."""
+"""Tables of questions with labels: the inputs of agents, reports, and definitions."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def reviews(tmp_path: Path) -> Path:
     return tmp_path / "reviews.toml"
 
 
-def test_agents_see_the_columns_that_a_definition_names_and_no_other(reviews: Path) -> None:
+def test_agents_see_only_the_columns_that_the_definition_names(reviews: Path) -> None:
     tasks = Table(str(reviews)).tasks("train")
     assert [(task.id, dict(task.inputs)) for task in tasks] == [
         ("a_1", {"text": "one, two"}), ("2", {"text": "three"}), ("3", {"text": "four"}),
     ]  # fmt: skip
 
 
-def test_a_table_is_reported_as_readers_know_it(reviews: Path) -> None:
+def test_a_report_has_the_fields_that_other_tools_read(reviews: Path) -> None:
     domain = Table(str(reviews))
     one, two, three = domain.tasks("train")
     scores = [domain.score(one, " Good "), domain.score(two, "good"), domain.score(three, "no idea")]
@@ -64,7 +64,7 @@ def test_a_table_is_reported_as_readers_know_it(reviews: Path) -> None:
     assert (report["question_ids_passed"], report["question_ids_failed"]) == (["a_1"], ["2", "3"])
 
 
-def test_what_later_agents_read_of_a_wrong_answer_does_not_tell_the_label(reviews: Path) -> None:
+def test_the_detail_of_a_wrong_answer_does_not_contain_the_label(reviews: Path) -> None:
     domain = Table(str(reviews))
     task = domain.tasks("train")[1]
     assert domain.score(task, "good").detail == "wrong"
@@ -95,13 +95,13 @@ def test_what_later_agents_read_of_a_wrong_answer_does_not_tell_the_label(review
         ("reviews.toml", "image = 3\n" + DEFINITION, "documented types"),
     ],
 )
-def test_a_table_that_cannot_be_used_says_where_it_is_wrong(reviews: Path, name: str, text: str, problem: str) -> None:
+def test_an_invalid_table_is_rejected_with_the_reason(reviews: Path, name: str, text: str, problem: str) -> None:
     (reviews.parent / name).write_text(text)
     with pytest.raises(SpecError, match=problem):
         Table(str(reviews)).tasks("train")
 
 
-def test_json_lines_are_a_table_too(tmp_path: Path) -> None:
+def test_a_jsonl_file_is_a_table_too(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"q": [1, {"x": 2}], "label": 7}\n\n{"q": "b", "label": "8"}\n')
     domain = Table(str(tmp_path / "rows.jsonl"))
     first, second = domain.tasks("train")
@@ -109,7 +109,7 @@ def test_json_lines_are_a_table_too(tmp_path: Path) -> None:
     assert (domain.score(first, 7).value, domain.score(second, 8.5).valid) == (1.0, False)
 
 
-def test_an_argument_goes_to_the_domain_and_its_own_name_counts(reviews: Path) -> None:
+def test_an_argument_selects_the_table_and_its_name(reviews: Path) -> None:
     first, second = load_domains(["table", f"table:{reviews}"], DefaultContract())
     assert (first.name, second.name) == ("tickets", "reviews")
     with pytest.raises(SpecError, match="unique names"):
@@ -118,7 +118,7 @@ def test_an_argument_goes_to_the_domain_and_its_own_name_counts(reviews: Path) -
         load_domains(["circle_packing:8"], DefaultContract())
 
 
-def test_a_run_finds_its_table_again_from_another_directory(
+def test_a_run_finds_its_table_after_a_change_of_directory(
     reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make_agent_repository(tmp_path / "agent")
@@ -138,9 +138,7 @@ ROWS = st.lists(st.tuples(st.text(st.characters(codec="utf-8", exclude_character
 
 
 @given(rows=ROWS, lines=st.booleans())
-def test_any_text_comes_to_agents_as_it_stands_in_the_file_and_its_label_does_not(
-    rows: list[tuple[str, str]], lines: bool
-) -> None:
+def test_agents_get_the_exact_text_of_the_file_without_its_label(rows: list[tuple[str, str]], lines: bool) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"rows.{'jsonl' if lines else 'csv'}"
         with path.open("w", encoding="utf-8", newline="") as file:
@@ -156,7 +154,7 @@ def test_any_text_comes_to_agents_as_it_stands_in_the_file_and_its_label_does_no
 
 
 @given(answers=st.lists(ANSWERS | LABELS | st.none(), min_size=12, max_size=12))
-def test_a_report_adds_up_whatever_was_answered(answers: list[Any]) -> None:
+def test_a_report_is_consistent_for_any_answers(answers: list[Any]) -> None:
     domain = Table()
     scores = [domain.score(task, answer) for task, answer in zip(domain.tasks("train"), answers, strict=True)]
     report = domain.report("train", scores)
@@ -173,12 +171,12 @@ def test_a_report_adds_up_whatever_was_answered(answers: list[Any]) -> None:
     assert all(0 <= label[key] <= 1 for label in of_labels for key in ("precision", "recall"))
 
 
-def test_a_staged_rule_of_a_table_is_its_definition_s(reviews: Path) -> None:
+def test_the_stage_of_a_split_comes_from_the_definition(reviews: Path) -> None:
     reviews.write_text(DEFINITION + "staged_samples = 2\nstaged_threshold = 0.5\nstaged_inclusive = true\n")
     (split,) = Table(str(reviews)).splits
     assert split == Split(name="train", staged_samples=2, staged_threshold=0.5, staged_inclusive=True)
 
 
-def test_splits_are_evaluated_in_their_order_whatever_that_of_the_file(reviews: Path) -> None:
+def test_splits_are_evaluated_in_a_fixed_order(reviews: Path) -> None:
     reviews.write_text(DEFINITION.replace("train", "test") + '[splits.train]\nfile = "rows.csv"\n')
     assert [split.name for split in Table(str(reviews)).splits] == ["train", "test"]

@@ -1,4 +1,4 @@
-"""Rows of data sets, and reports of judges: what is made of text that others wrote."""
+"""Rows of data sets and reports of judges: parsing of text that others wrote."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ROW: dict[str, Any] = {
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), min_size=1)))
-def test_ids_are_the_same_as_a_list_and_as_json(names: list[str]) -> None:
-    """SWE-bench writes JSON in a string, SWE-smith a list; nothing of an id is lost."""
+def test_ids_may_be_a_list_or_a_json_string(names: list[str]) -> None:
+    """SWE-bench writes JSON in a string, SWE-smith a list; ids are kept exactly."""
     ids = [f"t.py::{name}" for name in names if name.isprintable()]
     listed = parse_row({**ROW, "PASS_TO_PASS": ids}).pass_to_pass
     assert set(listed) == set(ids)
@@ -55,21 +55,21 @@ def test_ids_are_the_same_as_a_list_and_as_json(names: list[str]) -> None:
         ("env", {"A": 1}),
     ],
 )
-def test_rows_that_are_malformed_say_where(field: str, value: object) -> None:
-    """W24, W26: refused before anything runs."""
+def test_a_malformed_row_is_rejected_with_its_field(field: str, value: object) -> None:
+    """W24, W26: rows are checked before a run."""
     with pytest.raises(SpecError, match=field):
         parse_row({**ROW, field: value})
 
 
 def items(path: Path, rows: list[dict[str, Any]], **options: Any) -> list[str]:
-    """Return the ids of the items that some rows make."""
+    """Return the ids of the items of some rows."""
     made = Swe(items=write_rows(path / "rows.jsonl", *rows), cache_dir=str(path / "cache"), **options)
     assert [item.id for item in made.items()] == [item.id for item in made.items()]
     return [item.id for item in made.items()]
 
 
-def test_options_choose_items(tmp_path: Path) -> None:
-    """Order, number and language; rows whose lists are JSON in a string are Python too."""
+def test_options_select_items(tmp_path: Path) -> None:
+    """Number, language and order; rows whose lists are JSON strings count as Python too."""
     rows = [{**ROW, "instance_id": f"i{n}", "PASS_TO_PASS": '["a.py::b"]'} for n in range(20)]
     rows += [{**ROW, "instance_id": "go", "PASS_TO_PASS": ["TestOther"]}]
     assert items(tmp_path, rows, max_items=3) == ["i0", "i1", "i2"]
@@ -79,16 +79,16 @@ def test_options_choose_items(tmp_path: Path) -> None:
     assert sorted(shuffled) == sorted(items(tmp_path, rows, shuffle_seed=1))
 
 
-def test_an_item_that_nothing_judges_and_ids_twice_are_refused(tmp_path: Path) -> None:
-    """W23: no reward is made up."""
+def test_items_without_tests_and_duplicate_ids_are_rejected(tmp_path: Path) -> None:
+    """W23: an item without tests could not have a true reward."""
     with pytest.raises(SpecError, match="at least one test in FAIL_TO_PASS or PASS_TO_PASS"):
         items(tmp_path, [{**ROW, "FAIL_TO_PASS": []}])
     with pytest.raises(SpecError, match="a unique id"):
         items(tmp_path, [ROW, ROW])
 
 
-def test_a_line_may_hold_what_ends_lines_elsewhere_and_a_bad_one_is_named(tmp_path: Path) -> None:
-    """JSON escapes neither U+2028 nor U+0085, and data sets are full of them."""
+def test_a_line_may_contain_unicode_line_separators_and_a_bad_line_is_named(tmp_path: Path) -> None:
+    """JSON does not escape U+2028 and U+0085, and data sets often contain them."""
     text = "a\u2028b\u0085c"
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({**ROW, "problem_statement": text}, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -103,20 +103,20 @@ def test_a_line_may_hold_what_ends_lines_elsewhere_and_a_bad_one_is_named(tmp_pa
     [("max_items", -1), ("max_items", 0), ("tests_per_process", 0), ("install_timeout_s", float("nan")),
      ("install_timeout_s", -1.0), ("test_timeout_s", 0.0), ("test_timeout_s", float("inf"))],
 )  # fmt: skip
-def test_numbers_that_none_can_be_are_refused(option: str, value: float) -> None:
+def test_invalid_numbers_are_rejected(option: str, value: float) -> None:
     options: dict[str, Any] = {option: value}
     with pytest.raises(SpecError, match=option):
         Swe(**options)
 
 
-def test_a_cache_that_cannot_be_made_is_told_as_that(tmp_path: Path) -> None:
+def test_a_cache_directory_that_cannot_be_made_raises_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cache_dir"):
         list(Swe(cache_dir=str(tmp_path / "file" / "cache")).items())
 
 
 def test_a_directory_with_train_jsonl_and_a_json_list_are_read(tmp_path: Path) -> None:
-    """The two other forms."""
+    """A plain JSON Lines file is the third form."""
     write_rows(tmp_path / "train.jsonl", ROW)
     (tmp_path / "rows.json").write_text(json.dumps([ROW]))
     for place in (tmp_path, tmp_path / "rows.json"):
@@ -127,7 +127,7 @@ def test_a_directory_with_train_jsonl_and_a_json_list_are_read(tmp_path: Path) -
     "path",
     ["tests/test_a.py", "tests/helper.py", "src/conftest.py", "x.pth", "a/b.egg-info/entry_points.txt", "pytest.ini"],
 )
-def test_what_decides_is_protected(path: str) -> None:
+def test_files_that_decide_the_result_are_protected(path: str) -> None:
     """W22."""
     rules = ChangeRules(protected=protected_paths(parse_row(ROW)))
     assert rules.problem(path.encode())
@@ -139,14 +139,14 @@ SECRET, CONTROLS = "s" * 8, ("c1", "c2")
 
 
 def report(*records: dict[str, Any], secret: str = SECRET) -> Findings:
-    """Return what is made of a report."""
+    """Return the findings for a report with these records."""
     lines = "".join(f"{secret}{json.dumps(record)}\n" for record in records)
     ended = Ended(exit_code=0, timed_out=False, output="", report=lines, separate=True)
     return read_report(ended, SECRET, ["t1", "t2"], CONTROLS)
 
 
 def phases(name: str, outcome: str, **more: Any) -> list[dict[str, Any]]:
-    """Return what a test that runs reports."""
+    """Return the records that a test writes while it runs."""
     calls = [("setup", "passed"), ("call", outcome), ("teardown", "passed")]
     return [{"kind": "test", "id": name, "when": when, "outcome": what, "xfail": False, **more} for when, what in calls]
 
@@ -155,8 +155,8 @@ START = {"kind": "runner", "version": "1"}
 FAILED_CONTROLS = [record for name in CONTROLS for record in phases(name, "failed")]
 
 
-def test_a_report_is_believed_where_the_controls_failed() -> None:
-    """Otherwise nothing in it is."""
+def test_a_report_is_valid_only_if_all_controls_failed() -> None:
+    """Otherwise it counts as forged."""
     whole = [START, *phases("t1", "passed"), *phases("t2", "passed")]
     assert report(*whole, *FAILED_CONTROLS).passed == {"t1", "t2"}
     for controls in ([], phases("c1", "failed"), [*phases("c1", "failed"), *phases("c2", "passed")]):
@@ -176,16 +176,16 @@ def test_a_report_is_believed_where_the_controls_failed() -> None:
         [],
     ],
 )
-def test_only_a_test_that_passed_wholly_has_passed(records: list[dict[str, Any]]) -> None:
-    """Setup, call and teardown; neither skipped nor expected to fail; each time that it ran."""
+def test_a_test_passes_only_if_all_its_phases_pass(records: list[dict[str, Any]]) -> None:
+    """Setup, call and teardown pass in every run of the test, without a skip or an expected failure."""
     found = report(START, *records, *phases("t2", "passed"), *FAILED_CONTROLS)
     assert found.passed == {"t2"}
     assert set(found.problems) == {"t1"}
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_report(data: bytes) -> None:
-    """The candidate can write to the pipe what it likes."""
+def test_any_bytes_are_parsed_as_a_report(data: bytes) -> None:
+    """The candidate can write anything to the pipe."""
     text = data.decode("utf-8", "replace") + "\n" + SECRET + "[1]\n" + SECRET + "{\n"
     ended = Ended(exit_code=0, timed_out=False, output="", report=text, separate=True)
     assert read_report(ended, SECRET, ["t1"], CONTROLS).passed == frozenset()

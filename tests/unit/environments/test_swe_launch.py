@@ -1,4 +1,4 @@
-"""The program that runs tests in a judge's container, here without a container and without a judge."""
+"""The program that runs tests in a judge's container, tested without a container."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ GOOD = ["test_case.py::test_double[1]", "test_case.py::test_double[2]", "test_ca
 
 
 def launch(where: Path, ids: list[str], runner: str = "pytest", settings: tuple[str, str] = (".ini", "")) -> Findings:
-    """Run ids in a directory and return what was reported."""
+    """Run tests by id in a directory and return the findings."""
     asked = {
         "ids": ids, "secret": SECRET, "controls": CONTROLS, "runner": runner, "settings": settings, "own_plugins": False
     }  # fmt: skip
@@ -69,7 +69,7 @@ def launch(where: Path, ids: list[str], runner: str = "pytest", settings: tuple[
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A directory with a module and its tests."""
+    """Return a directory with a module and its tests."""
     (tmp_path / "thing.py").write_text("def double(n):\n    return n + n\n")
     (tmp_path / "test_case.py").write_text(CASES)
     return tmp_path
@@ -87,8 +87,10 @@ def tree(tmp_path: Path) -> Path:
         ("[tool:pytest]\naddopts = --exitfirst --doctest-modules\n", ".cfg"),
     ],
 )
-def test_the_repositorys_settings_hold_and_controls_fail_under_them(tree: Path, settings: tuple[str, str]) -> None:
-    """Nothing stops at the first failure, which is a control's."""
+def test_the_settings_of_the_repository_apply_and_controls_fail_with_them(
+    tree: Path, settings: tuple[str, str]
+) -> None:
+    """The run does not stop at the first failure, which is that of a control."""
     content, suffix = settings
     bad = ["test_case.py::test_teardown", "test_case.py::TestCase::test_subtests"]
     found = launch(tree, [*GOOD, *bad], settings=(suffix, content))
@@ -98,7 +100,7 @@ def test_the_repositorys_settings_hold_and_controls_fail_under_them(tree: Path, 
 
 
 def test_unittest_runs_the_same_ids(tree: Path) -> None:
-    """With no pytest at all; what is no method of a TestCase is told."""
+    """It works without pytest; an id that is not a method of a TestCase is reported."""
     ids = [
         "test_case.py::TestCase::test_method",
         "test_case.py::TestCase::test_subtests",
@@ -111,8 +113,8 @@ def test_unittest_runs_the_same_ids(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("runner", ["pytest", "unittest"])
-def test_who_makes_everything_pass_is_found_out(tree: Path, runner: str) -> None:
-    """W22: a wholesale patch of either runner takes the controls along."""
+def test_a_program_that_makes_all_tests_pass_is_detected(tree: Path, runner: str) -> None:
+    """W22: a patch of the runner makes the controls pass too."""
     patch = "import unittest\nunittest.TestCase._callTestMethod = lambda self, method: None\n"
     if runner == "pytest":
         patch += "import _pytest.python\n_pytest.python.Function.runtest = lambda self: None\n"

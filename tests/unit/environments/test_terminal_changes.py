@@ -1,4 +1,4 @@
-"""What of an agent's container is taken over to where it is judged: whatever its list says, nothing that judges."""
+"""The changes of an agent's container that are copied to the judge's container; protected paths never change."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NAMES = ("a", "b", "bin", "usr", "etc", "app", "tests", "ld.so.preload", "json.p
 
 
 def entry(kind: bytes, link: str = "", mtime: bytes = b"1") -> Entry:
-    """Return an entry of root's."""
+    """Return an entry that belongs to root."""
     return Entry(kind, 0o755, 0, 0, 1, mtime, link.encode())
 
 
 def listing(**paths: Entry) -> dict[bytes, Entry]:
-    """Return a list; two underscores stand for a slash."""
+    """Return a listing; two underscores in a name stand for a slash."""
     return {b"/" + name.replace("__", "/").encode(): value for name, value in paths.items()}
 
 
@@ -35,14 +35,14 @@ PROTECTION = make_protection(PRISTINE, ["/usr/bin", "/bin", "/app"], "/app")
 
 
 def steps(plan: ChangePlan, said: Listing) -> list[tuple[bytes, bytes]]:
-    """Return ``(path, kind)`` of each step in order; a removal has the kind ``-``."""
+    """Return ``(path, kind)`` of each step in order; the kind of a removal is ``-``."""
     removed = [(path, b"-") for path in plan.remove]
     made = [(path, said[path].kind) for paths in (plan.directories, plan.files, plan.links) for path in paths]
     return removed + made
 
 
 def below(path: bytes, kinds: dict[bytes, bytes]) -> set[bytes]:
-    """Return the paths at and below a path."""
+    """Return this path and the paths below it."""
     return {other for other in kinds if f"{other.decode()}/".startswith(f"{path.decode()}/")}
 
 
@@ -54,8 +54,8 @@ _ENTRIES = st.builds(
 
 
 @given(st.dictionaries(_PATHS, _ENTRIES, max_size=12), st.sets(st.sampled_from(sorted(PRISTINE)), max_size=6))
-def test_no_list_however_false_reaches_what_is_protected(lies: dict[bytes, Entry], missing: set[bytes]) -> None:
-    """W22: no step is at a protected path, goes through a link, or takes away what a protected path lies in."""
+def test_a_false_listing_cannot_change_protected_paths(lies: dict[bytes, Entry], missing: set[bytes]) -> None:
+    """W22: no step changes a protected path, goes through a link, or removes a parent of a protected path."""
     said = {**{path: found for path, found in PRISTINE.items() if path not in missing}, **lies}
     kinds = {path: found.kind for path, found in PRISTINE.items()}
     for path, kind in steps(plan_changes(PRISTINE, said, PROTECTION), said):
@@ -70,13 +70,13 @@ def test_no_list_however_false_reaches_what_is_protected(lies: dict[bytes, Entry
         for gone in below(path, kinds) if kind == b"-" else ():
             del kinds[gone]
         if kind != b"-":
-            assert kinds.get(path, kind) == kind, "something else is there, and is not removed first"
+            assert kinds.get(path, kind) == kind, "an entry of another kind must be removed first"
             kinds[path] = kind
 
 
 @given(st.dictionaries(_PATHS, _ENTRIES, max_size=12), st.sets(st.sampled_from(sorted(PRISTINE)), max_size=6))
-def test_every_difference_is_taken_over_or_named(lies: dict[bytes, Entry], missing: set[bytes]) -> None:
-    """Nothing is lost without a word, but what lies below something that is named."""
+def test_every_difference_is_applied_or_reported(lies: dict[bytes, Entry], missing: set[bytes]) -> None:
+    """A difference below a reported path is not reported again."""
     said = {**{path: found for path, found in PRISTINE.items() if path not in missing}, **lies}
     plan = plan_changes(PRISTINE, said, PROTECTION)
     known = {path for path, _ in steps(plan, said)} | set(plan.withheld)
@@ -109,8 +109,10 @@ def test_every_difference_is_taken_over_or_named(lies: dict[bytes, Entry], missi
         ("var/lib/mysql/db", FILE, False),
     ],
 )
-def test_what_judges_is_withheld_and_other_work_is_not(path: str, kind: bytes, withheld: bool) -> None:
-    """Programs, libraries, modules that a test would import instead of its own, what is read before."""
+def test_files_that_influence_the_judge_are_withheld_and_other_files_are_not(
+    path: str, kind: bytes, withheld: bool
+) -> None:
+    """Programs, libraries, modules that shadow those of a test, and startup files."""
     pristine = {
         b"/etc/python3.11": entry(DIRECTORY), b"/opt/conda/bin": entry(DIRECTORY), b"/opt/conda/lib": entry(DIRECTORY),
     }  # fmt: skip
@@ -119,8 +121,8 @@ def test_what_judges_is_withheld_and_other_work_is_not(path: str, kind: bytes, w
     assert protection.holds(name, {name: entry(kind)}) is withheld
 
 
-def test_commands_are_protected_by_every_name_and_where_they_lead() -> None:
-    """But not what lies where the work is done."""
+def test_commands_are_protected_by_all_their_names_and_at_their_targets() -> None:
+    """Targets in the work directory are not protected."""
     pristine = {
         b"/opt/node": entry(LINK, "node-20"), b"/opt/node-20/bin": entry(DIRECTORY),
         b"/opt/node-20/lib": entry(DIRECTORY), b"/opt/node-20/bin/npm": entry(LINK, "../../npm/cli"),
@@ -133,8 +135,8 @@ def test_commands_are_protected_by_every_name_and_where_they_lead() -> None:
         assert not protection.holds(path, {}), path
 
 
-def test_a_package_named_like_one_of_the_judges_is_withheld_and_a_directory_is_not() -> None:
-    """A directory without ``__init__.py`` never goes before a module."""
+def test_a_package_that_shadows_a_module_of_the_judge_is_withheld() -> None:
+    """A directory without ``__init__.py`` never shadows a module."""
     plain = {b"/app/email": entry(DIRECTORY), b"/app/email/a.txt": entry(FILE)}
     package = {**plain, b"/app/email/__init__.py": entry(FILE)}
     protection = make_protection({b"/app": entry(DIRECTORY)}, [], "/app")
@@ -145,8 +147,8 @@ def test_a_package_named_like_one_of_the_judges_is_withheld_and_a_directory_is_n
 
 
 @given(st.binary())
-def test_a_list_that_makes_no_sense_is_refused(data: bytes) -> None:
-    """Whatever a container answers: entries with absolute paths, or an error by name."""
+def test_any_listing_is_parsed_or_rejected(data: bytes) -> None:
+    """The container can answer anything; parsed paths are always absolute."""
     try:
         found = parse_listing(data)
     except TransferError:
@@ -155,8 +157,7 @@ def test_a_list_that_makes_no_sense_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("path", [b"/a/../etc", b"/a//b", b"a", b"/a/.", b"/"])
-def test_paths_of_a_list_are_plain(path: bytes) -> None:
-    """No path of it leads anywhere else than it says."""
+def test_paths_of_a_listing_must_be_normalised(path: bytes) -> None:
     with pytest.raises(TransferError):
         parse_listing(b"f 644 0 0 1 1.0 " + path + b"\0\0")
     assert parse_listing(b"l 777 0 0 1 -1.5 /a b\nc\0../x\0") == {

@@ -1,4 +1,4 @@
-"""Tasks at a terminal: directories and rows as they are found, and the containers that they ask for."""
+"""Terminal tasks from directories and rows, and the containers that they request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MODE = "test"
 
 
 class Images:
-    """An engine's images: what is here, and what was built and pulled."""
+    """A fake engine's images; records builds and pulls."""
 
     def __init__(self, *known: str) -> None:
         self.known, self.built, self.pulled = set(known), list[tuple[str, str]](), list[str]()
@@ -62,12 +62,12 @@ class Images:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of a test is left in the user's cache."""
+    """Keep the tests out of the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def make(folder: Path, files: Mapping[str, str]) -> Path:
-    """Write files."""
+    """Write these files below a folder."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -75,19 +75,19 @@ def make(folder: Path, files: Mapping[str, str]) -> Path:
 
 
 def harbor(folder: Path, **more: str) -> Path:
-    """Write a Harbor task."""
+    """Write a Harbor task into a folder."""
     files = {"instruction.md": "Do it.\n", "tests/test.sh": "true", "environment/Dockerfile": "FROM x:1\nWORKDIR /a\n"}
     return make(folder, {**files, **{name.replace("__", "/").replace("_", "."): text for name, text in more.items()}})
 
 
 def spec_of(environment: Terminal, images: Images, base: ContainerSpec | None = None) -> ContainerSpec:
-    """Return the container of an environment's first task."""
+    """Return the container spec of an environment's first task."""
     item = next(iter(environment.items()))
     return environment.spec(item, base or ContainerSpec(image="base"), ImageStore(images))  # type: ignore[arg-type]
 
 
 def archive(**files: str) -> str:
-    """Return a gzipped tar archive in base64."""
+    """Return a gzipped tar archive as base64 text."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name, text in files.items():
@@ -97,8 +97,8 @@ def archive(**files: str) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def test_a_harbor_task_is_read_whole(tmp_path: Path) -> None:
-    """T4: times, resources, variables, where it begins, the mark of a benchmark left out of its instruction."""
+def test_a_harbor_task_is_read_completely(tmp_path: Path) -> None:
+    """T4: times, resources, variables and the workdir; a benchmark's canary text is removed from the instruction."""
     text = "<!-- a canary string -->\n# canary GUID 1\n\n# Title\nDo it.\n"
     (task,) = load_tasks(str(harbor(tmp_path / "one", task_toml=SETTINGS, instruction_md=text)))
     assert (task.id, task.instruction, task.workdir) == ("one", "# Title\nDo it.", "/a")
@@ -111,8 +111,8 @@ def test_a_harbor_task_is_read_whole(tmp_path: Path) -> None:
     assert (task.env, task.verifier_env) == ({"MODE": "test"}, {"KEY": "${KEY:-none}"})
 
 
-def test_an_endless_task_needs_no_settings(tmp_path: Path) -> None:
-    """T4: instruction, definition file and a test of the final state."""
+def test_an_endless_terminals_task_needs_no_settings(tmp_path: Path) -> None:
+    """T4: an instruction, a definition file, and a test of the final state."""
     files = {
         "instruction.md": "Do it.",
         "environment/container.def": "Bootstrap: docker\nFrom: ubuntu:22.04\n%post\n mkdir /home/user\n",
@@ -122,8 +122,8 @@ def test_an_endless_task_needs_no_settings(tmp_path: Path) -> None:
     assert (task.id, task.workdir, task.uses_pytest) == ("task-1", "/home/user", True)
 
 
-def test_directories_are_found_below_one_another(tmp_path: Path) -> None:
-    """In order of their names; links and hidden directories are left alone."""
+def test_task_directories_are_found_recursively(tmp_path: Path) -> None:
+    """In the order of their names, without links and hidden directories."""
     for name in ("b/one", "a", "b/.hidden"):
         harbor(tmp_path / name)
     (tmp_path / "c").symlink_to(tmp_path / "a")
@@ -145,14 +145,14 @@ def test_directories_are_found_below_one_another(tmp_path: Path) -> None:
         ({"environment__docker-compose_yaml": ""}, "with one container"),
     ],
 )
-def test_what_cannot_be_done_is_refused_at_once(tmp_path: Path, files: dict[str, str], says: str) -> None:
-    """By the file's name and the member's."""
+def test_unsupported_settings_are_rejected(tmp_path: Path, files: dict[str, str], says: str) -> None:
+    """The error names the setting."""
     with pytest.raises(SpecError, match=says):
         load_tasks(str(harbor(tmp_path / "one", **files)))
 
 
-def test_old_tasks_and_wrong_places_are_told(tmp_path: Path) -> None:
-    """Terminal-Bench 1 has its instruction in task.yaml."""
+def test_old_tasks_and_missing_directories_are_rejected(tmp_path: Path) -> None:
+    """A Terminal-Bench 1 task has its instruction in task.yaml."""
     make(tmp_path / "old", {"task.yaml": "instruction: x"})
     with pytest.raises(SpecError, match="Terminal-Bench 1"):
         load_tasks(str(tmp_path))
@@ -162,8 +162,8 @@ def test_old_tasks_and_wrong_places_are_told(tmp_path: Path) -> None:
         load_tasks(str(make(tmp_path / "x", {"instruction.md": "", "environment/Dockerfile": ""})))
 
 
-def test_rows_are_tasks(tmp_path: Path) -> None:
-    """T4: a ready image or an archive with a Dockerfile; tests as an archive, a script, or both."""
+def test_tasks_are_read_from_rows(tmp_path: Path) -> None:
+    """T4: an image or an archive with a Dockerfile; tests as an archive, a script, or both."""
     rows = [
         {
             "task_name": "ready", "instruction": "Do.", "docker_image": "me/it:1", "test_sh": "echo 1",
@@ -185,7 +185,7 @@ def test_rows_are_tasks(tmp_path: Path) -> None:
     assert sorted(p.name for p in made.tests.iterdir()) == ["check.py", "test.sh"]
     assert (made.tests / "test.sh").read_text() == "echo 2"
     assert made.solution is not None
-    assert load_tasks(str(path)) == (ready, made), "read again from the cache"
+    assert load_tasks(str(path)) == (ready, made), "a second call must read the same tasks from the cache"
 
 
 @pytest.mark.parametrize(
@@ -197,23 +197,23 @@ def test_rows_are_tasks(tmp_path: Path) -> None:
         ('{"instruction": "x", "docker_image": "x", "test_sh": "y", "cpus": ["1"]}', "cpus"),
     ],
 )
-def test_a_malformed_row_is_named(tmp_path: Path, row: str, says: str) -> None:
-    """With its number and member."""
+def test_a_malformed_row_is_rejected(tmp_path: Path, row: str, says: str) -> None:
+    """The error names the row and the field."""
     (tmp_path / "rows.jsonl").write_text(row)
     with pytest.raises(SpecError, match=rf"rows\.jsonl:1.*{says}|rows\.jsonl:1: {says}"):
         load_tasks(str(tmp_path / "rows.jsonl"))
 
 
-def test_an_archive_leads_nowhere_else(tmp_path: Path) -> None:
-    """A row is data of strangers."""
+def test_an_archive_of_a_row_cannot_write_outside_its_directory(tmp_path: Path) -> None:
+    """Rows are data from strangers."""
     row = {"instruction": "x", "docker_image": "x", "test_sh": "y", "tests_tar": archive(__________escaped="x")}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     with pytest.raises(SpecError, match="plain files"):
         load_tasks(str(tmp_path / "rows.jsonl"))
 
 
-def test_a_container_is_as_the_task_says(tmp_path: Path) -> None:
-    """Limits, GPUs, network, variables; its image is built once, and anew when a file of it changes."""
+def test_a_container_has_the_settings_of_its_task(tmp_path: Path) -> None:
+    """Limits, GPUs, network and variables; its image is built once, and again after a change of its files."""
     settings = SETTINGS.replace("allow_internet = true", "allow_internet = false")
     folder = harbor(tmp_path / "one", task_toml=settings, environment__a_txt="1")
     images, base = Images(), ContainerSpec(image="base", network="host", env={"A": "1"}, limits=Limits(pids=99))
@@ -233,8 +233,8 @@ def test_a_container_is_as_the_task_says(tmp_path: Path) -> None:
     assert (plain.limits, plain.gpus) == (base.limits, None)
 
 
-def test_internet_that_a_task_needs_is_given_or_refused(tmp_path: Path) -> None:
-    """Never taken without a word, nor given to one that must not have it."""
+def test_a_task_that_needs_the_internet_gets_it_only_on_request(tmp_path: Path) -> None:
+    """Otherwise it is rejected, unless the user chooses to run it without."""
     folder = str(harbor(tmp_path / "one", task_toml="[environment]\nallow_internet = true\n"))
     with pytest.raises(SpecError, match="internet=base"):
         spec_of(Terminal(tasks=folder), Images())
@@ -242,8 +242,8 @@ def test_internet_that_a_task_needs_is_given_or_refused(tmp_path: Path) -> None:
     assert spec_of(Terminal(tasks=folder, internet="base"), Images()).network == "none"
 
 
-def test_variables_of_the_host_are_seen_only_by_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that asks for a key gets none unless the user says so."""
+def test_variables_of_the_host_are_passed_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that needs a key is rejected unless the user allows it."""
     monkeypatch.setenv("MY_KEY", "secret")
     folder = str(harbor(tmp_path / "one", task_toml='[environment.env]\nK = "${MY_KEY}"\nD = "${MY_KEY:-none}"\n'))
     with pytest.raises(SpecError, match="pass_env=MY_KEY"):
@@ -251,8 +251,8 @@ def test_variables_of_the_host_are_seen_only_by_leave(tmp_path: Path, monkeypatc
     assert dict(spec_of(Terminal(tasks=folder, pass_env=("MY_KEY",)), Images()).env) == {"K": "secret", "D": "secret"}
 
 
-def test_images_that_are_not_here_are_fetched_only_by_leave(tmp_path: Path) -> None:
-    """Or another image is taken in their place."""
+def test_missing_images_are_pulled_only_on_request(tmp_path: Path) -> None:
+    """Another image can be used in their place."""
     folder = harbor(tmp_path / "one", task_toml='[environment]\ndocker_image = "me/it:1"\n')
     with pytest.raises(ImageNotFoundError, match="image pull"):
         spec_of(Terminal(tasks=str(folder)), Images())
@@ -263,8 +263,8 @@ def test_images_that_are_not_here_are_fetched_only_by_leave(tmp_path: Path) -> N
     assert spec_of(here, Images("localhost/mine")).image == "localhost/mine"
 
 
-def test_bases_can_be_replaced(tmp_path: Path) -> None:
-    """In Containerfiles and in definition files; a base that is here is never looked for in a registry."""
+def test_base_images_can_be_replaced(tmp_path: Path) -> None:
+    """In Containerfiles and in definition files; an existing local base is not pulled from a registry."""
     environment = Terminal(tasks=str(harbor(tmp_path / "one")), substitute=("x:1=localhost/mine",))
     images = Images()
     spec_of(environment, images)
@@ -272,12 +272,12 @@ def test_bases_can_be_replaced(tmp_path: Path) -> None:
     definition = {"environment__container_def": "Bootstrap: docker\nFrom: me/it\n%post\n true\n"}
     images = Images("me/it")
     spec_of(Terminal(tasks=str(harbor(tmp_path / "two", **definition))), images)
-    assert images.built[0][1].startswith("FROM me/it\n"), "a local image, not docker.io/me/it"
+    assert images.built[0][1].startswith("FROM me/it\n"), "the local image must be used, not docker.io/me/it"
 
 
 @pytest.mark.parametrize("line", ["%setup\n touch /x", "%files\n ../../secret /x", "%files\n /etc/passwd /x"])
-def test_a_task_runs_nothing_on_the_host_and_reads_nothing_of_it(tmp_path: Path, line: str) -> None:
-    """On no engine: the definition is looked at before any sees it."""
+def test_a_definition_cannot_run_commands_or_read_files_on_the_host(tmp_path: Path, line: str) -> None:
+    """It is rejected before any engine reads it."""
     (tmp_path / "secret").write_text("key")
     definition = f"Bootstrap: docker\nFrom: me/it\n{line}\n"
     folder = harbor(tmp_path / "one", environment__container_def=definition)
@@ -287,8 +287,8 @@ def test_a_task_runs_nothing_on_the_host_and_reads_nothing_of_it(tmp_path: Path,
     assert not images.built
 
 
-def test_the_environment_is_found_by_name(tmp_path: Path) -> None:
-    """With options as a command line gives them."""
+def test_the_environment_is_loaded_by_name(tmp_path: Path) -> None:
+    """With options in the form of the command line."""
     found = load_environment(
         "terminal", {"tasks": str(harbor(tmp_path / "one")), "pull": "yes", "substitute": "a=b,c=d"}
     )

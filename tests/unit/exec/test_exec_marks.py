@@ -1,4 +1,4 @@
-"""Marks: no two alike, a group's in ranges that hold no other, and all within the limit that carries them."""
+"""Marks are unique, the marks of a group lie in their own ranges, and all fit below the limit that carries them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hyperruntime.exec.exec_marks import MarkLimit, MarkNumbers
 
 
 @given(st.lists(st.sampled_from([None, "a", "b"]), max_size=200))
-def test_ranges_of_a_group_hold_its_numbers_and_no_other(groups: list[str | None]) -> None:
+def test_ranges_of_a_group_contain_only_its_own_numbers(groups: list[str | None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tags, "_BLOCK", 3)  # so that groups need many ranges
+        patch.setattr(tags, "_BLOCK", 3)  # so that a group needs many ranges
         numbers = MarkNumbers()
         given_out = [(group, numbers.next(group)) for group in groups]
         assert len({number for _, number in given_out}) == len(given_out)
@@ -25,7 +25,7 @@ def test_ranges_of_a_group_hold_its_numbers_and_no_other(groups: list[str | None
             assert own == sorted(own)
 
 
-def test_many_execs_of_a_group_cost_no_memory() -> None:
+def test_many_execs_of_a_group_share_one_range() -> None:
     numbers = MarkNumbers()
     for _ in range(10_000):
         numbers.next("a")
@@ -59,8 +59,8 @@ def test_marks_fit_below_the_limit_that_carries_them(option: str, hard: str, dat
     assert limit.span((given_out[0], given_out[0])) == marks[0].span
 
 
-def test_the_mark_of_a_lane_is_above_those_of_all_commands_that_it_may_run() -> None:
-    """A hard limit can only be lowered: else a command of a group, whose range is older than the lane, had no mark."""
+def test_the_mark_of_a_lane_is_above_the_marks_of_its_commands() -> None:
+    """A hard limit can only be lowered, so the mark of a lane must be above the range of an older group."""
     limit = MarkLimit.parse("x", "unlimited")
     assert limit is not None
     for _ in range(50):
@@ -72,12 +72,12 @@ def test_the_mark_of_a_lane_is_above_those_of_all_commands_that_it_may_run() -> 
 
 @pytest.mark.parametrize("option", ["x", "m"])
 @pytest.mark.parametrize("hard", ["0", "1000", "3145728000", "1" * 15, "9" * 21, "-1", "", "many", "\u0663" * 19])
-def test_a_limit_that_others_may_have_is_not_taken(option: str, hard: str) -> None:
-    """The container's shell says it; the host kills what has such a value."""
+def test_a_limit_that_other_processes_may_have_is_rejected(option: str, hard: str) -> None:
+    """The shell in the container reports the limit, and the host kills processes by its value."""
     assert MarkLimit.parse(option, hard) is None
 
 
-def test_all_sessions_of_a_container_count_down_from_one_limit() -> None:
+def test_all_sessions_of_a_container_must_have_the_same_limit() -> None:
     numbers, first = MarkNumbers(), MarkLimit.parse("x", "unlimited")
     assert first is not None
     assert numbers.agree(first)
@@ -88,5 +88,5 @@ def test_all_sessions_of_a_container_count_down_from_one_limit() -> None:
 
 
 @pytest.mark.parametrize("option", ["", "v", "-x", "xx"])
-def test_a_letter_that_no_supervisor_says_is_no_limit(option: str) -> None:
+def test_an_unknown_option_of_a_limit_is_rejected(option: str) -> None:
     assert MarkLimit.parse(option, "unlimited") is None

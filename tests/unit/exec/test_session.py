@@ -1,4 +1,4 @@
-"""A session whose shell is a double that says what the test makes it say."""
+"""A session with a fake shell that the test controls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hyperruntime.host.process import PIPE, ProcessShell, spawn
 
 
 class SilentShell:
-    """Answers that it is ready, takes every request, and does nothing about it."""
+    """A shell that is ready, accepts every request, and never executes it."""
 
     def __init__(self) -> None:
         self._requests, self.input = os.pipe()
@@ -33,7 +33,7 @@ class SilentShell:
         os.write(self._said, b"ready shared w unlimited dash\n")
 
     def end(self) -> None:
-        """End as a container does."""
+        """Close the output, as the end of a container does."""
         os.close(self._said)
         os.close(self._engine)
 
@@ -61,13 +61,13 @@ def session(shell: SilentShell, tmp_path: Path) -> Iterator[Session]:
     made = Session(shell, str(tmp_path), "/x", MarkNumbers())
     assert made.start(5)
     yield made
-    with suppress(OSError):  # it may have ended
+    with suppress(OSError):  # the shell may have ended already
         shell.end()
     made.abandon()
 
 
 @pytest.mark.timeout(20)
-def test_a_command_that_begins_as_its_container_ends_is_told_at_once(
+def test_a_command_fails_at_once_if_its_container_ends(
     session: Session, shell: SilentShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(execution, "_HEARTBEAT_S", 3600.0)
@@ -78,8 +78,8 @@ def test_a_command_that_begins_as_its_container_ends_is_told_at_once(
         command.run()
 
 
-def test_what_a_shell_said_that_ended_at_once_is_known(tmp_path: Path) -> None:
-    """Its process may end before anything is asked of it, which is no reason to lose its words."""
+def test_the_error_text_of_a_shell_that_ended_at_once_is_kept(tmp_path: Path) -> None:
+    """The process may end before the session writes to it; its error text must not be lost."""
     for _ in range(3):
         process = spawn(["/bin/sh", "-c", "echo no such image >&2; exit 125"], stdin=PIPE)
         session = Session(ProcessShell(process), str(tmp_path), "/x", MarkNumbers())
@@ -90,8 +90,8 @@ def test_what_a_shell_said_that_ended_at_once_is_known(tmp_path: Path) -> None:
         session.abandon()
 
 
-def test_a_lane_whose_end_the_session_shows_again_is_read_later(session: Session, tmp_path: Path) -> None:
-    """A lane ends; before its caller reads that, the session opens the other end of the pipe (Lane.hang_up)."""
+def test_a_lane_that_the_session_reopens_is_read_until_its_end(session: Session, tmp_path: Path) -> None:
+    """A lane ends; before its caller reads the end, the session opens the write end of the pipe (Lane.hang_up)."""
     command = Execution(session.lanes, session, make_request(["true"]), ExecOptions(output_limit_bytes=10))
     lane = command._lane = Lane(str(tmp_path), mark())
     command._end = None
@@ -106,7 +106,7 @@ def test_a_lane_whose_end_the_session_shows_again_is_read_later(session: Session
         lane.close()
 
 
-def test_an_execution_changes_no_field_of_another_object() -> None:
+def test_an_execution_assigns_only_its_own_attributes() -> None:
     fields = [node for node in ast.walk(ast.parse(inspect.getsource(execution))) if isinstance(node, ast.Attribute)]
     written = {ast.unparse(field) for field in fields if isinstance(field.ctx, ast.Store)}
     assert "self._lane" in written

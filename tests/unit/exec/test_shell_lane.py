@@ -1,4 +1,4 @@
-"""What a lasting shell says that it left, text by text."""
+"""The state that a lasting shell reports after each command text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT = MarkLimit("w", "x", "file locks", 1, 2**62)
 
 @pytest.fixture
 def lane(tmp_path: Path) -> Iterator[ShellLane]:
-    """The host's end of a lane; the test speaks for bash."""
+    """Return the host's end of a lane; the test writes what bash would write."""
     made = ShellLane(str(tmp_path), LIMIT.mark(1))
     yield made
     made.close()
@@ -26,7 +26,7 @@ def say(lane: ShellLane, state: bytes, number: int) -> None:
     os.write(lane.state, state + b"\n# end %s %d\n" % (lane.name.encode(), number))
 
 
-def test_the_last_state_that_came_whole_is_what_is_left(lane: ShellLane) -> None:
+def test_the_state_is_the_last_complete_one(lane: ShellLane) -> None:
     say(lane, b"x=1", 1)
     say(lane, b"x=2", 2)
     os.write(lane.state, b"x=3")
@@ -42,10 +42,8 @@ def test_the_last_state_that_came_whole_is_what_is_left(lane: ShellLane) -> None
 
 @pytest.mark.parametrize("heard", [False, True])
 @pytest.mark.parametrize("before", [(), (1,), (1, 2)])
-def test_a_text_that_was_ended_leaves_what_was_there_before_it(
-    lane: ShellLane, heard: bool, before: tuple[int, ...]
-) -> None:
-    """It may reach its end while its processes are being ended one by one."""
+def test_an_ended_text_leaves_the_state_before_it(lane: ShellLane, heard: bool, before: tuple[int, ...]) -> None:
+    """A text may still reach its end while its processes are being killed one by one."""
     for number in before:
         say(lane, b"x=%d" % number, number)
     for _ in range(len(before) + 1):

@@ -1,4 +1,4 @@
-"""Ending trees for many callers at once: each hears of its own."""
+"""Killing process trees for several callers at once; each caller gets the result for its own tree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TREE = Tree(0, "file locks", ((5, 9),))
 
 
 class Supervisor:
-    """Answers each sweep with 0 once it may; an interrupt comes in the one for these words."""
+    """Answers each sweep with 0 after a signal of the test; raises an interrupt in the sweep with these words."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -28,13 +28,13 @@ class Supervisor:
         return 0
 
 
-def test_a_tree_is_named_by_its_group_and_its_marks() -> None:
+def test_a_tree_is_written_as_its_group_and_its_marks() -> None:
     tree = Tree(7, "file locks", ((5, 5), (6, 9)))
     assert tree.words(groups=True) == "7:5 7:6-9"
     assert tree.words(groups=False) == "0:5 0:6-9"
 
 
-def test_callers_that_wait_share_a_sweep() -> None:
+def test_waiting_callers_share_a_sweep() -> None:
     supervisor = Supervisor()
     ender = TreeKiller(supervisor.ask, lambda: False)
     ended: list[bool] = []
@@ -49,8 +49,8 @@ def test_callers_that_wait_share_a_sweep() -> None:
     assert supervisor.asked == ["0:5-9", " ".join(["0:5-9"] * 4)]
 
 
-def test_an_answer_that_nobody_took_is_not_given_to_a_later_caller() -> None:
-    """A caller may be interrupted while another sweeps for it; asking again for the same tree sweeps again."""
+def test_the_result_of_an_interrupted_caller_is_not_given_to_a_later_one() -> None:
+    """A caller may be interrupted while another caller sweeps for it; a new request for the same tree sweeps again."""
     supervisor = Supervisor()
     ender = TreeKiller(supervisor.ask, lambda: False)
     first = threading.Thread(target=ender.end, args=(Tree(0, "file locks", ((1, 1),)),))
@@ -71,7 +71,7 @@ def test_an_answer_that_nobody_took_is_not_given_to_a_later_caller() -> None:
     assert supervisor.asked == ["0:1", "0:5-9"]
 
 
-def test_a_caller_whose_sweep_was_interrupted_by_another_does_its_own() -> None:
+def test_a_caller_whose_shared_sweep_was_interrupted_repeats_it() -> None:
     supervisor = Supervisor()
     supervisor.fails_for = "0:5-9 0:5-9"
     ender = TreeKiller(supervisor.ask, lambda: False)

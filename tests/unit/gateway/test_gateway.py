@@ -1,4 +1,4 @@
-"""The gateway with real sockets: a scripted model server on one side, clients on its Unix socket on the other."""
+"""The gateway on real sockets: a scripted model server is the upstream, clients use the gateway's Unix socket."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class UnixConnection(HTTPConnection):
 
 @attrs.define
 class Rig:
-    """A gateway before a scripted upstream, and its seats."""
+    """A gateway with a scripted upstream, and its seats."""
 
     gateway: Gateway
     upstream: ScriptedUpstream
@@ -68,7 +68,7 @@ class Rig:
 
     @contextmanager
     def time_passing(self, step_s: float = 60.0) -> Iterator[None]:
-        """Move the clock of the gateway's event loop on and on, in steps; its timers and timeouts follow."""
+        """Advance the clock of the gateway's event loop in steps until the block ends, so that its timeouts expire."""
         over = threading.Event()
 
         async def step() -> None:
@@ -96,7 +96,7 @@ class Rig:
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Rig]]:
-    """Start a gateway with a script and settings of its own."""
+    """Return a function that starts a gateway with a scripted upstream and settings."""
     monkeypatch.setenv("TEST_KEY", KEY)
     with ExitStack() as stack:
 
@@ -118,13 +118,13 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 def ask(seat: Seat, body: object, path: str = CHAT, token: str | None = None) -> tuple[int, Any]:
-    """Return an answer's status and its JSON."""
+    """Send a request; return the status and the JSON of the answer."""
     response = send(seat, body, path, token)
     return response.status, json.loads(response.read())
 
 
 def send(seat: Seat, body: object, path: str = CHAT, token: str | None = None) -> HTTPResponse:
-    """Return a response whose body is still to be read."""
+    """Send a request; return the response, whose body is not read yet."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     shown = seat.token if token is None else token
     named = {"x-api-key": shown} if path == MESSAGES else {"Authorization": f"Bearer {shown}"}
@@ -134,7 +134,9 @@ def send(seat: Seat, body: object, path: str = CHAT, token: str | None = None) -
     return connection.getresponse()
 
 
-def test_an_openai_request_reaches_the_upstream_with_its_key_and_not_ours(start: Callable[..., Rig]) -> None:
+def test_an_openai_request_reaches_the_upstream_with_its_key_and_without_the_seat_token(
+    start: Callable[..., Rig],
+) -> None:
     rig = start(chat("hello"))
     seat = rig.seat()
     status, answer = ask(seat, {"model": "m", "messages": [{"role": "user", "content": "hi"}]})
@@ -146,7 +148,7 @@ def test_an_openai_request_reaches_the_upstream_with_its_key_and_not_ours(start:
     assert received.body == {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
-def test_an_anthropic_request_keeps_its_version(start: Callable[..., Rig]) -> None:
+def test_an_anthropic_request_gets_the_key_and_the_version_header(start: Callable[..., Rig]) -> None:
     rig = start(message("hello"))
     status, answer = ask(rig.seat(), {"model": "c", "max_tokens": 5, "messages": []}, MESSAGES)
     assert (status, answer["content"][0]["text"]) == (200, "hello")
@@ -157,7 +159,7 @@ def test_an_anthropic_request_keeps_its_version(start: Callable[..., Rig]) -> No
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/embeddings"])
-def test_the_other_endpoints_pass_through(start: Callable[..., Rig], path: str) -> None:
+def test_completions_and_embeddings_are_forwarded(start: Callable[..., Rig], path: str) -> None:
     rig = start(json_reply({"data": [1], "usage": {"prompt_tokens": 4, "total_tokens": 4}}))
     seat = rig.seat()
     assert ask(seat, {"model": "m", "input": "x"}, path)[1]["data"] == [1]
@@ -187,7 +189,7 @@ def test_a_stream_arrives_event_by_event(start: Callable[..., Rig]) -> None:
     assert (seat.spent.input_tokens, seat.spent.output_tokens) == (10, 5)
 
 
-def test_a_client_that_asks_for_usage_gets_it(start: Callable[..., Rig]) -> None:
+def test_a_client_that_requests_usage_gets_it(start: Callable[..., Rig]) -> None:
     rig = start(chat_stream("a"))
     body = {"model": "m", "messages": [], "stream": True, "stream_options": {"include_usage": True}}
     assert b'"choices": []' in send(rig.seat(), body).read()
@@ -219,7 +221,7 @@ def test_an_event_arrives_while_the_upstream_waits_for_its_client(
     assert response.read() == last
 
 
-def test_an_anthropic_stream_is_relayed_unchanged_and_counted(start: Callable[..., Rig]) -> None:
+def test_an_anthropic_stream_is_forwarded_unchanged_and_counted(start: Callable[..., Rig]) -> None:
     reply = message_stream("a", "b", output_tokens=7)
     rig = start(reply)
     seat = rig.seat()
@@ -227,7 +229,7 @@ def test_an_anthropic_stream_is_relayed_unchanged_and_counted(start: Callable[..
     assert (seat.spent.input_tokens, seat.spent.output_tokens) == (10, 7)
 
 
-def test_models_are_mapped_and_others_refused(start: Callable[..., Rig]) -> None:
+def test_models_are_mapped_by_the_rules_and_others_are_rejected(start: Callable[..., Rig]) -> None:
     rules = (ModelRule(name="gpt", upstream="openai", send_as="local-7b"), ModelRule(name="x-*", upstream="openai"))
     rig = start(chat("hello"), models=rules)
     seat = rig.seat()
@@ -239,7 +241,7 @@ def test_models_are_mapped_and_others_refused(start: Callable[..., Rig]) -> None
     assert [model["id"] for model in ask(seat, b"", "/v1/models")[1]["data"]] == ["gpt"]
 
 
-def test_a_failing_upstream_is_asked_again_until_it_answers(start: Callable[..., Rig]) -> None:
+def test_a_failing_upstream_is_retried_until_it_answers(start: Callable[..., Rig]) -> None:
     replies = iter([json_reply({}, 503), json_reply({}, 429, Retry_After="20"), Reply(cut=True), chat("at last")])
     asked: list[float] = []
 
@@ -255,7 +257,7 @@ def test_a_failing_upstream_is_asked_again_until_it_answers(start: Callable[...,
     assert rig.lines()[0]["attempts"] == 4
 
 
-def test_the_last_failure_is_handed_on(start: Callable[..., Rig]) -> None:
+def test_the_last_failure_is_forwarded_after_all_retries(start: Callable[..., Rig]) -> None:
     rig = start(json_reply({"error": {"message": "full"}}, 529), retries=2)
     seat = rig.seat()
     response = send(seat, {"model": "m"})
@@ -266,7 +268,7 @@ def test_the_last_failure_is_handed_on(start: Callable[..., Rig]) -> None:
     assert rig.lines()[0]["attempts"] == 3
 
 
-def test_a_clients_own_mistake_is_not_repeated(start: Callable[..., Rig]) -> None:
+def test_a_client_error_is_not_retried(start: Callable[..., Rig]) -> None:
     rig = start(json_reply({"error": {"message": "no"}}, 400))
     assert ask(rig.seat(), {"model": "m"})[0] == 400
     assert len(rig.upstream.received) == 1
@@ -296,7 +298,7 @@ def test_a_stream_that_breaks_off_ends_with_an_error_event_and_is_counted(start:
     assert rig.lines()[0]["usage"]["estimated"] is True
 
 
-def test_a_client_that_leaves_ends_the_upstreams_work(start: Callable[..., Rig]) -> None:
+def test_a_request_is_cancelled_upstream_when_the_client_disconnects(start: Callable[..., Rig]) -> None:
     rig = start(chat_stream(*"abcdefghij" * 40, pause_s=0.1))
     seat = rig.seat()
     response = send(seat, {"model": "m", "stream": True})
@@ -305,7 +307,7 @@ def test_a_client_that_leaves_ends_the_upstreams_work(start: Callable[..., Rig])
     wait_for(lambda: rig.upstream.gone == 1)
 
 
-def test_a_used_up_budget_refuses_and_says_so_on_the_host(start: Callable[..., Rig]) -> None:
+def test_an_exceeded_budget_rejects_requests_and_raises_on_the_host(start: Callable[..., Rig]) -> None:
     rig = start(chat("hello", 10, 5), budget=Budget(requests=3))
     seat, other = rig.seat(budget=Budget(tokens=15)), rig.seat("gen-2")
     assert ask(seat, {"model": "m"})[0] == 200
@@ -320,7 +322,7 @@ def test_a_used_up_budget_refuses_and_says_so_on_the_host(start: Callable[..., R
     assert rig.gateway.spent.requests == 3
 
 
-def test_a_refusal_is_told_once_also_to_who_asks_after_it(start: Callable[..., Rig]) -> None:
+def test_a_budget_rejection_is_reported_once_also_to_a_late_listener(start: Callable[..., Rig]) -> None:
     rig = start(chat("hello", 10, 5))
     seat = rig.seat(budget=Budget(requests=1))
     told: list[str] = []
@@ -331,7 +333,7 @@ def test_a_refusal_is_told_once_also_to_who_asks_after_it(start: Callable[..., R
     assert told == ["before", "after"]
 
 
-def test_a_client_that_does_not_wait_for_its_answer_pays_for_the_question(start: Callable[..., Rig]) -> None:
+def test_a_client_that_disconnects_early_is_charged_for_its_request(start: Callable[..., Rig]) -> None:
     rig = start(Reply(pieces=(b"{}",), pause_s=30.0))
     seat = rig.seat(budget=Budget(tokens=900))
     body = json.dumps({"model": "m", "prompt": "x" * 4000}).encode()
@@ -345,7 +347,7 @@ def test_a_client_that_does_not_wait_for_its_answer_pays_for_the_question(start:
     assert ask(seat, {"model": "m"})[0] == 403
 
 
-def test_counting_tokens_costs_none(start: Callable[..., Rig]) -> None:
+def test_counting_tokens_is_a_request_without_tokens(start: Callable[..., Rig]) -> None:
     rig = start(json_reply({"input_tokens": 12}))
     seat = rig.seat(budget=Budget(tokens=1))
     for _ in range(2):
@@ -353,7 +355,7 @@ def test_counting_tokens_costs_none(start: Callable[..., Rig]) -> None:
     assert (seat.spent.requests, seat.spent.input_tokens) == (2, 0)
 
 
-def test_what_one_container_holds_is_bounded_and_others_are_served(
+def test_the_bytes_held_for_one_seat_are_limited_and_others_are_served(
     start: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hyperruntime.gateway.request.body._DRAIN_S", 0.05)
@@ -369,10 +371,10 @@ def test_what_one_container_holds_is_bounded_and_others_are_served(
     for client in clients:
         client.close()
     wait_for(lambda: len(rig.lines()) == 5)
-    assert ask(seat, body)[0] == 200, "there is room again"
+    assert ask(seat, body)[0] == 200, "closed connections must free their bytes"
 
 
-def test_money_is_counted_by_the_price_table(start: Callable[..., Rig]) -> None:
+def test_money_is_computed_from_the_price_table(start: Callable[..., Rig]) -> None:
     rule = ModelRule(name="m", upstream="openai", input_price=2.0, output_price=10.0)
     rig = start(chat("hello", 1_000_000, 100_000), models=(rule,))
     seat = rig.seat(budget=Budget(money=2.5))
@@ -381,7 +383,7 @@ def test_money_is_counted_by_the_price_table(start: Callable[..., Rig]) -> None:
     assert ask(seat, {"model": "m"})[0] == 403
 
 
-def test_another_containers_token_is_refused(start: Callable[..., Rig]) -> None:
+def test_the_token_of_another_seat_is_rejected(start: Callable[..., Rig]) -> None:
     rig = start(chat("hello"))
     seat, other = rig.seat(), rig.seat("gen-2")
     for token in (other.token, "", "x", "\xff", KEY):
@@ -391,7 +393,7 @@ def test_another_containers_token_is_refused(start: Callable[..., Rig]) -> None:
     assert {line["status"] for line in rig.lines()} == {401}
 
 
-def test_keys_and_tokens_are_in_no_log_and_no_answer(start: Callable[..., Rig], tmp_path: Path) -> None:
+def test_keys_and_tokens_appear_in_no_log_and_no_answer(start: Callable[..., Rig], tmp_path: Path) -> None:
     def leaky(received: Received) -> Reply:
         if received.body.get("stream"):
             return Reply(pieces=(event({"said": received.headers["authorization"]}),), stream=True)
@@ -416,7 +418,9 @@ def test_keys_and_tokens_are_in_no_log_and_no_answer(start: Callable[..., Rig], 
         (b"x" * 2000, CHAT, 413),
     ],
 )
-def test_what_is_no_request_is_refused(start: Callable[..., Rig], body: bytes, path: str, status: int) -> None:
+def test_an_invalid_request_is_rejected_and_logged(
+    start: Callable[..., Rig], body: bytes, path: str, status: int
+) -> None:
     rig = start(chat("hello"), limits=ClientLimits(body_bytes=1000))
     assert ask(rig.seat(), body, path)[0] == status
     assert rig.upstream.received == []
@@ -424,13 +428,13 @@ def test_what_is_no_request_is_refused(start: Callable[..., Rig], body: bytes, p
 
 
 def head_of(seat: Seat, length: int) -> bytes:
-    """Return a request's head."""
+    """Return the head of a request with a body of this length."""
     head = f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {seat.token}\r\nContent-Length: {length}\r\n\r\n"
     return head.encode()
 
 
 def wait_for(holds: Callable[[], bool]) -> None:
-    """Wait until something holds."""
+    """Wait until a condition holds; fail after 60 s."""
     deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline
@@ -438,21 +442,21 @@ def wait_for(holds: Callable[[], bool]) -> None:
 
 
 def raw(seat: Seat) -> socket.socket:
-    """Return a bare connection."""
+    """Return a new connection to a seat's socket."""
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(60)
     client.connect(seat.socket_path)
     return client
 
 
-def test_slow_clients_are_dropped_and_others_served(start: Callable[..., Rig]) -> None:
+def test_slow_clients_are_dropped_and_others_are_served(start: Callable[..., Rig]) -> None:
     rig = start(chat("hello"), limits=ClientLimits(client_s=100.0, connections=20), deadline_s=5000.0)
     seat, other = rig.seat(), rig.seat("gen-2")
     clients = [raw(seat) for _ in range(20)]
     head = head_of(seat, 100)
     for index, client in enumerate(clients):
         client.sendall(head[:50] if index % 2 else head + b"{")
-    assert ask(other, {"model": "m"})[0] == 200, "another container is served meanwhile"
+    assert ask(other, {"model": "m"})[0] == 200, "another container must be served in the meantime"
     with rig.time_passing():
         answers = [read_all(client) for client in clients]
     assert all(b"slow_client" in answer for answer in answers[::2])
@@ -461,7 +465,7 @@ def test_slow_clients_are_dropped_and_others_served(start: Callable[..., Rig]) -
 
 
 def read_all(client: socket.socket) -> bytes:
-    """Return what comes until the other side closes."""
+    """Return all bytes until the other side closes the connection."""
     data = b""
     try:
         while piece := client.recv(65536):
@@ -472,7 +476,7 @@ def read_all(client: socket.socket) -> bytes:
     return data
 
 
-def test_a_flood_of_connections_is_cut_at_the_limit(start: Callable[..., Rig]) -> None:
+def test_connections_beyond_the_limit_of_a_seat_are_closed(start: Callable[..., Rig]) -> None:
     rig = start(chat("hello"), limits=ClientLimits(connections=5))
     seat, other = rig.seat(), rig.seat("gen-2")
     clients = [raw(seat) for _ in range(30)]
@@ -484,7 +488,7 @@ def test_a_flood_of_connections_is_cut_at_the_limit(start: Callable[..., Rig]) -
 
 
 def is_closed(client: socket.socket) -> bool:
-    """Tell whether the other side closed."""
+    """Return whether the other side closed the connection."""
     client.settimeout(0.01)
     try:
         return client.recv(1) == b""
@@ -494,7 +498,7 @@ def is_closed(client: socket.socket) -> bool:
         return False
 
 
-def test_requests_sent_ahead_are_bounded(start: Callable[..., Rig]) -> None:
+def test_a_flood_of_pipelined_requests_is_dropped(start: Callable[..., Rig]) -> None:
     rig = start(chat("hello"))
     client = raw(rig.seat())
     requests = b"GET /v1/models HTTP/1.1\r\nHost: g\r\n\r\n" * 1_000_000
@@ -504,7 +508,7 @@ def test_requests_sent_ahead_are_bounded(start: Callable[..., Rig]) -> None:
 
 
 @pytest.mark.parametrize("junk", [b"\x00" * 5000, b"GET / HTTP/9.9\r\n\r\n", b"G" * 100_000, b"\r\n" * 5000])
-def test_junk_is_answered_or_dropped(start: Callable[..., Rig], junk: bytes) -> None:
+def test_invalid_http_is_answered_with_400_or_dropped(start: Callable[..., Rig], junk: bytes) -> None:
     rig = start(chat("hello"), limits=ClientLimits(client_s=100.0))
     seat = rig.seat()
     client = raw(seat)
@@ -515,7 +519,7 @@ def test_junk_is_answered_or_dropped(start: Callable[..., Rig], junk: bytes) -> 
     assert ask(seat, {"model": "m"})[0] == 200
 
 
-def test_more_requests_than_slots_wait_their_turn(start: Callable[..., Rig]) -> None:
+def test_at_most_concurrency_requests_run_at_the_same_time(start: Callable[..., Rig]) -> None:
     running, most = 0, 0
 
     def script(_: Received) -> Reply:
@@ -538,7 +542,7 @@ def test_more_requests_than_slots_wait_their_turn(start: Callable[..., Rig]) -> 
     assert most <= 3
 
 
-def test_what_was_recorded_is_played_back_without_an_upstream(start: Callable[..., Rig], tmp_path: Path) -> None:
+def test_a_recording_is_replayed_without_an_upstream(start: Callable[..., Rig], tmp_path: Path) -> None:
     replies = iter([chat("one"), chat("two"), chat_stream("a", "b")])
     rig = start(lambda _: next(replies), record=str(tmp_path / "tape"))
     seat = rig.seat()
@@ -555,7 +559,7 @@ def test_what_was_recorded_is_played_back_without_an_upstream(start: Callable[..
         assert ask(played, bodies[0])[0] == 404
 
 
-def test_a_closed_seat_ends_its_connections_and_a_closed_gateway_all(start: Callable[..., Rig]) -> None:
+def test_closing_a_seat_or_the_gateway_closes_its_connections(start: Callable[..., Rig]) -> None:
     rig = start(chat("hello"))
     seat, other = rig.seat(), rig.seat("gen-2")
     client = raw(seat)
@@ -571,7 +575,7 @@ def test_a_closed_seat_ends_its_connections_and_a_closed_gateway_all(start: Call
         rig.gateway.seat("gen-3", str(rig.directory))
 
 
-def test_a_socket_lies_also_below_a_long_path(start: Callable[..., Rig], tmp_path: Path) -> None:
+def test_a_seat_works_below_a_long_path(start: Callable[..., Rig], tmp_path: Path) -> None:
     rig = start(chat("hello"))
     deep = tmp_path / ("d" * 120)
     deep.mkdir()
@@ -579,7 +583,7 @@ def test_a_socket_lies_also_below_a_long_path(start: Callable[..., Rig], tmp_pat
     assert Path(seat.socket_path).is_socket()
 
 
-def test_the_log_tells_each_exchange(start: Callable[..., Rig]) -> None:
+def test_the_log_has_one_line_per_exchange(start: Callable[..., Rig]) -> None:
     rig = start(chat("hello", 11, 3))
     ask(rig.seat("gen-7"), {"model": "m"})
     (line,) = rig.lines()
@@ -589,7 +593,7 @@ def test_the_log_tells_each_exchange(start: Callable[..., Rig]) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_generated_tokens_are_logged_with_their_probabilities_when_asked(
+def test_generated_tokens_are_logged_with_their_log_probabilities_on_request(
     start: Callable[..., Rig], *, stream: bool
 ) -> None:
     tokens = [{"token": "he", "logprob": -0.5}, {"token": "llo", "logprob": -0.1}]
@@ -616,7 +620,7 @@ def test_a_stream_past_its_deadline_ends_with_an_error_event(start: Callable[...
     assert b"upstream_lost" in data
 
 
-def test_a_client_that_reads_nothing_holds_up_nobody(start: Callable[..., Rig]) -> None:
+def test_a_client_that_reads_nothing_does_not_block_other_seats(start: Callable[..., Rig]) -> None:
     rig = start(
         Reply(pieces=tuple(event("x" * 100_000) for _ in range(300)), stream=True), deadline_s=100.0, concurrency=1
     )
@@ -631,7 +635,7 @@ def test_a_client_that_reads_nothing_holds_up_nobody(start: Callable[..., Rig]) 
     client.close()
 
 
-def test_a_client_that_changes_the_protocol_is_dropped(start: Callable[..., Rig]) -> None:
+def test_a_client_that_upgrades_the_protocol_is_dropped(start: Callable[..., Rig]) -> None:
     client = raw(start(chat("hello")).seat())
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
         client.sendall(

@@ -1,4 +1,4 @@
-"""Through a gateway before a server that quotes its key everywhere: no header, body, event, log or tape has it."""
+"""A server quotes its key everywhere; no header, body, event, log or recording of the gateway contains it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXT_SPELLINGS = {name: data for name, data in SPELLINGS.items() if data.isascii
 
 
 class Server:
-    """Gives the bytes of ``answer`` to each request, and closes the connection."""
+    """Answers each request with the bytes of ``answer``, and closes the connection."""
 
     def __init__(self) -> None:
         self.answer, self.given = b"", 0
@@ -35,8 +35,8 @@ class Server:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
 
     def close(self) -> None:
-        """Stop."""
-        self._listener.shutdown(socket.SHUT_RDWR)  # a close alone would leave the thread in accept()
+        """Stop the server."""
+        self._listener.shutdown(socket.SHUT_RDWR)  # close() alone would leave the thread in accept()
         self._thread.join()
         self._listener.close()
 
@@ -55,7 +55,7 @@ class Server:
 
 
 class Rig:
-    """A gateway with a log and a tape, before a server that answers with fixed bytes."""
+    """A gateway with a log and a recording, in front of a server that answers with fixed bytes."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -80,7 +80,7 @@ class Rig:
         return self._opened.enter_context(Gateway(config))
 
     def ask(self, answer: bytes, *, stream: bool = False) -> bytes:
-        """Return every byte that a client gets where the server answers so."""
+        """Return all bytes that a client gets if the server sends this answer."""
         self._server.answer, before = answer, self._server.given
         with self._gateway.seat("gen-1", str(self._directory)) as seat:
             got = raw_answer(seat, stream=stream)
@@ -92,16 +92,16 @@ class Rig:
         return got
 
     def close(self) -> None:
-        """Close the gateway, which completes its files."""
+        """Close the gateway and the server, so that the files are complete."""
         self._opened.close()
 
     def log(self) -> bytes:
-        """Return the whole log; nothing can be asked afterwards."""
+        """Close the gateway and return its log."""
         self.close()
         return self._log.read_bytes()
 
     def assert_nothing_written(self) -> None:
-        """Check that no file of the gateway has the key."""
+        """Close the gateway and check that its files do not contain the key."""
         for written in (self.log(), self._tape.read_bytes()):
             assert_no_key(written)
             for line in written.splitlines():
@@ -110,14 +110,14 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    """A gateway whose server has a key."""
+    """Return a gateway whose server has a key."""
     monkeypatch.setenv("TEST_KEY", KEY)
     with closing(Rig(tmp_path)) as made:
         yield made
 
 
 def raw_answer(seat: Seat, *, stream: bool) -> bytes:
-    """Return an answer's bytes."""
+    """Send a request; return all bytes of the answer, its head included."""
     body = json.dumps({"model": "m", "stream": stream}).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nConnection: close\r\nAuthorization: Bearer {seat.token}\r\n"
     with socket.socket(socket.AF_UNIX) as client:
@@ -131,7 +131,7 @@ def raw_answer(seat: Seat, *, stream: bool) -> bytes:
 
 
 def assert_no_key(data: bytes) -> None:
-    """Check for the key in every spelling, by what this test knows and not by the gateway's own eyes."""
+    """Check that no spelling of the key is in the data, without the gateway's own code."""
     for name, spelled in SPELLINGS.items():
         assert spelled not in data, name
     joined = b"".join(data.split())
@@ -141,7 +141,7 @@ def assert_no_key(data: bytes) -> None:
 
 
 def texts(data: bytes) -> str:
-    """Return all texts of the JSON in an answer, joined."""
+    """Return all strings in the JSON of an answer, joined."""
     found = []
 
     def walk(value: object) -> None:
@@ -159,14 +159,14 @@ def texts(data: bytes) -> str:
 
 
 def http(body: bytes, *headers: bytes, status: bytes = b"200 OK", kind: bytes = b"application/json") -> bytes:
-    """Return an answer."""
+    """Return the bytes of an HTTP response."""
     lines = [b"HTTP/1.1 " + status, b"Content-Type: " + kind, b"Content-Length: %d" % len(body)]
     lines += [b"Connection: close", *headers]
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
 def events(*data: bytes) -> bytes:
-    """Return a stream of events."""
+    """Return the bytes of an HTTP response that is a stream of events."""
     body = b"".join(b"data: " + one + b"\n\n" for one in data) + b"data: [DONE]\n\n"
     return http(body, kind=b"text/event-stream")
 
@@ -189,7 +189,7 @@ def events(*data: bytes) -> bytes:
         "ETag",
     ],
 )
-def test_no_header_has_the_key(rig: Rig, name: str) -> None:
+def test_no_header_contains_the_key(rig: Rig, name: str) -> None:
     for spelled in TEXT_SPELLINGS.values():
         answer = http(b"{}", name.encode() + b": " + spelled, status=b"400 Bad Request")
         if name == "Content-Type":
@@ -199,7 +199,7 @@ def test_no_header_has_the_key(rig: Rig, name: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["0123456789abcdef0123456789abcdef", "req_A1b2C3d4E5f6G7h8"])
-def test_a_key_that_looks_like_an_identifier_is_in_no_header(
+def test_a_key_that_looks_like_a_request_id_is_in_no_header(
     rig: Rig, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEST_KEY", key)
@@ -207,17 +207,17 @@ def test_a_key_that_looks_like_an_identifier_is_in_no_header(
     assert key.encode().lower() not in got.lower()
 
 
-def test_no_header_has_a_part_of_the_key(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_header_contains_a_part_of_the_key(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_KEY", "0123456789abcdef0123456789abcdee")
     head = rig.ask(http(b"{}", b"x-request-id: 0123456789abcdef", b"request-id: 0123456789abcdee")).lower()
     assert b"0123456789" not in head
     told = {line.partition(b": ")[2].decode() for line in head.splitlines() if b"request-id" in line}
     line = json.loads(rig.log())
-    assert told == {line["id"]}, "the log says which request of the upstream it was"
+    assert told == {line["id"]}, "clients get the gateway's own id; the log also has the upstream's"
     assert line["upstream_id"] == "0123456789abcdef"
 
 
-def test_headers_that_clients_use_go_on_in_a_strict_form(rig: Rig) -> None:
+def test_known_headers_are_forwarded_in_a_strict_form_and_others_are_dropped(rig: Rig) -> None:
     got = rig.ask(
         http(
             b"{}",
@@ -239,7 +239,7 @@ def test_headers_that_clients_use_go_on_in_a_strict_form(rig: Rig) -> None:
     assert not [line for line in head if line.startswith(b"X-Other")]
 
 
-def test_the_reason_and_trailers_do_not_go_on(rig: Rig) -> None:
+def test_the_reason_phrase_and_trailers_are_not_forwarded(rig: Rig) -> None:
     key = KEY.encode()
     assert_no_key(rig.ask(http(b"{}", status=b"418 " + key)))
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-key\r\n\r\n2\r\n{}\r\n0\r\nx-key: " + key
@@ -250,14 +250,14 @@ def test_the_reason_and_trailers_do_not_go_on(rig: Rig) -> None:
 
 @pytest.mark.parametrize("status", [b"200 OK", b"401 Unauthorized"])
 @pytest.mark.parametrize("kind", [b"application/json", b"text/html", b"application/octet-stream"])
-def test_no_body_has_the_key(rig: Rig, status: bytes, kind: bytes) -> None:
+def test_no_body_contains_the_key(rig: Rig, status: bytes, kind: bytes) -> None:
     for spelled in SPELLINGS.values():
         body = b'{"error": {"message": "got \xc3\xbc ' + spelled + b'"}}'
         assert_no_key(rig.ask(http(body, status=status, kind=kind)))
     rig.assert_nothing_written()
 
 
-def test_no_large_body_has_the_key(rig: Rig) -> None:
+def test_no_large_body_contains_the_key(rig: Rig) -> None:
     for spelled in (KEY.encode(), SPELLINGS["JSON"], SPELLINGS["base64 after 1 bytes"]):
         for where in (b'{"a": "%b%b"}', b'{"a": "%b", "usage": {"prompt_tokens": "%b"}}'):
             assert_no_key(rig.ask(http(where % (b"x, " * 500_000, spelled))))
@@ -276,7 +276,7 @@ def test_no_large_body_has_the_key(rig: Rig) -> None:
     ],
     ids=["blocks", "tokens", "bytes", "bytes of UTF-16", "choices", "base64"],
 )
-def test_no_body_has_the_key_in_pieces_that_clients_join(rig: Rig, body: object) -> None:
+def test_a_body_with_the_key_in_parts_that_clients_join_is_rejected(rig: Rig, body: object) -> None:
     got = rig.ask(http(json.dumps(body).encode()))
     assert b"502" in got.splitlines()[0]
     assert b"key_in_answer" in got
@@ -285,7 +285,7 @@ def test_no_body_has_the_key_in_pieces_that_clients_join(rig: Rig, body: object)
 
 @pytest.mark.parametrize("code", ["gzip", "deflate", "br", "zstd", "compress", "gzip, gzip", "rot13", None])
 @pytest.mark.parametrize("compress", [gzip.compress, zlib.compress, lambda data: data])
-def test_no_compressed_body_has_the_key(rig: Rig, code: str | None, compress: Callable[[bytes], bytes]) -> None:
+def test_no_compressed_body_contains_the_key(rig: Rig, code: str | None, compress: Callable[[bytes], bytes]) -> None:
     body = compress(b'{"a": "' + KEY.encode() + b'"}')
     headers = [] if code is None else [b"Content-Encoding: " + code.encode()]
     got = rig.ask(http(body, *headers))
@@ -294,7 +294,7 @@ def test_no_compressed_body_has_the_key(rig: Rig, code: str | None, compress: Ca
     assert b"[redacted]" in got or b"502" in got.splitlines()[0] or b"504" in got.splitlines()[0]
 
 
-def test_no_event_has_the_key(rig: Rig) -> None:
+def test_no_event_contains_the_key(rig: Rig) -> None:
     for name, spelled in SPELLINGS.items():
         lines = spelled if "data lines" in name else spelled.replace(b"\n", b"").replace(b"\r", b"")
         assert_no_key(rig.ask(events(b'{"choices": [{"delta": {"content": "' + lines + b'"}}]}'), stream=True))
@@ -303,7 +303,7 @@ def test_no_event_has_the_key(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("field", [b"event: %b", b"id: %b", b"retry: %b", b": %b", b"%b: x", b"%b"])
-def test_no_field_of_an_event_has_the_key(rig: Rig, field: bytes) -> None:
+def test_no_field_of_an_event_contains_the_key(rig: Rig, field: bytes) -> None:
     for spelled in TEXT_SPELLINGS.values():
         body = (field % spelled) + b'\ndata: {"choices": []}\n\n'
         assert_no_key(rig.ask(http(body, kind=b"text/event-stream"), stream=True))
@@ -311,17 +311,17 @@ def test_no_field_of_an_event_has_the_key(rig: Rig, field: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 10, 15, 29])
-def test_no_events_joined_have_the_key(rig: Rig, size: int) -> None:
+def test_the_joined_texts_of_a_stream_do_not_contain_the_key(rig: Rig, size: int) -> None:
     pieces = [KEY[at : at + size] for at in range(0, len(KEY), size)]
     deltas = [json.dumps({"choices": [{"index": 0, "delta": {"content": piece}}]}).encode() for piece in pieces]
     got = rig.ask(events(b'{"choices": [{"delta": {"content": "It is "}}]}', *deltas), stream=True)
     assert_no_key(got)
-    assert KEY[:24] not in texts(got), "but for its first 20 characters"
+    assert KEY[:24] not in texts(got), "more than the first 20 characters of the key went out"
     assert b"key_in_answer" in got
     assert not Redactor([KEY]).holds(got)
 
 
-def test_no_error_of_the_connection_has_the_key(rig: Rig) -> None:
+def test_no_connection_error_contains_the_key(rig: Rig) -> None:
     key = KEY.encode()
     for answer in (
         key + b"\r\n\r\n",

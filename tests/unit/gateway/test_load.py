@@ -1,4 +1,4 @@
-"""What one container can make of work for the gateway: values counted before they are parsed, and parsed elsewhere."""
+"""Load from one container: the gateway counts JSON values before parsing, and parses large bodies elsewhere."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ from hyperruntime.gateway.request.parse import RequestRefusedError
 from hyperruntime.gateway.request.parse_pool import ParsePool, PoolShare
 from hyperruntime.testing.upstream import ScriptedUpstream, chat, scripted_upstream
 
-LARGE = 10**6  # a cost that no event loop bears
+LARGE = 10**6  # a cost that is too high for the event loop
 json_values: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
 )
 
 
 def values_in(data: Any) -> int:
-    """Count the values of JSON, names of members too."""
+    """Return the number of values in JSON, counting the names of members."""
     if isinstance(data, dict):
         return 1 + sum(1 + values_in(value) for value in data.values())
     return 1 + sum(map(values_in, data)) if isinstance(data, list) else 1
 
 
 @given(json_values, st.lists(st.integers(0, 300)), st.sampled_from([None, 2]), st.booleans())
-def test_no_value_is_missed_however_the_text_comes(data: Any, at: list[int], indent: int | None, ascii_: bool) -> None:
+def test_every_value_is_counted_for_any_split_of_the_text(
+    data: Any, at: list[int], indent: int | None, ascii_: bool
+) -> None:
     text = json.dumps(data, indent=indent, ensure_ascii=ascii_).encode(errors="replace")
     places = sorted({0, len(text), *(min(place, len(text)) for place in at)})
     counter = ValueCounter()
@@ -51,12 +53,12 @@ def test_no_value_is_missed_however_the_text_comes(data: Any, at: list[int], ind
 @pytest.mark.parametrize(
     "text", ["a, b: [c] {d} " * 10_000, '{"json": ["in", "json"]}, ' * 10_000, "\\" * 9999 + '", "' * 3]
 )
-def test_signs_in_long_texts_do_not_count(text: str) -> None:
+def test_commas_and_brackets_inside_long_strings_do_not_count(text: str) -> None:
     assert count_values(json.dumps({"a": text, "b": [1, 2]}).encode()) < 60
 
 
 def run(work: Callable[[ParsePool], Coroutine[Any, Any, None]], workers: int = 1) -> None:
-    """Run something with a pool, and close it."""
+    """Run a coroutine function with a pool, and close the pool."""
 
     async def whole() -> None:
         pool = ParsePool(workers)
@@ -69,11 +71,11 @@ def run(work: Callable[[ParsePool], Coroutine[Any, Any, None]], workers: int = 1
 
 
 def fail(status: int) -> None:
-    """Refuse."""
+    """Raise an error as a rejected request does."""
     raise RequestRefusedError(status, "some_kind", "a sentence")
 
 
-def test_what_is_large_is_done_in_another_process_which_ends_with_the_pool() -> None:
+def test_large_jobs_run_in_a_worker_process_that_ends_with_the_pool() -> None:
     seen: list[int] = []
 
     async def work(pool: ParsePool) -> None:
@@ -88,7 +90,7 @@ def test_what_is_large_is_done_in_another_process_which_ends_with_the_pool() -> 
     assert not pid_exists(seen[0])
 
 
-def test_a_refusal_in_a_worker_is_the_callers() -> None:
+def test_a_rejection_in_a_worker_is_raised_to_the_caller() -> None:
     async def work(pool: ParsePool) -> None:
         with pytest.raises(RequestRefusedError, match="a sentence") as refused:
             await pool.run(LARGE, fail, 418)
@@ -97,7 +99,7 @@ def test_a_refusal_in_a_worker_is_the_callers() -> None:
     run(work)
 
 
-def test_a_worker_that_is_lost_costs_one_request() -> None:
+def test_a_worker_that_dies_costs_one_request() -> None:
     async def work(pool: ParsePool) -> None:
         with pytest.raises(RequestRefusedError, match="retry"):
             await pool.run(LARGE, os._exit, 3)
@@ -107,18 +109,18 @@ def test_a_worker_that_is_lost_costs_one_request() -> None:
 
 
 def read_pipe(path: str) -> bytes:
-    """Return what somebody writes, once he does."""
+    """Return the content of a named pipe; blocks until another process writes."""
     return Path(path).read_bytes()
 
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> str:
-    """A named pipe."""
+    """Return the path of a named pipe."""
     os.mkfifo(tmp_path / "pipe")
     return str(tmp_path / "pipe")
 
 
-def test_a_seat_has_one_turn_at_a_time(pipe: str) -> None:
+def test_seats_take_turns(pipe: str) -> None:
     order: list[str] = []
 
     async def one(name: str, share: PoolShare) -> None:
@@ -139,7 +141,7 @@ def test_a_seat_has_one_turn_at_a_time(pipe: str) -> None:
     assert order == ["hostile 0", "other", "hostile 1", "hostile 2"]
 
 
-def test_a_large_job_is_done_beside_seats_that_always_have_smaller_ones_waiting() -> None:
+def test_a_large_job_is_not_starved_by_seats_with_many_small_jobs() -> None:
     done: list[str] = []
 
     async def always(share: PoolShare) -> None:
@@ -159,13 +161,13 @@ def test_a_large_job_is_done_beside_seats_that_always_have_smaller_ones_waiting(
             done.append("large")
         await asyncio.gather(*tasks)
         large = [at for at, name in enumerate(done) if name == "large"]
-        assert large[0] - begun <= 2 * 8, "one turn of each, and what had its turn already"
-        assert large[2] - large[0] <= 2 * 11 * 8, "as much of each as it had itself"
+        assert large[0] - begun <= 2 * 8, "the large job waited for more than two turns of each other seat"
+        assert large[2] - large[0] <= 2 * 11 * 8, "the other seats got more work done than their share"
 
     run(work)
 
 
-def test_a_client_that_leaves_keeps_its_turn_until_the_worker_is_free(pipe: str) -> None:
+def test_a_cancelled_job_keeps_its_turn_until_the_worker_is_free(pipe: str) -> None:
     async def work(pool: ParsePool) -> None:
         share = PoolShare(pool)
         gone = asyncio.create_task(share.run(LARGE, read_pipe, pipe))
@@ -180,9 +182,9 @@ def test_a_client_that_leaves_keeps_its_turn_until_the_worker_is_free(pipe: str)
     run(work, workers=2)
 
 
-def test_a_pace_lets_a_burst_go_and_then_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pace_allows_a_burst_and_then_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     async def sleep(_: float) -> None:
-        """Return at once."""
+        """Do not wait."""
 
     now = [1000.0]
     monkeypatch.setattr("hyperruntime.gateway.request.pace.time.monotonic", lambda: now[0])
@@ -196,18 +198,18 @@ def test_a_pace_lets_a_burst_go_and_then_waits(monkeypatch: pytest.MonkeyPatch) 
     now[0] += 0.4
     assert waits(3) == pytest.approx([0, 0, 0.1])
     now[0] += 100
-    assert waits(4) == pytest.approx([0, 0, 0, 0.1]), "no more than one burst is saved"
+    assert waits(4) == pytest.approx([0, 0, 0, 0.1]), "an idle seat saved more than one burst"
 
 
 @pytest.fixture
 def upstream() -> Iterator[ScriptedUpstream]:
-    """A model server."""
+    """Return a running model server."""
     with scripted_upstream(lambda _: chat("hello")) as running:
         yield running
 
 
 def gateway(upstream: ScriptedUpstream, **limits: Any) -> Gateway:
-    """Return a gateway before it."""
+    """Return a gateway in front of this server."""
     return Gateway(
         GatewayConfig(
             upstreams=(Upstream(name="u", url=upstream.url),),
@@ -218,7 +220,7 @@ def gateway(upstream: ScriptedUpstream, **limits: Any) -> Gateway:
 
 
 def workers() -> list[int]:
-    """Return the parse workers of this process, by their pids."""
+    """Return the pids of the parse workers of this process."""
     found = []
     for child in Process().children():
         with suppress(NoSuchProcess):
@@ -227,7 +229,7 @@ def workers() -> list[int]:
 
 
 def ask(seat: Seat, body: bytes, path: str = "/v1/chat/completions") -> tuple[int, Any]:
-    """Return an answer's status and its JSON, for a body that is sent whole before the answer is read."""
+    """Send a whole request; return the status and the JSON of the answer."""
     head = f"POST {path} HTTP/1.1\r\nHost: g\r\nConnection: close\r\nAuthorization: Bearer {seat.token}\r\n"
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(120)
@@ -244,13 +246,13 @@ def ask(seat: Seat, body: bytes, path: str = "/v1/chat/completions") -> tuple[in
     [b"1,", b"[],", b"{},", b'"",', b'"a":{},', b"[[],[1,2],{}],"],
     ids=["1", "[]", "{}", "texts", "names", "mixed"],
 )
-def test_millions_of_values_are_refused_before_they_are_parsed(
+def test_a_body_with_millions_of_values_is_rejected_before_it_is_parsed(
     upstream: ScriptedUpstream, tmp_path: Path, part: bytes
 ) -> None:
     body = b'{"model": "m", "a": [' + part * (6_000_000 // len(part)) + b"1]}"
     with gateway(upstream) as opened, opened.seat("gen-1", str(tmp_path)) as seat:
         status, answer = ask(seat, body)
-        assert workers() == [], "none was started for it"
+        assert workers() == [], "a worker was started for a rejected body"
     assert (status, answer["error"]["type"]) == (413, "body_too_large")
     assert "500000 JSON values" in answer["error"]["message"]
     assert "limits.body_values" in answer["error"]["message"]
@@ -274,17 +276,17 @@ def test_millions_of_values_are_refused_before_they_are_parsed(
     ],
     ids=["token ids", "batch", "conversation", "JSON in a text", "image"],
 )
-def test_large_requests_of_real_use_pass(
+def test_large_realistic_requests_pass(
     upstream: ScriptedUpstream, tmp_path: Path, path: str, body: dict[str, Any]
 ) -> None:
     with gateway(upstream) as opened, opened.seat("gen-1", str(tmp_path)) as seat:
         assert ask(seat, json.dumps({"model": "m", **body}).encode(), path)[0] == 200
-        assert len(workers()) == 1, "it was parsed there"
+        assert len(workers()) == 1, "the body was not parsed in a worker"
     assert upstream.received[0].body == {"model": "m", **body}
     assert workers() == []
 
 
-def test_refusals_are_answered_at_a_pace_and_only_to_who_earns_them(
+def test_rejections_are_delayed_only_for_the_seat_that_causes_them(
     upstream: ScriptedUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
@@ -302,7 +304,9 @@ def test_refusals_are_answered_at_a_pace_and_only_to_who_earns_them(
         opened.seat("good", str(tmp_path / "b")) as good,
     ):
         assert {ask(bad, b"{]")[0] for _ in range(15)} == {400}
-        assert waits == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0]), "five a second, after a burst of ten"
+        assert waits == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0]), (
+            "5 rejections per second are allowed after a burst of 10"
+        )
         assert ask(good, b'{"model": "m"}')[0] == 200
         assert ask(bad, b'{"model": "m"}')[0] == 200
         assert len(waits) == 5

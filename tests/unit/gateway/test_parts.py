@@ -1,4 +1,4 @@
-"""The gateway's pure parts: framing, usage, requests, tapes, configuration."""
+"""Parts of the gateway without input and output: framing, usage, requests, recordings, configuration."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ stream_bytes = st.lists(st.sampled_from([b"data: x", b"\n", b"\r", b"\r\n", b"\n
 
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:
-    """Return pieces of data."""
+    """Return the data, split at these places."""
     places = sorted({min(place, len(data)) for place in at})
     return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
 
 
 @given(stream_bytes, st.lists(st.integers(0, 60)))
-def test_a_stream_comes_out_as_it_went_in_however_it_is_cut(data: bytes, at: list[int]) -> None:
+def test_a_stream_is_unchanged_however_it_is_split(data: bytes, at: list[int]) -> None:
     splitter = EventSplitter(10_000)
     events = [event for piece in cut(data, at) for event in splitter.feed(piece)]
     assert b"".join(events) + splitter.rest() == data
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.sampled_from(["\n", "\r\n"]), st.data())
-def test_events_are_the_same_however_the_stream_is_cut(texts: list[str], end: str, data: st.DataObject) -> None:
+def test_events_do_not_depend_on_how_the_stream_is_split(texts: list[str], end: str, data: st.DataObject) -> None:
     raw = "".join(f"event: e{end}data: {json.dumps(text)}{end}{end}" for text in texts).encode()
     at = data.draw(st.lists(st.integers(0, len(raw))))
     splitter = EventSplitter(100_000)
@@ -50,7 +50,7 @@ def test_events_are_the_same_however_the_stream_is_cut(texts: list[str], end: st
     assert splitter.rest() == b""
 
 
-def test_an_event_that_never_ends_is_refused() -> None:
+def test_an_endless_event_is_rejected() -> None:
     splitter = EventSplitter(100)
     assert splitter.feed(b"data: x\n" * 12) == []
     with pytest.raises(EventTooLongError):
@@ -65,14 +65,14 @@ json_values: Any = st.recursive(
 
 
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), json_values))
-def test_a_request_goes_on_unchanged_but_for_its_model(extra: dict[str, Any]) -> None:
+def test_a_request_is_forwarded_unchanged_except_for_its_model(extra: dict[str, Any]) -> None:
     sent = {**extra, "model": "a", "stream": False}
     call = parse_call(CHAT, json.dumps(sent).encode(), {})
     assert json.loads(call.encode("b")) == {**sent, "model": "b"}
 
 
 @given(st.binary())
-def test_any_bytes_are_a_request_or_refused(body: bytes) -> None:
+def test_any_bytes_are_a_request_or_rejected(body: bytes) -> None:
     status = 200
     try:
         call = parse_call(CHAT, body, {})
@@ -98,25 +98,25 @@ def test_any_bytes_are_a_request_or_refused(body: bytes) -> None:
         b'{"model": "' + b"m" * 1000 + b'"}',
     ],
 )
-def test_a_malformed_request_is_refused(body: bytes) -> None:
+def test_a_malformed_request_is_rejected(body: bytes) -> None:
     with pytest.raises(RequestRefusedError) as refused:
         parse_call(CHAT, body, {})
     assert refused.value.status == 400
 
 
-def test_a_number_that_cannot_be_said_again_is_refused() -> None:
+def test_a_number_that_json_cannot_represent_is_rejected() -> None:
     with pytest.raises(RequestRefusedError, match="number") as refused:
         parse_call(CHAT, b'{"model": "m", "temperature": 1e999}', {})
     assert refused.value.status == 400
 
 
-def test_a_model_named_twice_is_one_model() -> None:
+def test_the_last_of_two_model_fields_counts() -> None:
     call = parse_call(CHAT, b'{"model": "dear", "model": "cheap"}', {})
     assert call.model == "cheap"
     assert call.encode(None).count(b"model") == 1
 
 
-def test_usage_is_read_of_both_formats() -> None:
+def test_usage_is_read_in_both_formats() -> None:
     assert usage_of({"usage": {"prompt_tokens": 3, "completion_tokens": 4}}) == Tokens(input=3, output=4)
     anthropic = {"usage": {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 4}}
     assert usage_of(anthropic) == Tokens(input=5, output=4)
@@ -125,7 +125,7 @@ def test_usage_is_read_of_both_formats() -> None:
     assert usage_of(None) is None
 
 
-def test_a_streams_usage_grows_and_a_cut_stream_is_estimated() -> None:
+def test_the_usage_of_a_stream_accumulates_and_a_truncated_stream_is_estimated() -> None:
     usage = StreamUsage()
     usage.see(usage_of({"message": {"usage": {"input_tokens": 7, "output_tokens": 1}}}))
     usage.see(usage_of({"usage": {"output_tokens": 30}}))
@@ -136,7 +136,7 @@ def test_a_streams_usage_grows_and_a_cut_stream_is_estimated() -> None:
     )
 
 
-def test_retry_after_is_seconds_or_a_date() -> None:
+def test_retry_after_is_parsed_as_seconds_or_as_a_date() -> None:
     assert retry_after("3") == 3
     assert retry_after("0.5") == 0.5
     assert retry_after("Wed, 21 Oct 2065 07:28:00 GMT") > 1e9
@@ -144,14 +144,14 @@ def test_retry_after_is_seconds_or_a_date() -> None:
     assert retry_after("soon") == retry_after("") == retry_after("-5") == 0
 
 
-def test_base_urls_are_taken_in_the_form_of_each_client() -> None:
+def test_base_urls_are_accepted_with_and_without_v1() -> None:
     assert endpoint(Upstream(name="a", url="http://h/v1"), CHAT) == "http://h/v1/chat/completions"
     assert endpoint(Upstream(name="a", url="http://h/api/"), CHAT) == "http://h/api/chat/completions"
     for url in ("https://h", "https://h/v1", "https://h/v1/"):
         assert endpoint(Upstream(name="a", url=url, wire="anthropic"), "/v1/messages") == "https://h/v1/messages"
 
 
-def test_the_first_rule_of_the_right_format_holds() -> None:
+def test_the_first_rule_of_the_requested_format_applies() -> None:
     upstreams = (Upstream(name="o", url="http://o/v1"), Upstream(name="a", url="http://a", wire="anthropic"))
     rules = (ModelRule(name="x*", upstream="a"), ModelRule(name="*", upstream="o", send_as="y"))
     config = GatewayConfig(upstreams=upstreams, models=rules)
@@ -161,12 +161,12 @@ def test_the_first_rule_of_the_right_format_holds() -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://h", "http://user:pass@h/v1", "h/v1", "http://h/v1?key=1", ""])
-def test_an_upstream_url_that_is_none_is_refused(url: str) -> None:
+def test_an_invalid_upstream_url_is_rejected(url: str) -> None:
     with pytest.raises(SpecError, match="url"):
         Upstream(name="a", url=url)
 
 
-def test_a_rule_leads_to_an_upstream_that_is_there() -> None:
+def test_a_rule_with_an_unknown_upstream_is_rejected() -> None:
     with pytest.raises(SpecError, match=r"ModelRule\.upstream"):
         GatewayConfig(upstreams=(), models=(ModelRule(name="*", upstream="a"),))
 
@@ -180,7 +180,7 @@ def test_keys_come_from_the_environment_or_a_file(monkeypatch: pytest.MonkeyPatc
         Upstream(name="a", url="http://h", key_env="NO_KEY").load_key()
 
 
-def test_a_budget_refuses_what_comes_after_it_is_used_up() -> None:
+def test_a_budget_rejects_requests_after_it_is_used_up() -> None:
     meter = Meter("gen 3", Budget(tokens=10, money=1.0))
     assert meter.admit() == ""
     meter.charge(Tokens(input=4, output=6), 0.5)
@@ -188,7 +188,7 @@ def test_a_budget_refuses_what_comes_after_it_is_used_up() -> None:
     assert meter.spent.requests == 1
 
 
-def test_keys_are_taken_out_of_what_is_written(tmp_path: Path) -> None:
+def test_keys_are_redacted_in_written_files(tmp_path: Path) -> None:
     file = LineFile(str(tmp_path / "a/log"), Redactor(['sk-"quoted"', "sk-plain"]))
     file.write({"said": 'the key sk-"quoted" and sk-plain', "n": 1})
     file.close()
@@ -197,7 +197,7 @@ def test_keys_are_taken_out_of_what_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "a/log").stat().st_mode & 0o077 == 0
 
 
-def test_a_file_of_an_earlier_run_is_closed_to_others(tmp_path: Path) -> None:
+def test_an_existing_log_becomes_private(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.touch()
     path.chmod(0o644)
@@ -205,7 +205,7 @@ def test_a_file_of_an_earlier_run_is_closed_to_others(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_tape_plays_answers_in_their_order_whatever_the_order_of_fields(tmp_path: Path) -> None:
+def test_a_recording_is_replayed_in_order_for_any_order_of_fields(tmp_path: Path) -> None:
     path = str(tmp_path / "tape")
     file = LineFile(path, Redactor())
     call = parse_call(CHAT, b'{"model": "a", "messages": []}', {}, keyed=True)
@@ -221,7 +221,7 @@ def test_a_tape_plays_answers_in_their_order_whatever_the_order_of_fields(tmp_pa
         tape.play(parse_call(CHAT, b'{"model": "b"}', {}, keyed=True))
 
 
-def test_a_line_after_a_torn_one_is_whole(tmp_path: Path) -> None:
+def test_a_line_after_a_truncated_one_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b'{"torn": ')
     for number in range(2):
@@ -231,13 +231,13 @@ def test_a_line_after_a_torn_one_is_whole(tmp_path: Path) -> None:
     assert path.read_bytes().splitlines()[1:] == [b'{"n": 0}', b'{"n": 1}']
 
 
-def test_a_torn_tape_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_a_truncated_recording_is_rejected_with_its_line_number(tmp_path: Path) -> None:
     (tmp_path / "tape").write_text('{"key": "a", "status": 200, "type": "t", "body": ""}\n{"key')
     with pytest.raises(GatewayError, match="line 2"):
         Replay(str(tmp_path / "tape"))
 
 
-def test_a_configuration_is_read_from_toml_with_its_paths(tmp_path: Path) -> None:
+def test_a_configuration_is_read_from_toml_with_absolute_paths(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(
         """
         [gateway]
@@ -276,7 +276,7 @@ def test_a_configuration_is_read_from_toml_with_its_paths(tmp_path: Path) -> Non
         ('gateway = "abc"', "is not a table"),
     ],
 )
-def test_a_wrong_configuration_is_told(tmp_path: Path, text: str, why: str) -> None:
+def test_an_invalid_configuration_is_rejected(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "c.toml").write_text(text)
     with pytest.raises(GatewayError, match=why):
         load_config(tmp_path / "c.toml")

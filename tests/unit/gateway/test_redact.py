@@ -1,4 +1,4 @@
-"""Keys are found and taken out in every encoding that programs write text in."""
+"""The redactor removes keys in every encoding in which programs write text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = "sk-the/Real_key+0123456789=AbC"
 
 
 def escaped(form: str) -> bytes:
-    """Return the key with each character in an escaped form."""
+    """Return the key with each character in this escaped form."""
     return "".join(form.format(ord(char)) for char in KEY).encode()
 
 
@@ -101,7 +101,7 @@ for before in range(5):
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_a_key_is_taken_out_however_it_is_spelled(name: str) -> None:
+def test_a_key_is_redacted_in_every_spelling(name: str) -> None:
     redactor = Redactor([KEY])
     data = b'{"error": "we got ' + SPELLINGS[name] + b', sorry"}'
     assert redactor.holds(data)
@@ -114,12 +114,12 @@ def test_a_key_is_taken_out_however_it_is_spelled(name: str) -> None:
 
 
 @pytest.mark.parametrize("escape", ["\\u{:04x}", "&#{};", "%{:02x}"])
-def test_what_is_left_is_json_where_it_was(escape: str) -> None:
+def test_json_stays_valid_after_redaction(escape: str) -> None:
     data = b'{"a": "' + b"\\\\" * 3 + escaped(escape) + b'\\n", "b": 1}'
     assert json.loads(Redactor([KEY]).clean(data))["b"] == 1
 
 
-def test_several_spellings_in_one_text_are_all_taken_out() -> None:
+def test_several_spellings_in_one_text_are_all_redacted() -> None:
     redactor = Redactor([KEY])
     data = b" -- ".join([SPELLINGS["URL, each character"], KEY.encode() * 9, SPELLINGS["hexadecimal"]])
     assert redactor.clean(data).count(b"--") == 2
@@ -129,12 +129,12 @@ def test_several_spellings_in_one_text_are_all_taken_out() -> None:
 @pytest.mark.parametrize(
     "data", [b"x" * 1_000_000 + SPELLINGS["JSON"], b"-- ".join([SPELLINGS["JSON"]] * 50)], ids=["long", "often"]
 )
-def test_what_would_take_long_to_cut_is_replaced_whole(data: bytes) -> None:
+def test_data_that_is_expensive_to_clean_is_replaced_completely(data: bytes) -> None:
     assert Redactor([KEY]).clean(data) == MARK.encode()
 
 
 @given(st.binary(), st.binary())
-def test_no_bytes_around_a_key_hide_it(before: bytes, after: bytes) -> None:
+def test_a_key_is_found_between_any_bytes(before: bytes, after: bytes) -> None:
     redactor = Redactor([KEY])
     data = before + KEY.encode() + after
     assert redactor.holds(data)
@@ -142,28 +142,28 @@ def test_no_bytes_around_a_key_hide_it(before: bytes, after: bytes) -> None:
 
 
 @given(st.binary())
-def test_what_holds_no_key_stays_as_it_is(data: bytes) -> None:
+def test_data_without_a_key_is_unchanged(data: bytes) -> None:
     assert Redactor([KEY, "token-abc123"]).clean(data) == data
 
 
 @pytest.mark.parametrize("text", ["o llama", "OLLAMA", "d u m m y k e y"])
-def test_a_placeholder_key_takes_no_ordinary_words_out(text: str) -> None:
+def test_a_placeholder_key_does_not_redact_similar_words(text: str) -> None:
     assert Redactor(["ollama", "dummy-key"]).clean_text(text) == text
     assert Redactor(["ollama"]).clean_text("an ollama") == f"an {MARK}"
 
 
 @pytest.mark.parametrize("cut", [lambda key: key[:-1], lambda key: key[1:], lambda key: key[: len(key) // 2]])
-def test_a_part_of_a_key_changes_nothing_so_that_nobody_can_guess_it_by_parts(cut: Callable[[str], str]) -> None:
+def test_a_part_of_a_key_is_not_redacted_so_that_the_key_cannot_be_guessed_in_parts(cut: Callable[[str], str]) -> None:
     assert Redactor([KEY]).clean_text(cut(KEY)) == cut(KEY)
 
 
-def test_tokens_of_seats_are_taken_out() -> None:
+def test_seat_tokens_are_redacted() -> None:
     token = "hyperruntime-" + "aZ-_" * 8
     assert Redactor().clean_text(f"the token {token}.") == f"the token {MARK}."
 
 
 @pytest.mark.parametrize("run", ["\\", "\\u00", "\\u{0", "%25", "%", "25", "&amp;", "&#0", "&#x0", "0", "="])
 @pytest.mark.parametrize("first", ["", "\\", "\\u{", "%", "&", "&#", "&#x"])
-def test_a_long_run_of_signs_of_escapes_is_read_in_one_pass(first: str, run: str) -> None:
+def test_a_long_run_of_escape_characters_is_read_in_one_pass(first: str, run: str) -> None:
     data = (first + run * (1_000_000 // len(run))).encode()
     assert Redactor([KEY]).clean(data) == data

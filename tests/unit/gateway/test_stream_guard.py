@@ -1,4 +1,4 @@
-"""Streams: keys that are split over events, and how long events are held back for it."""
+"""Streams: the guard finds keys that are split over events, and holds events back only as long as necessary."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from hyperruntime.gateway.request.parse import RequestRefusedError
 from hyperruntime.testing.upstream import event
 
 KEY = "sk-proj-Zk3vQ8xYw1LrTn5Bd7Hs0MfJa2Gc9Ue4"
-AHEAD = 20  # characters of the key that may have gone out, in any spelling
+AHEAD = 20  # characters of the key, in any spelling, that may be forwarded before the guard finds it
 WIDE_KEY = "sk-proj-" + "".join(
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"[at * 7 % 62] for at in range(156)
 )
 
 
 def delta(text: str, index: int = 0) -> bytes:
-    """Return an event of a chat's stream."""
+    """Return an event of a chat completion stream."""
     kind = {"id": "chatcmpl-0123456789abcdef", "object": "chat.completion.chunk", "model": "some-model-7b"}
     choice = {"index": index, "delta": {"role": "assistant", "content": text}, "finish_reason": None}
     return event({**kind, "choices": [choice]})
 
 
 def block(text: str) -> bytes:
-    """Return an event of a message's stream."""
+    """Return an event of a messages stream."""
     data = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
     return event(data, "content_block_delta")
 
 
 def tool(text: str) -> bytes:
-    """Return an event of a tool call's arguments."""
+    """Return an event with the arguments of a tool call."""
     return event({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}}]})
 
 
 def logprob(text: str) -> bytes:
-    """Return an event with a token's bytes alone."""
+    """Return an event that contains only the bytes of a token."""
     content = [{"token": "", "logprob": -1.5, "bytes": list(text.encode())}]
     return event({"choices": [{"index": 0, "delta": {}, "logprobs": {"content": content}}]})
 
 
 class Guard:
-    """A guard with what looks through its events."""
+    """A stream guard that screens each event first."""
 
     def __init__(self, key: str = KEY) -> None:
         self._redactor = Redactor([key])
@@ -73,7 +73,7 @@ KINDS: dict[str, Callable[[str], bytes]] = {
 
 
 def passed(events: Iterable[bytes], key: str = KEY) -> tuple[list[bytes], bool]:
-    """Return what a guard lets through, and whether it ended the stream."""
+    """Return the events that a guard forwards, and whether it ended the stream."""
     guard, out = Guard(key), []
     try:
         for one in events:
@@ -83,24 +83,24 @@ def passed(events: Iterable[bytes], key: str = KEY) -> tuple[list[bytes], bool]:
     return out + guard.rest(), False
 
 
-def said(events: Iterable[bytes]) -> str:
-    """Return every text of some events, joined, as a client that joins all would."""
+def all_text(events: Iterable[bytes]) -> str:
+    """Return all strings of some events, joined."""
     return "".join(text for one in events for text in leaves(event_data(one)))
 
 
 def contents(deltas: Iterable[bytes]) -> str:
-    """Return the texts of a chat's events, joined."""
+    """Return the contents of a chat's events, joined."""
     messages: Iterable[Any] = map(event_data, deltas)
     return "".join(message["choices"][0]["delta"]["content"] for message in messages)
 
 
 def squeezed(text: str) -> str:
-    """Return its letters and digits."""
+    """Return the letters and digits of a text."""
     return "".join(filter(str.isalnum, text))
 
 
 def leaves(data: Any) -> list[str]:
-    """Return the texts in JSON."""
+    """Return the strings in JSON."""
     if isinstance(data, str):
         return [data]
     if isinstance(data, list) and data and all(isinstance(item, int) for item in data):
@@ -115,7 +115,9 @@ def test_a_key_that_is_split_over_events_ends_the_stream(kind: str, size: int) -
     pieces = [KEY[at : at + size] for at in range(0, len(KEY), size)]
     out, ended = passed(map(KINDS[kind], ["Here it is: ", *pieces, " and more"]))
     assert ended
-    assert squeezed(KEY)[: AHEAD + 1] not in squeezed(said(out)), "no more of it than its first characters"
+    assert squeezed(KEY)[: AHEAD + 1] not in squeezed(all_text(out)), (
+        "more than the first characters of the key went out"
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,11 +126,11 @@ def test_a_key_that_is_split_over_events_ends_the_stream(kind: str, size: int) -
     ids=["URL", "hexadecimal", "JSON in a text"],
 )
 @pytest.mark.parametrize("size", [1, 5, 7])
-def test_a_spelled_key_that_is_split_ends_the_stream(spelled: str, size: int) -> None:
+def test_a_spelled_key_split_over_events_ends_the_stream(spelled: str, size: int) -> None:
     out, ended = passed(map(delta, ["It is ", *[spelled[at : at + size] for at in range(0, len(spelled), size)]]))
     assert ended
     assert len(contents(out)) <= len("It is ") + len(spelled) * 0.55 + size, (
-        "its first part, as half of a short key may"
+        "more than about half of the spelled key went out"
     )
 
 
@@ -145,14 +147,16 @@ def test_a_spelled_key_that_is_split_ends_the_stream(spelled: str, size: int) ->
     ],
     ids=["blanks", "hex dump", "hex dump by characters", "numbers", "base64 lines", "base64 by characters", "UTF-16"],
 )
-def test_of_a_key_in_pieces_with_anything_between_only_the_beginning_goes_out(lines: list[str], part: float) -> None:
+def test_only_the_beginning_of_a_key_goes_out_if_other_characters_separate_its_parts(
+    lines: list[str], part: float
+) -> None:
     out, ended = passed(map(delta, lines), WIDE_KEY)
     assert ended
     shown = squeezed(contents(out))
-    assert len(shown.replace("u0000", "")) <= AHEAD * part + 4, "a spelling may begin a little later than its text"
+    assert len(shown.replace("u0000", "")) <= AHEAD * part + 4, "more than the beginning of the key went out"
 
 
-def test_two_answers_in_one_stream_are_joined_each_by_itself() -> None:
+def test_the_choices_of_a_stream_are_joined_separately() -> None:
     halves = [KEY[:20], KEY[20:]]
     mixed = [
         delta(text, index) for pair in zip(halves, ["all is", " well"], strict=True) for index, text in enumerate(pair)
@@ -165,27 +169,27 @@ def test_a_key_in_several_texts_of_one_event_ends_the_stream() -> None:
     assert passed([event({"choices": [{"index": 0, "logprobs": {"content": content}}]})]) == ([], True)
 
 
-def test_a_key_in_fields_that_clients_do_not_join_is_found_too() -> None:
+def test_a_key_split_over_fields_that_clients_do_not_join_is_found() -> None:
     parts = [event({"id": KEY[:20], "choices": []}), event({"id": KEY[20:], "choices": []})]
     assert passed(parts)[1]
 
 
-def test_other_fields_of_events_lose_their_text() -> None:
+def test_text_in_other_fields_of_an_event_is_removed() -> None:
     guard = Guard()
     raw = f": {KEY[:20]}\nid: {KEY[20:]}\nretry: 5\nwhat\nevent: ping\ndata: {{}}\n\n".encode()
     assert guard.feed(raw) == [b":\nevent: ping\ndata: {}\n\n"]
     assert guard.feed(f"event: {KEY} and more\ndata: 1\n\n".encode()) == [b"data: 1\n\n"]
 
 
-def test_a_key_in_one_event_is_cut_out_and_the_stream_goes_on() -> None:
+def test_a_key_inside_one_event_is_redacted_and_the_stream_continues() -> None:
     out, ended = passed([delta(f"it is {KEY}, yes"), delta(" done")])
     assert not ended
-    assert "it is [redacted], yes" in said(out)
-    assert "done" in said(out)
+    assert "it is [redacted], yes" in all_text(out)
+    assert "done" in all_text(out)
 
 
 @pytest.mark.parametrize("places", [(0, 1), (0, None), (None, 3)])
-def test_halves_in_other_choices_or_blocks_end_the_stream(places: tuple[int | None, int | None]) -> None:
+def test_key_halves_in_different_choices_or_blocks_end_the_stream(places: tuple[int | None, int | None]) -> None:
     chosen = [
         {"delta": {"content": half}} | ({} if at is None else {"index": at})
         for half, at in zip((KEY[:25], KEY[25:]), places, strict=True)
@@ -199,7 +203,7 @@ def test_halves_in_other_choices_or_blocks_end_the_stream(places: tuple[int | No
     assert passed([texts[0], blocks[0], texts[1]]) == ([], True)
 
 
-def test_the_name_of_an_event_goes_on_only_where_the_data_says_the_same() -> None:
+def test_an_event_name_is_forwarded_only_if_it_is_standard_or_the_type_in_the_data() -> None:
     guard = Guard()
     for name in (KEY[:25], KEY[25:], "other"):
         assert guard.feed(f'event: {name}\ndata: {{"type": "x"}}\n\n'.encode()) == [b'data: {"type": "x"}\n\n']
@@ -222,53 +226,53 @@ def test_the_name_of_an_event_goes_on_only_where_the_data_says_the_same() -> Non
     ],
 )
 @pytest.mark.parametrize("kind", ["chat", "tool", "message"])
-def test_what_is_not_surely_a_key_goes_out_at_once(kind: str, text: str) -> None:
+def test_text_that_is_not_clearly_a_key_is_forwarded_at_once(kind: str, text: str) -> None:
     guard = Guard()
     for piece in ("so ", *[text[at : at + 4] for at in range(0, len(text), 4)]):
         assert guard.feed(KINDS[kind](piece)) == [KINDS[kind](piece)]
 
 
 @pytest.mark.parametrize("last", ["?", " and so", "\\u0041\\u0041 and not the rest"])
-def test_what_is_held_goes_out_once_it_is_no_key(last: str) -> None:
+def test_held_events_are_forwarded_once_they_contain_no_key(last: str) -> None:
     guard = Guard()
     events = [delta(KEY[:25]), tool("x"), delta(KEY[25:30]), delta(last + "." + "more " * 6)]
     assert [len(guard.feed(one)) for one in events] == [0, 0, 0, 4]
     assert guard.feed(delta(KEY[:30])) == []
-    assert guard.rest() == [delta(KEY[:30])], "or the stream ends"
+    assert guard.rest() == [delta(KEY[:30])], "the end of the stream also releases held events"
 
 
 @pytest.mark.parametrize("held", [[tool(" x")] * 5000, [tool(" x" * 20_000)] * 20], ids=["events", "bytes"])
-def test_a_stream_that_stays_in_a_key_is_refused_and_never_let_go(held: list[bytes]) -> None:
+def test_a_stream_that_never_completes_a_possible_key_is_rejected(held: list[bytes]) -> None:
     assert passed([delta(KEY[:25]), *held]) == ([], True)
 
 
 @given(st.lists(st.text(max_size=30), max_size=20), st.sampled_from(sorted(KINDS)))
-def test_a_stream_without_a_key_comes_out_as_it_went_in(texts: list[str], kind: str) -> None:
+def test_a_stream_without_a_key_is_unchanged(texts: list[str], kind: str) -> None:
     events = [KINDS[kind](text.replace("\n", " ").replace("\r", " ")) for text in texts]
     assert passed(events) == (events, False)
 
 
 @given(st.lists(st.integers(1, 60), max_size=12), st.text(max_size=10), st.sampled_from(["chat", "message", "tool"]))
-def test_however_a_key_is_split_no_client_can_join_it(cuts: list[int], before: str, kind: str) -> None:
+def test_clients_cannot_join_a_key_however_it_is_split(cuts: list[int], before: str, kind: str) -> None:
     text = before + KEY + " end"
     places = sorted({0, *[min(cut, len(text)) for cut in cuts], len(text)})
     out, _ = passed(KINDS[kind](text[a:b]) for a, b in pairwise(places))
-    assert KEY not in said(out)
+    assert KEY not in all_text(out)
     assert not Redactor([KEY]).holds(b"".join(out))
 
 
-def test_what_is_not_text_is_refused() -> None:
+def test_an_event_that_is_not_utf8_is_rejected() -> None:
     with pytest.raises(RequestRefusedError, match="UTF-8"):
         Guard().feed(b"data: \xff\n\n")
 
 
-def test_json_that_is_nested_deep_is_refused_or_passed_but_never_a_fault() -> None:
+def test_deeply_nested_json_is_forwarded_or_rejected_without_a_crash() -> None:
     for depth in (10, 500, 900, 980, 5000):
         with suppress(RequestRefusedError):
             Guard().feed(b"data: " + b"[" * depth + b"]" * depth + b"\n\n")
 
 
-def test_the_text_of_an_event_is_not_changed() -> None:
+def test_the_bytes_of_an_event_are_unchanged() -> None:
     raw = b'event: ping\r\ndata:{ "a":\t1 }\r\n\r\n'
     assert Guard().feed(raw) == [raw]
     assert json.loads(raw.splitlines()[1][5:]) == {"a": 1}

@@ -1,4 +1,4 @@
-"""A diff is taken apart as git reads it, and only what the rules allow is left of it."""
+"""Diffs are parsed as git parses them, and filtered by the rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BINARY = b"diff --git a/b b/b\nindex 1..2\nGIT binary patch\nliteral 3\nKcmZ\n\n
 
 
 def delta(result_size: int) -> bytes:
-    """Return a binary part whose delta says that it makes a file of a size."""
+    """Return a binary part whose delta states this size of the result."""
     sizes = bytearray([3])
     while result_size > 127:
         sizes.append(128 | (result_size & 127))
@@ -52,13 +52,13 @@ NAMES = {
 
 
 @pytest.mark.parametrize(("patch", "names"), NAMES.values(), ids=NAMES.keys())
-def test_names_are_read_as_git_reads_them(patch: bytes, names: list[tuple[bytes, ...]]) -> None:
+def test_names_are_parsed_as_git_parses_them(patch: bytes, names: list[tuple[bytes, ...]]) -> None:
     parts = parse_patch(patch)
     assert [tuple(sorted(part.names)) for part in parts] == names
     assert patch.endswith(b"".join(part.text for part in parts))
 
 
-def test_parts_that_may_not_change_are_left_out_and_named() -> None:
+def test_protected_and_too_large_parts_are_left_out_and_named() -> None:
     renamed = b"diff --git a/safe/x b/y\nsimilarity index 100%\nrename from safe/x\nrename to y\n"
     compiled = TEXT.replace(b"t.py", b"d/__pycache__/t.pyc").replace(HUNK, b"") + b"Binary files differ\n"
     rules = ChangeRules(protected=("safe/", "run.toml"), max_file_bytes=1000)
@@ -73,7 +73,7 @@ def test_parts_that_may_not_change_are_left_out_and_named() -> None:
     )
 
 
-def test_a_bomb_and_what_is_no_diff_are_refused() -> None:
+def test_a_too_large_diff_and_text_that_is_not_a_diff_are_rejected() -> None:
     with pytest.raises(PatchError, match="in all"):
         filter_patch(delta(1 << 28) * 2, ChangeRules(max_file_bytes=1 << 40))
     with pytest.raises(PatchError, match="at most"):
@@ -87,16 +87,16 @@ ESCAPES += [b".git:x", b"a\\.git\\x", b"nul\0", b"p" * 1025]
 
 
 @pytest.mark.parametrize("path", ESCAPES)
-def test_a_path_that_git_would_refuse_is_refused(path: bytes) -> None:
+def test_a_path_that_git_would_reject_is_rejected(path: bytes) -> None:
     assert escape_problem(path)
 
 
 @pytest.mark.parametrize("path", [b"a", b".gitignore", b".github/x", b"a/git", b"..a", b"a..", b"-x", b"\xff", b"a\\b"])
-def test_an_odd_path_inside_is_fine(path: bytes) -> None:
+def test_an_unusual_path_inside_the_repository_is_accepted(path: bytes) -> None:
     assert not escape_problem(path)
 
 
-def test_links_may_stay_in_the_repository_only() -> None:
+def test_links_must_stay_inside_the_repository() -> None:
     for path, target in ((b"a", b"b"), (b"d/a", b"../b"), (b"d/e/a", b"../../x/y"), (b"a", b"./b/")):
         assert not link_problem(path, target)
     for path, target in ((b"a", b".."), (b"d/a", b"../../b"), (b"a", b"/b"), (b"a", b"b/../../c"), (b"a", b"")):
@@ -105,7 +105,7 @@ def test_links_may_stay_in_the_repository_only() -> None:
         assert link_problem(path, target)
 
 
-def test_what_stays_keeps_its_place() -> None:
+def test_changes_that_conflict_with_dropped_paths_are_dropped() -> None:
     dropped = {b"p/x": "protected", b"f": "protected"}
     changes = [
         Change(b"p", b"100644"),
@@ -126,7 +126,7 @@ def test_what_stays_keeps_its_place() -> None:
         )
     )
 )
-def test_no_text_makes_the_parser_fail_or_lose_a_byte(pieces: list[bytes]) -> None:
+def test_the_parser_accepts_or_rejects_any_text_and_loses_no_byte(pieces: list[bytes]) -> None:
     text = b"".join(pieces)
     try:
         parts = parse_patch(text)

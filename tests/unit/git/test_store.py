@@ -1,4 +1,4 @@
-"""States are kept exactly, cheaply and safely, whatever a container left in its clone."""
+"""The repository store keeps states exactly and safely, with any files that a container left in its clone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def git(where: Path, *args: str) -> str:
 
 
 def contents(root: Path) -> dict[str, tuple[str, bytes]]:
-    """Return what git keeps of a directory: kind and bytes of every file and link."""
+    """Return the files that git would keep: kind and bytes of each file and link."""
     found = {}
     for directory, names, files in os.walk(root):
         if ".git" in names:
@@ -52,7 +52,7 @@ def contents(root: Path) -> dict[str, tuple[str, bytes]]:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Return a user's agent repository with two commits."""
+    """Make a user's agent repository with two commits."""
     root = tmp_path / "the agent's repo"
     (root / "domains" / "maze").mkdir(parents=True)
     for name, text in {
@@ -89,7 +89,7 @@ def clone(store: RepositoryStore, root: str, tmp_path: Path) -> Path:
     return tmp_path / "clone"
 
 
-def test_a_repository_is_taken_in_at_its_commit_without_its_history(
+def test_a_repository_is_added_at_its_commit_without_its_history(
     store: RepositoryStore, source: Path, root: str
 ) -> None:
     assert root == git(source, "rev-parse", "HEAD").strip()
@@ -99,7 +99,9 @@ def test_a_repository_is_taken_in_at_its_commit_without_its_history(
 
 
 @pytest.mark.parametrize("kind", ["detached", "worktree", "submodule"])
-def test_every_form_of_checkout_is_taken_in(kind: str, store: RepositoryStore, source: Path, tmp_path: Path) -> None:
+def test_detached_heads_worktrees_and_submodules_can_be_added(
+    kind: str, store: RepositoryStore, source: Path, tmp_path: Path
+) -> None:
     head, where = git(source, "rev-parse", "HEAD").strip(), source
     if kind == "detached":
         git(source, "checkout", "-q", "--detach")
@@ -114,7 +116,7 @@ def test_every_form_of_checkout_is_taken_in(kind: str, store: RepositoryStore, s
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_the_dotenv_file_of_a_repository_stays_where_it_is(
+def test_the_dotenv_file_of_a_repository_is_not_added(
     store: RepositoryStore, source: Path, tmp_path: Path, *, committed: bool
 ) -> None:
     clean = RepositoryStore(tmp_path / "clean.git")
@@ -126,7 +128,7 @@ def test_the_dotenv_file_of_a_repository_stays_where_it_is(
         (source / ".env").write_text("OPENAI_API_KEY=sk-0987654321\n")
     root = store.add_repository(source)
     assert store.tree(root) == expected
-    assert store.add_repository(source) == root, "the same each time"
+    assert store.add_repository(source) == root, "the commit must be reproducible"
     everything = git(Path(store.path), "cat-file", "--batch-all-objects", "--batch")
     assert "sk-" not in everything
     assert git(Path(store.path), "rev-list", "--all").split() == [root]
@@ -135,7 +137,7 @@ def test_the_dotenv_file_of_a_repository_stays_where_it_is(
     assert (source / ".env").is_file()
 
 
-def test_the_dotenv_file_of_a_directory_stays_where_it_is(store: RepositoryStore, tmp_path: Path) -> None:
+def test_the_dotenv_file_of_a_directory_is_not_added(store: RepositoryStore, tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     for name in (".env", "agent.py"):
         (tmp_path / "plain" / name).write_text("KEY=sk-1234567890\n" if name == ".env" else "pass\n")
@@ -144,7 +146,7 @@ def test_the_dotenv_file_of_a_directory_stays_where_it_is(store: RepositoryStore
     assert store.read_file(root, ".env") is None
 
 
-def test_a_template_directory_gives_the_same_commit_every_time(tmp_path: Path) -> None:
+def test_a_template_directory_always_gives_the_same_commit(tmp_path: Path) -> None:
     template = tmp_path / "template"
     (template / "__pycache__").mkdir(parents=True)
     (template / "agent.py").write_text("x = 1\n")
@@ -170,7 +172,7 @@ NOT_USABLE: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize(("spoil", "message"), NOT_USABLE.values(), ids=NOT_USABLE.keys())
-def test_what_is_no_clean_repository_is_refused_in_one_sentence(
+def test_a_directory_that_is_not_a_clean_repository_raises_a_one_line_error(
     spoil: Callable[[Path], object], message: str, source: Path
 ) -> None:
     spoil(source)
@@ -181,7 +183,7 @@ def test_what_is_no_clean_repository_is_refused_in_one_sentence(
 
 
 def booby_trap(where: Path, marker: Path) -> None:
-    """Make git run a program at every chance that a repository has."""
+    """Configure a repository so that git runs a program at every opportunity."""
     trap = marker.parent / "trap"
     trap.write_text(f"#!/bin/sh\ntouch '{marker}'\ncat\n")
     trap.chmod(0o755)
@@ -194,7 +196,9 @@ def booby_trap(where: Path, marker: Path) -> None:
     (where / ".git" / "info" / "attributes").write_text("* filter=evil diff=evil\n")
 
 
-def test_no_program_that_a_repository_names_is_run(store: RepositoryStore, source: Path, tmp_path: Path) -> None:
+def test_programs_that_a_repository_configures_are_not_run(
+    store: RepositoryStore, source: Path, tmp_path: Path
+) -> None:
     booby_trap(source, tmp_path / "marker")
     os.utime(source / "task_agent.py")
     root = store.add_repository(source)
@@ -206,7 +210,7 @@ def test_no_program_that_a_repository_names_is_run(store: RepositoryStore, sourc
     assert not (tmp_path / "marker").exists()
 
 
-def test_a_clone_is_whole_private_and_says_nothing_of_the_host(
+def test_a_clone_is_complete_and_independent_and_names_no_path_of_the_host(
     store: RepositoryStore, source: Path, root: str, clone: Path, tmp_path: Path
 ) -> None:
     assert contents(clone) == contents(source)
@@ -232,7 +236,7 @@ def test_a_clone_is_whole_private_and_says_nothing_of_the_host(
         store.checkout("--upload-pack=touch x", tmp_path / "none2")
 
 
-def test_a_snapshot_keeps_every_kind_of_change_and_nothing_of_git_of_the_clone(
+def test_a_snapshot_contains_every_kind_of_change_and_ignores_the_git_directory_of_the_clone(
     store: RepositoryStore, root: str, clone: Path, tmp_path: Path
 ) -> None:
     (clone / "task_agent.py").unlink()
@@ -263,7 +267,7 @@ def test_a_snapshot_keeps_every_kind_of_change_and_nothing_of_git_of_the_clone(
     assert store.commit_of("none") is None
 
 
-def test_a_snapshot_leaves_out_what_may_not_change_and_says_so(store: RepositoryStore, root: str, clone: Path) -> None:
+def test_a_snapshot_leaves_out_forbidden_changes_and_names_them(store: RepositoryStore, root: str, clone: Path) -> None:
     (clone / "domains" / "maze" / "score.py").write_text("SECRET = 2\n")
     (clone / "domains" / "new.py").touch()
     (clone / "domains" / "here").unlink()
@@ -316,7 +320,7 @@ def test_a_file_in_place_of_a_protected_directory_changes_nothing(
     assert store.commit_of(1) == root
 
 
-def test_a_path_that_turns_into_a_link_while_it_is_read_leads_nowhere(
+def test_a_path_that_becomes_a_link_during_the_snapshot_is_not_followed(
     store: RepositoryStore, root: str, clone: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "host").mkdir()
@@ -333,14 +337,14 @@ def test_a_path_that_turns_into_a_link_while_it_is_read_leads_nowhere(
 
 
 def as_reader_without_privilege(*args: str) -> str:
-    """Return what Python prints that must obey file modes, even for root."""
+    """Run Python code without the rights of root to bypass file modes; return its output."""
     drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
     ran = subprocess.run([*drop, sys.executable, "-c", *args], capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
-def test_what_cannot_be_read_stays_as_it_was_and_is_named(store: RepositoryStore, root: str, clone: Path) -> None:
+def test_unreadable_files_keep_their_old_state_and_are_named(store: RepositoryStore, root: str, clone: Path) -> None:
     take = """
 import sys
 from hyperruntime.git.store import RepositoryStore
@@ -358,7 +362,7 @@ print(snapshot.commit, *[path for path, _ in snapshot.dropped])
     assert {"task_agent.py", "domains"} <= set(dropped)
 
 
-def test_what_agents_write_with_git_or_diff_is_applied(store: RepositoryStore, root: str, clone: Path) -> None:
+def test_diffs_written_by_git_and_by_diff_are_applied(store: RepositoryStore, root: str, clone: Path) -> None:
     (clone / "task_agent.py").write_text("print('task')\n" * 29 + "print('done')\n")
     (clone / "new.py").write_text("new = 1\n")
     (clone / "outside").symlink_to("/etc/passwd")
@@ -384,7 +388,7 @@ def test_what_agents_write_with_git_or_diff_is_applied(store: RepositoryStore, r
 
 
 def addition(name: str, mode: str = "100644", text: str = "x") -> bytes:
-    """Return a diff that adds a file of one line."""
+    """Return a diff that adds a file with one line."""
     header = f"diff --git a/{name} b/{name}\nnew file mode {mode}\n--- /dev/null\n+++ b/{name}\n"
     return f"{header}@@ -0,0 +1 @@\n+{text}\n\\ No newline at end of file\n".encode()
 
@@ -404,7 +408,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("patch", REFUSED.values(), ids=REFUSED.keys())
-def test_a_diff_that_tries_to_leave_the_repository_is_refused_whole(
+def test_a_diff_that_tries_to_leave_the_repository_is_rejected_completely(
     patch: bytes, store: RepositoryStore, root: str
 ) -> None:
     with pytest.raises(PatchError) as caught:
@@ -413,15 +417,15 @@ def test_a_diff_that_tries_to_leave_the_repository_is_refused_whole(
     assert store.commit_of(1) is None
 
 
-def test_a_name_that_git_reads_otherwise_than_we_do_gains_nothing(store: RepositoryStore, root: str) -> None:
-    dated = b"dos.txt 2024-01-01 00:00:00.000000000 +0000"  # git leaves the time out although no tab comes before it
+def test_a_name_that_git_parses_differently_does_not_bypass_protection(store: RepositoryStore, root: str) -> None:
+    dated = b"dos.txt 2024-01-01 00:00:00.000000000 +0000"  # git drops the time although there is no tab before it
     patch = b"--- a/%s\n+++ b/%s\n@@ -1,2 +1 @@\n one\r\n-two\r\n" % (dated, dated)
     assert store.read_file(store.apply_patch(root, patch, 1).commit, "dos.txt") == b"one\r\n"
     kept = store.apply_patch(root, patch, 2, protected=("dos.txt",))
     assert (kept.commit, kept.dropped) == (root, (("dos.txt", "dos.txt is protected"),))
 
 
-def test_a_diff_that_does_not_apply_says_where(store: RepositoryStore, root: str) -> None:
+def test_a_diff_that_does_not_apply_names_the_place(store: RepositoryStore, root: str) -> None:
     with pytest.raises(PatchError, match=r"patch failed: dos.txt:1"):
         store.apply_patch(root, b"--- a/dos.txt\n+++ b/dos.txt\n@@ -1 +1 @@\n-three\r\n+3\r\n", 1)
     with pytest.raises(PatchError, match="corrupt patch"):
@@ -430,7 +434,7 @@ def test_a_diff_that_does_not_apply_says_where(store: RepositoryStore, root: str
         store.apply_patch(root, b"", "../../heads/x")
 
 
-def test_a_thousandth_generation_costs_no_more_than_the_first(
+def test_the_thousandth_generation_costs_as_much_as_the_first(
     store: RepositoryStore, root: str, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = []
@@ -499,7 +503,7 @@ def edit(root: Path, kind: str, name: str, body: bytes) -> None:
 
 @settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(edits, min_size=1, max_size=8), min_size=1, max_size=3))
-def test_any_lineage_of_edits_is_the_same_by_commit_by_diff_and_on_disk(
+def test_commits_diffs_and_files_agree_for_any_lineage_of_edits(
     lineage: list[list[tuple[str, str, bytes]]],
 ) -> None:
     with tempfile.TemporaryDirectory() as scratch:
@@ -523,7 +527,7 @@ def test_any_lineage_of_edits_is_the_same_by_commit_by_diff_and_on_disk(
         assert git(Path(scratch, "clone"), "status", "--porcelain") == ""
 
 
-def test_threads_do_not_disturb_each_other(store: RepositoryStore, root: str, tmp_path: Path) -> None:
+def test_threads_can_use_one_store_at_the_same_time(store: RepositoryStore, root: str, tmp_path: Path) -> None:
     def one(generation: int) -> bool:
         clone = tmp_path / f"clone{generation}"
         store.checkout(root, clone)
@@ -539,14 +543,12 @@ def test_threads_do_not_disturb_each_other(store: RepositoryStore, root: str, tm
 
 
 def at_work(path: str) -> list[psutil.Process]:
-    """Return the git of this machine that works on a store."""
+    """Return the git processes that work on a store."""
     listed = psutil.process_iter(["environ"])
     return [found for found in listed if (found.info["environ"] or {}).get("GIT_DIR", "").startswith(path)]
 
 
-def test_a_process_killed_at_any_instant_leaves_a_store_that_works(
-    store: RepositoryStore, root: str, clone: Path
-) -> None:
+def test_a_process_killed_at_any_moment_leaves_a_usable_store(store: RepositoryStore, root: str, clone: Path) -> None:
     for delay in (0.01, 0.04, 0.08):
         if (child := os.fork()) == 0:
             os.setpgid(0, 0)
@@ -557,7 +559,7 @@ def test_a_process_killed_at_any_instant_leaves_a_store_that_works(
         time.sleep(delay)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        assert wait_until(lambda: not at_work(str(store.path)), 60)  # a git that it had started
+        assert wait_until(lambda: not at_work(str(store.path)), 60)  # wait for a git process that the child started
     Path(store.path, "refs/hyperruntime/gen").mkdir(exist_ok=True)
     Path(store.path, "refs/hyperruntime/gen/contended.lock").touch()
     store.recover()
@@ -568,7 +570,7 @@ def test_a_process_killed_at_any_instant_leaves_a_store_that_works(
     assert git(Path(store.path), "fsck", "--connectivity-only") is not None
 
 
-def test_a_diff_whose_outer_context_is_different_applies_with_fuzz(tmp_path: Path) -> None:
+def test_a_diff_with_different_outer_context_applies_with_fuzz(tmp_path: Path) -> None:
     lines = [f"line {number}\n" for number in range(9)]
     source = tmp_path / "source"
     source.mkdir()

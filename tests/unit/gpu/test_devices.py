@@ -1,4 +1,4 @@
-"""CDI specs: what they describe is found whatever their form, and what is wrong with one harms no other."""
+"""CDI specs of every version and form are read, and a broken file does not affect the others."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_devices_of_a_spec_of_any_version_and_form_are_found(tmp_path: Path, suf
     assert registry.findings == ()
 
 
-def test_edits_of_two_devices_hold_the_common_part_once(tmp_path: Path) -> None:
+def test_merged_edits_of_two_devices_contain_the_common_part_once(tmp_path: Path) -> None:
     write(tmp_path, "nvidia.json", NVIDIA)
     edits = merge_edits(load_devices([tmp_path]).resolve(["nvidia.com/gpu=0", "nvidia.com/gpu=1"]))
     assert edits.env == {"NVIDIA_VISIBLE_DEVICES": "void"}
@@ -100,7 +100,7 @@ def test_additional_groups_are_read(tmp_path: Path) -> None:
         ({"containerEdits": 7}, "containerEdits"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_file_is_said_and_the_others_count(
+def test_an_invalid_file_is_reported_and_the_others_are_read(
     tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:
     write(tmp_path, "bad.json", {**NVIDIA, **change})
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_parsed_is_a_finding(tmp_path: Path, name: str, te
     assert words in problems(registry)
 
 
-def test_what_is_no_file_is_a_finding_and_no_hang(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_regular_file_is_a_finding_and_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.json")
     (tmp_path / "directory.yaml").mkdir()
     (tmp_path / "dangling.json").symlink_to("nowhere")
@@ -141,7 +141,7 @@ def test_what_is_no_file_is_a_finding_and_no_hang(tmp_path: Path) -> None:
     assert all(finding.ok is False and finding.next_step for finding in registry.findings)
 
 
-def test_a_later_directory_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
+def test_a_later_directory_overrides_an_earlier_one(tmp_path: Path) -> None:
     for place, node in (("a", "/dev/one"), ("b", "/dev/two")):
         (tmp_path / place).mkdir()
         devices = [{"name": "0", "containerEdits": {"deviceNodes": [{"path": node}]}}]
@@ -150,7 +150,7 @@ def test_a_later_directory_takes_the_place_of_an_earlier_one(tmp_path: Path) -> 
     assert merge_edits(registry.resolve(["a.com/gpu=0"])).device_nodes[0].path == "/dev/two"
 
 
-def test_a_device_that_two_files_of_one_directory_describe_is_nobodys(tmp_path: Path) -> None:
+def test_a_device_described_by_two_files_of_one_directory_is_ignored(tmp_path: Path) -> None:
     write(tmp_path, "a.json", NVIDIA)
     write(tmp_path, "b.json", {**NVIDIA, "devices": [{"name": "1"}]})
     registry = load_devices([tmp_path])
@@ -158,13 +158,13 @@ def test_a_device_that_two_files_of_one_directory_describe_is_nobodys(tmp_path: 
     assert "describes nvidia.com/gpu=1, as" in problems(registry)
 
 
-def test_the_environment_names_other_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_selects_other_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "nvidia.json", NVIDIA)
     monkeypatch.setenv("HYPERRUNTIME_CDI_DIRS", f"/nowhere:{tmp_path}")
     assert load_devices().names("nvidia.com/gpu") == ("nvidia.com/gpu=0", "nvidia.com/gpu=1")
 
 
-def test_an_unknown_device_is_explained(tmp_path: Path) -> None:
+def test_an_unknown_device_is_reported_with_a_close_match(tmp_path: Path) -> None:
     with pytest.raises(DeviceNotFoundError, match="nvidia-ctk cdi generate"):
         load_devices([tmp_path]).resolve(["nvidia.com/gpu=0"])
     write(tmp_path, "nvidia.json", NVIDIA)
@@ -182,7 +182,7 @@ JSON = st.recursive(
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_no_change_of_a_spec_makes_reading_it_fail(
+def test_a_spec_with_any_changed_value_is_read_or_reported(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     spec = json.loads(json.dumps(NVIDIA))
@@ -200,7 +200,7 @@ def test_no_change_of_a_spec_makes_reading_it_fail(
 
 @settings(max_examples=60, deadline=None)
 @given(content=st.binary(max_size=200), suffix=st.sampled_from(["json", "yaml"]))
-def test_no_content_of_a_file_makes_reading_it_fail(
+def test_a_file_with_any_content_is_read_or_reported(
     content: bytes, suffix: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("cdi")
@@ -223,11 +223,11 @@ def test_no_content_of_a_file_makes_reading_it_fail(
         (("GPU-8f2c5c6e-1111-2222-3333-444455556666",), ("GPU-8f2c5c6e-1111-2222-3333-444455556666",)),
     ],
 )
-def test_gpus_of_a_spec_may_be_said_in_these_ways(given_gpus: Any, expected: Any) -> None:
+def test_gpus_of_a_spec_are_accepted_in_several_forms(given_gpus: Any, expected: Any) -> None:
     assert ContainerSpec(image="x", gpus=given_gpus).gpus == expected
 
 
 @pytest.mark.parametrize("gpus", ["", "auto:0", "auto:x", "some", (), ("",), ("0 1",), 1, ("all",), "a/b", "x\n", True])
-def test_other_gpus_are_refused(gpus: Any) -> None:
+def test_invalid_gpus_are_rejected(gpus: Any) -> None:
     with pytest.raises(SpecError, match="gpus"):
         ContainerSpec(image="x", gpus=gpus)

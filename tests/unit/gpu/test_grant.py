@@ -1,4 +1,4 @@
-"""Which GPUs ``auto:N`` takes, and that no two containers of a user get the same."""
+"""The GPUs that ``auto:N`` selects; two containers of a user never get the same GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Smi = Callable[[str], None]
 
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Smi:
-    """A program ``nvidia-smi`` that runs a script, and locks of this test's own."""
+    """Return a function that installs a fake ``nvidia-smi`` script; the locks are in the test's directory."""
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin/nvidia-smi"
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
@@ -49,7 +49,7 @@ def take(count: int) -> tuple[GpuGrant, object]:
 
 
 @pytest.mark.usefixtures("smi")
-def test_the_least_used_are_taken_first_and_none_twice() -> None:
+def test_the_least_used_gpus_are_granted_first_and_none_twice() -> None:
     first, one = take(1)
     second, two = take(2)
     assert one == ("1",)
@@ -67,7 +67,7 @@ def test_the_least_used_are_taken_first_and_none_twice() -> None:
 
 
 @pytest.mark.usefixtures("smi")
-def test_what_a_killed_process_had_is_free_at_once_and_a_forked_child_keeps_nothing() -> None:
+def test_gpus_of_a_killed_process_are_free_at_once_and_a_forked_child_holds_none() -> None:
     held, _ = take(1)
     reader, writer = os.pipe()
     child = os.fork()
@@ -85,7 +85,7 @@ def test_what_a_killed_process_had_is_free_at_once_and_a_forked_child_keeps_noth
     assert two == ("2",)
     held.release()
     mine, one = take(1)
-    assert one == ("1",), "the forked child must not hold what its parent had"
+    assert one == ("1",), "the forked child must not hold the GPU of its parent"
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     third, three = take(1)
@@ -94,7 +94,7 @@ def test_what_a_killed_process_had_is_free_at_once_and_a_forked_child_keeps_noth
         grant.release()
 
 
-def test_more_than_there_are_is_one_clear_error(smi: Smi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_for_too_many_gpus_raises_a_clear_error(smi: Smi, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceBusyError, match="needs 5 GPUs, but only 4 are visible"):
         take(5)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-aaaa")
@@ -109,14 +109,14 @@ def test_more_than_there_are_is_one_clear_error(smi: Smi, monkeypatch: pytest.Mo
         take(1)
 
 
-def test_without_a_driver_the_next_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_reported_with_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DeviceError, match="srun --gres=gpu:1"):
         take(1)
 
 
 @pytest.mark.usefixtures("smi")
-def test_a_lock_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_lock_directory_that_is_a_link_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / f"hyperruntime-gpus-{os.getuid()}").symlink_to("elsewhere")
     with pytest.raises(StorageError, match="belongs to another user"):
@@ -127,12 +127,12 @@ def test_a_lock_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
     ("text", "expected"),
     [(None, "0123"), ("", ""), ("1", "1"), ("3,1", "31"), ("1,9,2", "1"), ("GPU-c", "2"), ("GPU-", ""), ("-1", "")],
 )
-def test_cuda_visible_devices_says_what_may_be_taken(text: str | None, expected: str) -> None:
+def test_cuda_visible_devices_restricts_the_gpus(text: str | None, expected: str) -> None:
     env = {} if text is None else {"CUDA_VISIBLE_DEVICES": text}
     assert "".join(gpu.index for gpu in only_allowed(parse_gpus(TABLE), env)) == expected
 
 
-def test_what_nvidia_smi_does_not_know_counts_as_nothing() -> None:
+def test_values_that_nvidia_smi_does_not_know_count_as_zero() -> None:
     (gpu,) = parse_gpus("junk\n0, GPU-a, [N/A], [N/A], [Not Supported], 1.0, GB10, odd\n\n")
     assert (gpu.memory_used_mib, gpu.utilization, gpu.name) == (0, 0, "GB10, odd")
 
@@ -152,7 +152,9 @@ def registry(*names: str, edits: Edits | None = None, place: str = "/etc/cdi") -
         (("a.com/net=0", "0"), ("nvidia.com/gpu=0", "a.com/net=0"), ("a.com/net=0", "nvidia.com/gpu=0")),
     ],
 )
-def test_names_and_indices_become_devices(gpus: str, known: tuple[str, ...], expected: tuple[str, ...]) -> None:
+def test_names_and_indices_are_resolved_to_devices(
+    gpus: str, known: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
     assert tuple(device.name for device in gpu_devices(gpus, registry(*known))) == expected
 
 
@@ -175,14 +177,14 @@ APPLIED = ["--device", "/dev/b:/dev/a:rwm", "--mount", QUOTED, "--group-add", "4
         (OTHER, "/opt/cdi", False, APPLIED),
     ],
 )
-def test_podman_gets_names_where_it_can_resolve_them_else_their_edits(
+def test_podman_gets_the_device_name_if_it_can_resolve_it_and_the_edits_otherwise(
     edits: Edits, place: str, rootless: bool, expected: list[str]
 ) -> None:
     devices = gpu_devices("all", registry("a.com/gpu=0", edits=edits, place=place))
     assert device_args(devices, rootless=rootless) == expected
 
 
-def test_hooks_that_nobody_would_run_are_refused_by_name() -> None:
+def test_hooks_that_podman_would_not_run_are_refused_by_name() -> None:
     edits = Edits(hooks=(Hook(name="createContainer", path="/x", args=("nvidia-ctk", "hook", "update-ldcache")),))
     devices = gpu_devices("all", registry("a.com/gpu=0", edits=edits, place="/opt/cdi"))
     with pytest.raises(UnsupportedOptionError, match=r"gpus.*/opt/cdi.*nvidia-ctk hook update-ldcache"):

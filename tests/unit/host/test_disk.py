@@ -1,4 +1,4 @@
-"""How much space a directory takes, and how one that is very deep is removed."""
+"""The disk usage of a directory, and the removal of very deep directories."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TREES = st.recursive(
 
 
 def make(folder: Path, tree: object) -> int:
-    """Make files of some sizes; return how many names there are."""
+    """Make files of these sizes; return the number of names."""
     count = 0
     for name, below in tree.items() if isinstance(tree, dict) else ():
         count += 1
@@ -44,7 +44,7 @@ def make(folder: Path, tree: object) -> int:
 
 @pytest.fixture
 def deep(tmp_path: Path) -> Iterator[Path]:
-    """A directory whose deepest one no path can name."""
+    """Make a directory that is deeper than any path can name."""
     here = os.open(".", os.O_RDONLY)
     os.chdir(tmp_path)
     os.mkdir("top")
@@ -61,20 +61,20 @@ def deep(tmp_path: Path) -> Iterator[Path]:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=TREES)
-def test_a_tree_takes_what_its_files_hold_and_is_removed_whole(tmp_path: Path, tree: object) -> None:
+def test_the_usage_of_a_tree_is_that_of_its_files_and_it_can_be_removed(tmp_path: Path, tree: object) -> None:
     top = tmp_path / "top"
     top.mkdir()
     names = make(top, tree)
     content = sum(path.stat().st_size for path in top.rglob("*") if path.is_file())
     least, most = max(names * LEAST_BYTES, content), content + names * 2 * LEAST_BYTES
-    # Blocks that a file system is just writing back may be told a moment late.
+    # A file system may report blocks late while it still writes them back.
     assert wait_until(lambda: least <= measure([str(top)], None, GIB).used_bytes <= most, 60)
     assert not measure([str(top)], None, GIB).hidden
     remove_tree(top)
     assert not top.exists()
 
 
-def test_what_is_sparse_takes_nothing_and_two_names_count_once(tmp_path: Path) -> None:
+def test_sparse_files_use_nothing_and_hard_links_count_once(tmp_path: Path) -> None:
     with open(tmp_path / "sparse", "wb") as file:
         file.truncate(10 * GIB)
     (tmp_path / "content").write_bytes(bytes(MIB))
@@ -82,7 +82,7 @@ def test_what_is_sparse_takes_nothing_and_two_names_count_once(tmp_path: Path) -
     assert MIB <= measure([str(tmp_path)], None, GIB).used_bytes < 2 * MIB
 
 
-def test_a_link_leads_nowhere(tmp_path: Path) -> None:
+def test_links_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "top").mkdir()
     (tmp_path / "elsewhere").write_bytes(bytes(MIB))
     os.symlink("/", tmp_path / "top" / "root")
@@ -92,26 +92,26 @@ def test_a_link_leads_nowhere(tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere").exists()
 
 
-def test_what_lies_too_deep_to_look_at_is_said_and_removed_all_the_same(deep: Path) -> None:
+def test_a_tree_that_is_too_deep_is_reported_and_can_be_removed(deep: Path) -> None:
     assert measure([str(deep)], None, GIB).hidden
     remove_tree(deep)
     assert not deep.exists()
 
 
-def test_a_directory_that_is_not_there_is_no_error(tmp_path: Path) -> None:
+def test_a_missing_directory_is_not_an_error(tmp_path: Path) -> None:
     remove_tree(tmp_path / "none")
     assert measure([str(tmp_path / "none")], None, GIB).used_bytes == 0
     assert free_space([str(tmp_path / "none")]) == {}
 
 
 def watch(top: Path, limit_bytes: int) -> list[tuple[str, str]]:
-    """Watch a directory, and return what the watch says, once and later."""
+    """Watch a directory; return the list to which the watch appends its reports."""
     said: list[tuple[str, str]] = []
     DiskWatch(limit_bytes, [str(top)], None, lambda why, limit: said.append((why, limit)))
     return said
 
 
-def test_growth_past_the_limit_is_noticed_once(tmp_path: Path) -> None:
+def test_usage_above_the_limit_is_reported_once(tmp_path: Path) -> None:
     said = watch(tmp_path, 4 * MIB)
     (tmp_path / "file").write_bytes(os.urandom(5 * MIB))
     assert wait_until(lambda: bool(said), 60)
@@ -119,7 +119,9 @@ def test_growth_past_the_limit_is_noticed_once(tmp_path: Path) -> None:
     assert "limits.disk_bytes=4194304" in said[0][0]
 
 
-def test_a_disk_that_others_fill_is_no_fault_of_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_others_fill_is_not_reported_as_a_limit_of_the_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = diskwatch.free_space([str(tmp_path)])
     said = watch(tmp_path, GIB)
     low = {device: diskwatch.Free(1000, 1000) for device in free}
@@ -138,26 +140,26 @@ def test_a_disk_that_others_fill_is_no_fault_of_the_container(tmp_path: Path, mo
         (PostMortem(state="exited", ended_by="x", limit="wall_s"), "evaluate", "timeout"),
     ],
 )
-def test_a_container_ended_past_its_limit_is_not_made_again(post_mortem: PostMortem, step: str, failure: str) -> None:
+def test_a_generation_past_its_limit_is_not_retried(post_mortem: PostMortem, step: str, failure: str) -> None:
     error = translate_failure(ContainerLostError("lost", post_mortem), step)
     assert isinstance(error, GenerationFailedError)
     assert error.failure == failure
 
 
-def test_a_container_ended_for_want_of_the_hosts_space_is_made_again() -> None:
+def test_a_generation_that_ended_because_the_host_disk_was_full_is_retried() -> None:
     error = translate_failure(ContainerLostError("lost", PostMortem(state="exited", ended_by="x")), "meta agent")
     assert isinstance(error, InfrastructureFailedError)
     assert error.failure == "infrastructure"
 
 
-def test_a_run_has_a_limit_by_default_and_a_container_has_none() -> None:
+def test_a_run_has_a_disk_limit_by_default_and_a_container_has_none() -> None:
     assert GenerateOptions(domains="circle_packing").limits.disk_bytes == 10 * GIB
     assert Limits().disk_bytes is None
     with pytest.raises(SpecError, match="disk_bytes"):
         Limits(disk_bytes=1000)
 
 
-def test_a_file_that_loses_its_name_while_it_is_counted_counts_once(tmp_path: Path) -> None:
+def test_a_file_that_is_deleted_during_the_count_counts_once(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.write(b"x" * (8 * MIB))
         file.flush()

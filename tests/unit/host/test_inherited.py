@@ -1,4 +1,4 @@
-"""What this process inherited does not reach the programs that it starts."""
+"""Settings that this process inherited do not reach the programs that it starts."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ MODULES = {
 }
 
 
-def test_a_shell_gets_no_functions_and_no_file_to_read() -> None:
+def test_a_shell_gets_no_exported_functions_and_no_startup_files() -> None:
     kept = {"LD_LIBRARY_PATH", "LD_PRELOAD", "HOME", "PYTHONPATH"}
     assert set(inherited.shell_environment(MODULES)) == kept
 
 
-def test_a_program_of_the_system_gets_the_libraries_of_the_system() -> None:
+def test_a_system_program_gets_no_library_path() -> None:
     assert set(inherited.program_environment(MODULES)) == {"HOME", "PYTHONPATH"}
 
 
-def test_what_is_started_without_an_environment_gets_ours_less_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_without_an_explicit_environment_gets_the_cleaned_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in MODULES.items():
         if not name.startswith("LD_"):
             monkeypatch.setenv(name, value)
@@ -45,7 +45,7 @@ def test_what_is_started_without_an_environment_gets_ours_less_that(monkeypatch:
 
 
 @pytest.mark.parametrize(("wanted", "ceiling", "counts"), [(512, 0, 512), (512, 400, 400), (60, 400, 60)])
-def test_the_stricter_limit_counts(wanted: int, ceiling: int, counts: int) -> None:
+def test_the_stricter_limit_applies(wanted: int, ceiling: int, counts: int) -> None:
     assert inherited.stricter(wanted, ceiling) == counts
 
 
@@ -58,7 +58,7 @@ def test_the_ceiling_of_processes_is_the_hard_limit(monkeypatch: pytest.MonkeyPa
 SHOW = "import signal; print([n.name for n in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if " + (
     "signal.getsignal(n) is signal.SIG_IGN])"
 )
-# A process that ignores signals and starts another one as drivers do; the other one prints what it ignores.
+# A process that ignores signals and starts a child as drivers do; the child prints the signals that it ignores.
 ATTACH = """
 import json, sys
 from hyperruntime.host.inherited import ignored_signals
@@ -70,7 +70,7 @@ print(json.dumps({"ignored": sorted(n.name for n in ignored_signals()), "child":
 
 
 @pytest.mark.parametrize("ignored", [(), ("HUP",), ("HUP", "INT", "QUIT")], ids=str)
-def test_attached_programs_have_every_signal_at_its_default(ignored: tuple[str, ...]) -> None:
+def test_attached_programs_have_default_signal_handlers(ignored: tuple[str, ...]) -> None:
     show = f"{SHOW}; import os; print({{n: v for n, v in os.environ.items() if n != 'LC_CTYPE'}}, os.getcwd())"
     traps = "".join(f'trap "" {name}; ' for name in ignored)
     args = ["/bin/sh", "-c", f'{traps}exec "$@"', "sh", sys.executable, "-c", ATTACH, show]
@@ -81,7 +81,7 @@ def test_attached_programs_have_every_signal_at_its_default(ignored: tuple[str, 
 
 
 @pytest.mark.parametrize("ignored", [frozenset(), frozenset({signal.SIGINT})], ids=str)
-def test_an_attached_program_that_is_not_there_is_an_error(
+def test_a_missing_attached_program_raises_an_error(
     monkeypatch: pytest.MonkeyPatch, ignored: frozenset[signal.Signals]
 ) -> None:
     monkeypatch.setattr("hyperruntime.host.process.ignored_signals", lambda: ignored)
@@ -89,7 +89,7 @@ def test_an_attached_program_that_is_not_there_is_an_error(
         spawn_attached(["/no/such/program"], {})
 
 
-def test_run_files_lie_where_this_user_alone_can_write(tmp_path: Path) -> None:
+def test_a_run_directory_must_belong_to_this_user_alone(tmp_path: Path) -> None:
     own, open_to_all, link = tmp_path / "own", tmp_path / "open", tmp_path / "link"
     own.mkdir(0o700)
     open_to_all.mkdir()

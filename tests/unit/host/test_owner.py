@@ -1,4 +1,4 @@
-"""Who an owner is, whether it lives, and what it leaves where it cannot come to be."""
+"""The identity of an owner, whether it is alive, and the files that a failed owner must not leave."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DriverWithoutContainers(FakeDriver):
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty directory for temporary files."""
+    """Make an empty directory for temporary files."""
     path = tmp_path / "t"
     path.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(path))
@@ -49,7 +49,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def short_root() -> Iterator[str]:
-    """An empty directory with a short path."""
+    """Make an empty directory with a short path."""
     with tempfile.TemporaryDirectory(prefix="hr-", dir="/tmp") as path:
         yield path
 
@@ -69,19 +69,19 @@ def short_root() -> Iterator[str]:
         ({"boot_id": ""}, "elsewhere"),
     ],
 )
-def test_an_owner_is_alive_dead_or_where_nobody_sees_it(change: dict[str, object], state: str) -> None:
+def test_an_owner_is_alive_dead_or_elsewhere(change: dict[str, object], state: str) -> None:
     us = attrs.asdict(OwnerIdentity.current())
     assert OwnerIdentity.from_record({**us, **change}).state() == state
 
 
-def test_labels_and_records_name_the_same_owner() -> None:
+def test_labels_and_records_describe_the_same_owner() -> None:
     us = OwnerIdentity.current()
     assert OwnerIdentity.from_labels(us.to_labels()) == us
     assert OwnerIdentity.from_record(json.loads(json.dumps(attrs.asdict(us)))) == us
     assert us.state() == "alive"
 
 
-def test_an_owner_that_was_named_by_the_clock_is_never_taken_for_dead() -> None:
+def test_an_owner_with_a_start_time_by_the_clock_is_never_considered_dead() -> None:
     labels = {LABEL: "x", f"{LABEL}.host": os.uname().nodename, f"{LABEL}.pid": "4194303", f"{LABEL}.start": "1.0"}
     identity = OwnerIdentity.from_labels(labels)
     assert identity is not None
@@ -91,11 +91,11 @@ def test_an_owner_that_was_named_by_the_clock_is_never_taken_for_dead() -> None:
 @pytest.mark.parametrize(
     "labels", [{}, {"other": "x"}, {LABEL: "x"}, {LABEL: "x", f"{LABEL}.host": "h", f"{LABEL}.pid": "?"}]
 )
-def test_labels_of_nobody_name_nobody(labels: dict[str, str]) -> None:
+def test_incomplete_labels_give_no_owner(labels: dict[str, str]) -> None:
     assert OwnerIdentity.from_labels(labels) is None
 
 
-def test_the_start_of_a_process_is_counted_from_the_boot_and_not_by_the_clock() -> None:
+def test_the_start_of_a_process_is_counted_from_the_boot() -> None:
     ticks = process_start_ticks(os.getpid())
     assert ticks is not None
     uptime_s = float(Path("/proc/uptime").read_text().split()[0])
@@ -104,7 +104,7 @@ def test_the_start_of_a_process_is_counted_from_the_boot_and_not_by_the_clock() 
     assert not is_alive(os.getpid(), ticks + 1)
 
 
-def test_a_zombie_and_what_was_one_are_dead() -> None:
+def test_a_zombie_and_a_reaped_process_are_dead() -> None:
     process = subprocess.Popen(["sleep", "60"])
     ticks = process_start_ticks(process.pid)
     assert ticks is not None
@@ -115,14 +115,14 @@ def test_a_zombie_and_what_was_one_are_dead() -> None:
     assert not is_alive(process.pid, ticks)
 
 
-def test_another_users_process_is_alive() -> None:
+def test_a_process_of_another_user_is_alive() -> None:
     ticks = process_start_ticks(1)
     assert ticks is not None
     assert is_alive(1, ticks)
 
 
 @pytest.mark.parametrize("at", ["reap", "shutil.rmtree"])
-def test_what_an_interrupt_keeps_an_owner_from_removing_its_guard_removes(
+def test_the_guard_removes_the_directory_of_an_interrupted_close(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
@@ -137,32 +137,34 @@ def test_what_an_interrupt_keeps_an_owner_from_removing_its_guard_removes(
     assert list(temporary.iterdir()) == []
 
 
-def test_what_a_thread_puts_there_as_an_owner_closes_its_guard_removes(
+def test_the_guard_removes_files_that_a_thread_adds_during_a_close(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = Owner(("true",), OwnerIdentity.current())
     with monkeypatch.context() as patch:
-        patch.setattr("hyperruntime.host.owner.shutil.rmtree", lambda *_, **__: None)  # another thread was faster
+        patch.setattr(
+            "hyperruntime.host.owner.shutil.rmtree", lambda *_, **__: None
+        )  # simulates a removal that does nothing
         owner.close()
     end(owner)
     assert list(temporary.iterdir()) == []
 
 
 def end(owner: Owner) -> None:
-    """Do to a guard what the end of its process does."""
+    """Wait until the guard of an owner ends, as it does after the owner's process ended."""
     if (stdin := owner._guard.stdin) is not None:
         stdin.close()
     owner._guard.wait(60)
 
 
-def test_an_owner_that_cannot_come_to_be_leaves_nothing(temporary: Path) -> None:
+def test_an_owner_that_cannot_start_leaves_no_files(temporary: Path) -> None:
     too_much = ("x" * 3_000_000,)
     with pytest.raises(StorageError, match="no guard can be started"):
         Owner(too_much, OwnerIdentity.current())
     assert list(temporary.iterdir()) == []
 
 
-def test_a_temporary_directory_that_is_not_utf8_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_directory_that_is_not_utf8_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     os.mkdir(odd)
     monkeypatch.setattr("tempfile.tempdir", odd)
@@ -172,7 +174,7 @@ def test_a_temporary_directory_that_is_not_utf8_is_refused(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("wish", ["", "relative", "/no/such/directory", "/tmp/a b", "/tmp/" + "x" * 60])
-def test_a_short_directory_is_short_and_plain_wherever_the_environment_points(
+def test_a_short_directory_has_a_short_plain_path_in_any_environment(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, wish: str
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", wish)
@@ -186,10 +188,10 @@ def test_a_short_directory_is_short_and_plain_wherever_the_environment_points(
     assert list(temporary.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_found_and_what_a_living_one_has_is_not(
+def test_directories_of_killed_processes_are_found_and_those_of_living_ones_are_not(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, short_root: str
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", short_root)  # where no `prune` of another process looks
+    monkeypatch.setenv("XDG_RUNTIME_DIR", short_root)  # where `prune` of another process does not look
     script = (
         "import os, tempfile\n"
         f"tempfile.tempdir = {str(temporary)!r}\n"
@@ -211,7 +213,7 @@ def test_what_a_killed_process_left_is_found_and_what_a_living_one_has_is_not(
         os.rmdir(path)
 
 
-def test_prune_removes_a_directory_that_is_written_into_meanwhile(temporary: Path) -> None:
+def test_prune_removes_a_directory_while_a_process_writes_into_it(temporary: Path) -> None:
     left = temporary / f"hyperruntime-{os.getuid()}-left"
     writer = "import itertools, sys\nfor n in itertools.count(): open(f'{sys.argv[1]}/{n}', 'w').close()\n"
     left.mkdir()
@@ -225,7 +227,7 @@ def test_prune_removes_a_directory_that_is_written_into_meanwhile(temporary: Pat
     assert not left.exists()
 
 
-def test_a_fork_while_another_thread_registers_something_leaves_the_child_able_to_open_its_own() -> None:
+def test_a_child_forked_during_a_registration_can_open_its_own_owner() -> None:
     script = (
         "import os, signal\n"
         "from hyperruntime.host import owner\n"

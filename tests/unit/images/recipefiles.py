@@ -1,4 +1,4 @@
-"""Read a Containerfile and a definition file into one form, so that a test can say whether they make the same image."""
+"""Read Containerfiles and definition files into one form, so that a test can compare the images that they make."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _ARGUMENT = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 @attrs.frozen(kw_only=True)
 class Content:
-    """What a recipe file says, whichever kind it is.
+    """The content of a recipe file of either kind.
 
     Attributes:
-        base: the image it starts from, with its build arguments as ``${NAME}``.
+        base: the base image; a build argument in it is written as ``${NAME}``.
         arguments: build arguments and their defaults.
         env: the environment of the container.
-        copies: source and target of what comes from the context.
+        copies: source and target of each copy from the context.
         script: the words of all commands, in order.
-        entry: the words of what the container runs.
-        other: keywords or sections that say something else.
+        entry: the words of the command that the container runs.
+        other: keywords or sections that have no attribute.
     """
 
     base: str
@@ -36,12 +36,12 @@ class Content:
 
     @property
     def packages(self) -> list[str]:
-        """The Debian packages that the commands install."""
+        """Return the Debian packages that the commands install."""
         return [name for words in _commands(self.script) for name in _installed(words)]
 
 
 def read_containerfile(text: str) -> Content:
-    """Parse a Containerfile of one stage, with commands in the shell's form."""
+    """Parse a Containerfile with one stage and with commands in shell form."""
     joined = re.sub(r"\\\n", " ", _without_comments(text))
     base = ""
     arguments: dict[str, str] = {}
@@ -71,7 +71,7 @@ def read_containerfile(text: str) -> Content:
 
 
 def read_definition(text: str) -> Content:
-    """Parse an Apptainer definition file of one stage."""
+    """Parse an Apptainer definition file with one stage."""
     head, *rest = _SECTION.split(_without_comments(_ARGUMENT.sub(r"${\1}", text)))
     sections = dict(zip(rest[::2], rest[1::2], strict=True))
     header = dict(re.findall(r"^(\w+):\s*(\S+)\s*$", head, re.MULTILINE))
@@ -100,7 +100,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _words(text: str) -> list[str]:
-    """Return shell words with operators apart; the end of a line is a semicolon where a command may end."""
+    """Return shell words with separate operators; the end of a line is a semicolon if a command may end there."""
     lexer = shlex.shlex(text.strip().replace("\n", " ; "), posix=False, punctuation_chars=";<>|&")
     lexer.whitespace_split = True
     words: list[str] = []

@@ -1,4 +1,4 @@
-"""The base image's root filesystem: what mmdebstrap is asked for, and what becomes of its failures."""
+"""The base image's root filesystem: the arguments of mmdebstrap, and the errors for its failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ mv "$target.said" "{said}"
 
 @pytest.fixture
 def fake_mmdebstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put a stand-in for mmdebstrap on PATH; return where it leaves its arguments and environment."""
+    """Put a fake mmdebstrap on PATH; return the file into which it writes its arguments and environment."""
     return install_fake(tmp_path, monkeypatch, body="")
 
 
@@ -43,20 +43,20 @@ def install_fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> 
     return said
 
 
-def test_the_tar_appears_under_its_name_and_nothing_else_stays(fake_mmdebstrap: Path, tmp_path: Path) -> None:
+def test_the_tar_appears_under_its_name_without_other_files(fake_mmdebstrap: Path, tmp_path: Path) -> None:
     target = tmp_path / "out dir" / "it's base.tar"
     bootstrap.build_base_rootfs(target, mirror=MIRROR)
     assert tarfile.is_tarfile(target)
     assert [path.name for path in target.parent.iterdir()] == [target.name]
 
 
-def test_progress_is_handed_on_line_by_line(fake_mmdebstrap: Path, tmp_path: Path) -> None:
+def test_progress_is_passed_on_line_by_line(fake_mmdebstrap: Path, tmp_path: Path) -> None:
     lines: list[str] = []
     bootstrap.build_base_rootfs(tmp_path / "base.tar", mirror=MIRROR, on_output=lines.append)
     assert lines == ["I: extracting archives..."]
 
 
-def test_packages_suite_and_mirror_are_asked_for(fake_mmdebstrap: Path, tmp_path: Path) -> None:
+def test_packages_suite_and_mirror_are_passed_to_mmdebstrap(fake_mmdebstrap: Path, tmp_path: Path) -> None:
     bootstrap.build_base_rootfs(tmp_path / "base.tar", packages=("git", "less"), suite="trixie", mirror=MIRROR)
     said = fake_mmdebstrap.read_text().splitlines()
     assert any(re.fullmatch(r"--include=git,less(,usr-is-merged)?", line) for line in said)
@@ -64,7 +64,7 @@ def test_packages_suite_and_mirror_are_asked_for(fake_mmdebstrap: Path, tmp_path
     assert "trixie" in said
 
 
-def test_file_times_are_fixed_by_the_day_or_by_the_caller(
+def test_file_times_are_the_current_day_or_source_date_epoch(
     fake_mmdebstrap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
@@ -77,7 +77,7 @@ def test_file_times_are_fixed_by_the_day_or_by_the_caller(
     assert "SOURCE_DATE_EPOCH=1700000001" in fake_mmdebstrap.read_text()
 
 
-def test_our_own_python_settings_do_not_reach_the_build(
+def test_python_variables_of_this_process_do_not_reach_the_build(
     fake_mmdebstrap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
@@ -100,7 +100,7 @@ def test_our_own_python_settings_do_not_reach_the_build(
         ("E: something nobody has seen", "something nobody has seen"),
     ],
 )
-def test_a_failure_becomes_one_sentence_and_leaves_no_file(
+def test_a_failure_raises_a_one_line_error_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, expected: str
 ) -> None:
     (tmp_path / "output").write_text(output.replace("\\n", "\n") + "\nE: mmdebstrap failed to run\n")
@@ -112,34 +112,34 @@ def test_a_failure_becomes_one_sentence_and_leaves_no_file(
     assert list(target.parent.iterdir()) == []
 
 
-def test_a_silent_failure_names_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_without_output_names_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_fake(tmp_path, monkeypatch, body="exit 9")
     with pytest.raises(ImageBuildError, match="exit code 9"):
         bootstrap.build_base_rootfs(tmp_path / "base.tar", mirror=MIRROR)
 
 
-def test_a_missing_mmdebstrap_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_mmdebstrap_is_reported_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ImageBuildError, match="apt-get install mmdebstrap"):
         bootstrap.build_base_rootfs(tmp_path / "base.tar")
 
 
-def test_an_unwritable_place_is_refused_before_anything_runs(fake_mmdebstrap: Path, tmp_path: Path) -> None:
+def test_an_unwritable_target_is_rejected_before_the_build_starts(fake_mmdebstrap: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ImageBuildError, match="cannot write"):
         bootstrap.build_base_rootfs(tmp_path / "file" / "base.tar", mirror=MIRROR)
     assert not fake_mmdebstrap.exists()
 
 
-def test_the_scratch_directory_may_be_entered_by_the_namespace_and_is_gone_afterwards() -> None:
+def test_the_scratch_directory_is_accessible_to_the_namespace_and_is_removed() -> None:
     with bootstrap._work_directory() as work:
         assert stat.S_IMODE(work.stat().st_mode) == 0o755
         (work / "left").write_text("over")
     assert not work.exists()
 
 
-def test_a_tree_in_which_something_is_mounted_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Removing such a tree removes what is mounted, as a killed build once did to the host's /dev/shm."""
+def test_a_tree_with_a_mount_in_it_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Removing such a tree also removes the mounted files; a killed build once did that to the host's /dev/shm."""
     (tmp_path / "mounted").mkdir()
     (tmp_path / "mounted" / "precious").write_text("")
     monkeypatch.setattr(bootstrap, "mount_points_under", lambda path, mountinfo: [f"{path}/mounted"])
@@ -161,7 +161,7 @@ def test_mount_points_below_a_directory_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's builds make namespaces themselves")
-def test_a_build_as_root_that_does_not_unmount_leaves_no_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_build_as_root_leaves_no_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = f"mkdir '{tmp_path}/mnt'; mount -t tmpfs none '{tmp_path}/mnt' && touch '{tmp_path}/ok'; exit 25"
     install_fake(tmp_path, monkeypatch, body=body)
     with pytest.raises(ImageBuildError):
@@ -170,7 +170,7 @@ def test_a_build_as_root_that_does_not_unmount_leaves_no_mount(tmp_path: Path, m
     assert bootstrap.mount_points_under(tmp_path, Path("/proc/self/mountinfo").read_text()) == []
 
 
-def test_the_hosts_mirrors_serve_any_suite() -> None:
+def test_the_mirrors_of_the_host_are_used_for_any_suite() -> None:
     lines = [
         "Debian|http://local/debian/|bookworm|main",
         "Debian|http://local/debian/|bookworm|contrib",
@@ -195,12 +195,12 @@ def test_the_hosts_mirrors_serve_any_suite() -> None:
         ["Debian|http://local/security/|bookworm-security|main"],
     ],
 )
-def test_without_a_debian_mirror_on_the_host_there_are_no_host_sources(lines: list[str]) -> None:
+def test_a_host_without_a_debian_mirror_gives_no_sources(lines: list[str]) -> None:
     assert bootstrap.parse_index_targets(lines, "bookworm") == []
 
 
-def test_nothing_of_the_host_stays_in_the_image(fake_mmdebstrap: Path, tmp_path: Path) -> None:
-    """The last hooks, run on a directory that looks like the image before them."""
+def test_the_image_contains_no_settings_of_the_host(fake_mmdebstrap: Path, tmp_path: Path) -> None:
+    """Run the last hooks on a directory that looks like the image before them."""
     bootstrap.build_base_rootfs(tmp_path / "base.tar", mirror=MIRROR)
     root = tmp_path / "root"
     for name in ("etc/apt/apt.conf.d/99mmdebstrap", "etc/dpkg/dpkg.cfg.d/hyperruntime", "etc/resolv.conf"):

@@ -1,4 +1,4 @@
-"""Containerfiles without Podman and Docker: the definition files that are made of them do the same."""
+"""The definition files that are made from Containerfiles, tested without Podman and Docker."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hyperruntime.images.definition_file import parse_definition
 
 
 def made(tmp_path: Path, text: str, **arguments: str) -> str:
-    """Return the definition file of a Containerfile in a directory."""
+    """Return the definition file that is made from a Containerfile."""
     (tmp_path / "Containerfile").write_text(text)
     with definition_of(tmp_path / "Containerfile", tmp_path, arguments, lambda name: name == "here:1") as found:
         return found.definition.read_text()
 
 
 def test_steps_run_in_order_with_their_shell_directory_and_variables(tmp_path: Path) -> None:
-    """The witness is the shell that runs %post: everything is done below a directory of the test's."""
+    """A shell runs %post on the host; all its paths are below a directory of the test."""
     inside = tmp_path / "in side"
     text = f"""# a comment
 ARG TAG=1
@@ -60,8 +60,8 @@ LABEL who="me and you"
     assert environment == b"old form-1\n"
 
 
-def test_a_step_that_fails_ends_the_build(tmp_path: Path) -> None:
-    """None after it is run."""
+def test_a_failed_step_ends_the_build(tmp_path: Path) -> None:
+    """No later step runs."""
     post = parse_definition(made(tmp_path, "FROM x\nWORKDIR /\nRUN false\nRUN true\n")).post.text
     assert run_process(["/bin/sh", "-e", "-c", post.replace("rm -rf", ": ")], env={"PATH": "/bin"}).exit_code == 1
 
@@ -80,8 +80,8 @@ def test_a_step_that_fails_ends_the_build(tmp_path: Path) -> None:
         ("ADD *.md /x/", ["mkdir -p /x", "cp -p W/1/c.md /x/"]),
     ],
 )
-def test_copies_go_where_a_containerfile_puts_them(tmp_path: Path, line: str, done: list[str]) -> None:
-    """Of a directory it is what it holds; several sources need a directory."""
+def test_copies_have_the_targets_of_the_containerfile(tmp_path: Path, line: str, done: list[str]) -> None:
+    """A directory is copied by its content; several sources need a directory as the target."""
     (tmp_path / "tree").mkdir()
     for name in ("a.txt", "b.txt", "c.md", "with blank.txt", "tree/d"):
         (tmp_path / name).write_text(name)
@@ -99,8 +99,8 @@ def test_copies_go_where_a_containerfile_puts_them(tmp_path: Path, line: str, do
         "", "FROM a\nCOPY missing /x\n", "FROM a\nWORKDIR $HOME\n", "FROM a\nCOPY outside /x\n",
     ],
 )  # fmt: skip
-def test_what_would_come_out_otherwise_is_refused(tmp_path: Path, text: str) -> None:
-    """By name, with the way to build it all the same."""
+def test_instructions_that_would_behave_differently_are_rejected(tmp_path: Path, text: str) -> None:
+    """The error names an alternative, such as Podman or Docker."""
     context = tmp_path / "context"
     context.mkdir()
     (tmp_path / "x").write_text("secret")
@@ -110,9 +110,6 @@ def test_what_would_come_out_otherwise_is_refused(tmp_path: Path, text: str) -> 
 
 
 @given(st.text())
-def test_no_text_makes_anything_but_a_definition_or_a_named_error(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
-    """Whatever a file holds."""
+def test_any_text_gives_a_definition_or_a_spec_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     with suppress(SpecError):
         parse_definition(made(tmp_path_factory.mktemp("any"), f"FROM a\n{text}"))

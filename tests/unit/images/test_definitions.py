@@ -1,4 +1,4 @@
-"""Definition files: what they say, and the Containerfiles that are made of them."""
+"""Definition files: their parsing, and the Containerfiles that are made from them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hyperruntime.images.environment_script import Reference, parse_assignments
 HEAD = "Bootstrap: localimage\nFrom: localhost/x:1\n"
 
 
-def test_every_part_of_a_definition_file_is_read() -> None:
-    """Sections in any order, comments, quotes, a second section of one name, arguments with a default."""
+def test_every_part_of_a_definition_file_is_parsed() -> None:
+    """Sections in any order, comments, quotes, repeated sections, arguments with a default."""
     text = """
 # what it is
 bootstrap: docker   # kind
@@ -61,8 +61,8 @@ From: debian:{{ TAG }}
         (f"{HEAD}%post\n echo {{{{ NO }}}}\n", "NO"),
     ],
 )
-def test_what_cannot_be_built_is_refused_with_the_line(text: str, says: str) -> None:
-    """The message names what is wrong."""
+def test_a_definition_that_cannot_be_built_is_rejected(text: str, says: str) -> None:
+    """The message names the problem."""
     with pytest.raises(SpecError, match=says):
         parse_definition(text)
 
@@ -70,8 +70,7 @@ def test_what_cannot_be_built_is_refused_with_the_line(text: str, says: str) -> 
 @given(st.text())
 @example("%")
 @example('Bootstrap: a\nFrom: b\n%files\n"')
-def test_no_text_makes_anything_but_a_definition_or_a_named_error(text: str) -> None:
-    """Whatever a file holds."""
+def test_any_text_gives_a_containerfile_or_a_spec_error(text: str) -> None:
     for candidate in (text, f"{HEAD}%files\n{text}", f"{HEAD}%environment\n{text}"):
         with suppress(SpecError):
             render(parse_definition(candidate))
@@ -100,8 +99,8 @@ _LINES = st.tuples(st.booleans(), _NAMES, st.lists(_PARTS, max_size=4)).map(
 @given(st.lists(_LINES, min_size=1, max_size=5))
 @example(["export A=1", "B=$A", "export A=2", "export B"])
 @example(["export A=/x:$A", "export B=$A"])
-def test_the_environment_is_what_a_shell_makes_of_it(lines: list[str]) -> None:
-    """The witness is /bin/sh: the same script, the same variables before it."""
+def test_the_parsed_environment_equals_that_of_a_shell(lines: list[str]) -> None:
+    """The test compares with /bin/sh, which runs the same script with the same variables."""
     before = {"C": "old", "PATH": "/usr/bin:/bin"}
     script = "\n".join(lines)
     shown = run_process(["/bin/sh", "-c", f"{script}\nexec /usr/bin/env -0"], env=before).stdout.decode()
@@ -109,7 +108,7 @@ def test_the_environment_is_what_a_shell_makes_of_it(lines: list[str]) -> None:
     try:
         assigned = parse_assignments(script)
     except SpecError as error:
-        assert "may be empty" in str(error) and ":-none" in script  # noqa: PT017, PT018 - the one refusal there may be
+        assert "may be empty" in str(error) and ":-none" in script  # noqa: PT017, PT018 - the only error that is allowed
         return
     values = {
         name: "".join(part if isinstance(part, str) else (before.get(part.name, "") or part.default) for part in value)
@@ -122,14 +121,14 @@ def test_the_environment_is_what_a_shell_makes_of_it(lines: list[str]) -> None:
     "script",
     ["export A=$(date)", "if true; then export A=1; fi", "export A=$HOME/x", "A=1 run", "export A=`x`", "export A=*"],
 )
-def test_an_environment_that_must_be_computed_is_refused(script: str) -> None:
-    """It would not be what Apptainer makes of it."""
+def test_an_environment_that_needs_a_shell_is_rejected(script: str) -> None:
+    """The result could differ from Apptainer's."""
     with pytest.raises(SpecError, match="environment"):
         parse_assignments(script)
 
 
-def test_values_of_the_base_are_referred_to() -> None:
-    """``PATH`` is the image's own."""
+def test_values_may_refer_to_variables_of_the_base_image() -> None:
+    """``PATH`` is that of the base image."""
     assert parse_assignments("export PATH=/a:$PATH") == {"PATH": ("/a:", Reference("PATH"))}
 
 
@@ -144,27 +143,26 @@ def test_values_of_the_base_are_referred_to() -> None:
         ("Bootstrap: localimage\nFrom: it:1", "FROM it:1"),
     ],
 )
-def test_bases_are_named_as_other_engines_name_them(base: str, line: str) -> None:
-    """Docker Hub is what a name without a registry means."""
+def test_base_images_are_written_in_the_form_of_other_engines(base: str, line: str) -> None:
+    """A name without a registry means Docker Hub."""
     assert render(parse_definition(base)).splitlines()[0] == line
 
 
-def test_steps_of_the_host_are_never_run() -> None:
-    """``%setup`` and ``%pre`` would run as whoever builds."""
+def test_sections_that_run_on_the_host_are_rejected() -> None:
+    """``%setup`` and ``%pre`` would run with the rights of the user who builds."""
     with pytest.raises(SpecError, match="%setup"):
         render(parse_definition(f"{HEAD}%setup\n touch /tmp/x\n"))
 
 
-def test_another_base_keeps_the_rest() -> None:
-    """The header is written anew."""
+def test_with_base_replaces_only_the_header() -> None:
     text = with_base(f"# c\n{HEAD}%post\n echo From: y\n", "localimage", "localhost/z")
     found = parse_definition(text)
     assert (found.base, found.post.text.strip()) == ("localhost/z", "echo From: y")
 
 
 @pytest.mark.parametrize("source", ["../secret", "link", "tree"])
-def test_nothing_outside_the_context_is_copied(tmp_path: Path, source: str) -> None:
-    """Neither by its path nor by a link, at the top or deeper."""
+def test_files_outside_the_context_are_not_copied(tmp_path: Path, source: str) -> None:
+    """Neither by path nor by a link, at the top or in a subdirectory."""
     context = tmp_path / "context"
     (context / "tree").mkdir(parents=True)
     (tmp_path / "secret").write_text("key")

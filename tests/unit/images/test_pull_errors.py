@@ -1,4 +1,4 @@
-"""Why a pull failed, from what Podman, Docker and Apptainer write about it."""
+"""The cause of a failed pull, derived from messages of Podman, Docker and Apptainer."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def test_each_cause_has_its_own_error(output: str, kind: type[ImagePullError]) -
     assert "\n" not in str(error)
 
 
-def test_the_next_step_fits_the_cause() -> None:
+def test_the_next_step_depends_on_the_cause() -> None:
     outputs = {output: str(explain_pull("r.example/a:1", output, "x login")) for output, _ in CASES}
     assert "log in with `x login r.example`" in outputs[CASES[2][0]]
     assert "plain HTTP, which is allowed only on loopback addresses of this machine" in outputs[CASES[7][0]]
     assert "no space left on device" in outputs[CASES[10][0]]
 
 
-def test_retries_are_not_the_reason() -> None:
+def test_warnings_about_retries_are_not_the_cause() -> None:
     output = f'{SOURCE}manifest unknown\ntime="x" level=warning msg="Failed, retrying in 1s: connection refused"\n'
     assert isinstance(explain_pull("r.example/a:1", output, "x login"), ImageUnknownError)
 
 
-def test_a_name_without_registry_is_told_to_name_one() -> None:
+def test_a_short_name_error_suggests_a_name_with_a_registry() -> None:
     said = 'Error: short-name "a:1" did not resolve to an alias and no unqualified-search registries are defined'
     assert "docker.io/library/a:1" in str(explain_pull("a:1", said, "x login"))
 
@@ -64,13 +64,13 @@ def test_a_name_without_registry_is_told_to_name_one() -> None:
         ("10.0.0.1:5000/a", "10.0.0.1:5000", False),
     ],
 )
-def test_the_registry_of_a_reference_and_whether_it_is_this_machine(
+def test_the_registry_of_a_reference_and_whether_it_is_on_loopback(
     reference: str, registry: str, loopback: bool
 ) -> None:
     assert registry_of(reference) == registry
     assert is_loopback(reference) == loopback
 
 
-def test_names_of_what_was_built_here_are_no_registrys() -> None:
+def test_images_built_here_belong_to_no_registry() -> None:
     assert is_local("localhost/a:1")
     assert not is_local("localhost:5000/a:1")

@@ -1,4 +1,4 @@
-"""The image recipes: both files of each say the same, and what they take is checked before anything is built."""
+"""Image recipes: both files of a recipe have the same content, and arguments are checked before a build."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ From: example.org/a:{{ TAG }}
 """
 
 
-def test_the_comparison_sees_what_is_the_same() -> None:
+def test_equal_recipes_compare_equal() -> None:
     content = read_definition(DEFINITION)
     assert content == read_containerfile(CONTAINERFILE)
     assert content.packages == ["one", "two"]
@@ -72,7 +72,7 @@ def test_the_comparison_sees_what_is_the_same() -> None:
         ("%post", "%setup\n    true\n%post"),
     ],
 )
-def test_the_comparison_sees_what_differs(old: str, new: str) -> None:
+def test_different_recipes_compare_different(old: str, new: str) -> None:
     changed = DEFINITION.replace(old, new)
     assert changed != DEFINITION
     assert read_definition(changed) != read_containerfile(CONTAINERFILE)
@@ -87,11 +87,11 @@ def test_the_two_files_of_a_recipe_make_the_same_image(name: str) -> None:
     assert container.script
 
 
-def test_there_is_a_recipe_for_each_image() -> None:
+def test_there_are_recipes_for_agent_base_and_cuda() -> None:
     assert recipe_names() == ("agent", "base", "cuda")
 
 
-def test_the_base_image_holds_the_packages_of_the_bootstrap_and_so_does_cuda() -> None:
+def test_base_and_cuda_contain_the_packages_of_the_bootstrap() -> None:
     def packages(name: str) -> set[str]:
         return set(read_containerfile((CONTAINERS / name / "Containerfile").read_text()).packages)
 
@@ -99,14 +99,14 @@ def test_the_base_image_holds_the_packages_of_the_bootstrap_and_so_does_cuda() -
     assert packages("cuda") > set(BASE_PACKAGES)
 
 
-def test_cuda_holds_what_agent_does() -> None:
+def test_cuda_has_the_python_requirements_of_agent() -> None:
     both = [(CONTAINERS / name / "requirements.txt").read_text() for name in ("agent", "cuda")]
     assert "openai" in both[0]
     assert both[0] == both[1]
 
 
 @pytest.mark.parametrize("version", ["11.8", "12.1", "12.4", "13.0"])
-def test_one_argument_chooses_image_and_wheels_that_fit(version: str) -> None:
+def test_the_argument_cuda_selects_a_matching_image_and_wheel_index(version: str) -> None:
     chosen = load_recipe("cuda").arguments({"CUDA": version})
     assert set(chosen) == {"CUDA_TAG", "TORCH_INDEX"}
     assert chosen["CUDA_TAG"].startswith(f"{version}.")
@@ -114,13 +114,13 @@ def test_one_argument_chooses_image_and_wheels_that_fit(version: str) -> None:
     assert chosen["TORCH_INDEX"].endswith(f"/cu{version.replace('.', '')}")
 
 
-def test_the_files_defaults_are_one_of_the_choices() -> None:
+def test_the_defaults_of_the_files_are_one_of_the_choices() -> None:
     defaults = read_containerfile((CONTAINERS / "cuda/Containerfile").read_text()).arguments
     chosen = load_recipe("cuda").arguments({"CUDA": "12.4"})
     assert {name: defaults[name] for name in chosen} == chosen
 
 
-def test_what_is_given_by_name_wins_over_what_a_choice_stands_for() -> None:
+def test_an_explicit_argument_overrides_the_value_of_a_choice() -> None:
     arguments = {"TORCH_INDEX": "https://example.org/simple", "CUDA": "13.0", "http_proxy": "http://proxy:1"}
     chosen = load_recipe("cuda").arguments(arguments)
     assert chosen["TORCH_INDEX"] == "https://example.org/simple"
@@ -137,13 +137,13 @@ def test_what_is_given_by_name_wins_over_what_a_choice_stands_for() -> None:
         ("base", {"A": "1"}, "recipe 'base' has none"),
     ],
 )
-def test_other_arguments_are_refused(name: str, given: dict[str, str], said: str) -> None:
+def test_unknown_arguments_are_rejected(name: str, given: dict[str, str], said: str) -> None:
     with pytest.raises(SpecError) as caught:
         load_recipe(name).arguments(given)
     assert said in str(caught.value)
 
 
-def test_a_recipe_is_known_by_its_name_and_by_its_images_reference() -> None:
+def test_a_recipe_is_found_by_its_name_and_by_its_image_reference() -> None:
     agent = load_recipe("agent")
     assert recipe_of("agent") == recipe_of("localhost/hyperruntime/agent:latest") == agent
     assert image_reference("agent") == agent.reference == "localhost/hyperruntime/agent:latest"
@@ -152,14 +152,14 @@ def test_a_recipe_is_known_by_its_name_and_by_its_images_reference() -> None:
     assert image_reference("example.org/agent") == "example.org/agent"
 
 
-def test_what_needs_a_registry_is_known() -> None:
+def test_only_cuda_needs_a_registry() -> None:
     assert {name: load_recipe(name).needs_no_registry for name in recipe_names()} == {
         "agent": True, "base": True, "cuda": False,
     }  # fmt: skip
     assert [load_recipe(name).base_recipe for name in recipe_names()] == ["base", None, None]
 
 
-def test_wheels_are_asked_for_the_images_python_and_not_the_hosts() -> None:
+def test_wheels_are_downloaded_for_the_python_of_the_image() -> None:
     args = pip_args(Path("r.txt"), Path("/w"), "3.11", "python3")
     assert args[:4] == ["python3", "-m", "pip", "download"]
     assert args[args.index("--python-version") + 1] == "3.11"
@@ -175,7 +175,7 @@ def test_wheels_are_asked_for_the_images_python_and_not_the_hosts() -> None:
         ('case "$*" in *--version) exit 0;; esac; mkdir "$4/w"; echo no such package >&2; exit 1', "no such package"),
     ],
 )
-def test_without_wheels_the_build_is_told_why_and_finds_no_half_directory(
+def test_a_failed_download_of_wheels_is_reported_and_leaves_no_directory(
     tmp_path: Path, script: str, said: str
 ) -> None:
     program = tmp_path / "python"
@@ -189,7 +189,7 @@ def test_without_wheels_the_build_is_told_why_and_finds_no_half_directory(
 
 
 @pytest.mark.slow
-def test_wheels_come_from_where_pip_of_the_host_takes_them(tmp_path: Path) -> None:
+def test_wheels_are_downloaded_with_the_pip_of_the_host(tmp_path: Path) -> None:
     (tmp_path / "r.txt").write_text("idna\n")
     assert download_wheels(tmp_path / "r.txt", tmp_path / "wheels", "3.11", sys.executable, print)
     assert {path.name.partition("-")[0] for path in (tmp_path / "wheels").iterdir()} == {"idna", "pip"}

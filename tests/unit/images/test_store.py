@@ -1,4 +1,4 @@
-"""Names of images that are here."""
+"""The names of existing images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hyperruntime.images.store import ImageStore
 
 
 class Here:
-    """Images of these names."""
+    """A fake engine with images of these names."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
@@ -25,12 +25,12 @@ def store(*names: str) -> ImageStore:
     return ImageStore(cast("Images", Here(*names)))
 
 
-def test_a_name_without_a_registry_is_found_where_podman_builds_it() -> None:
+def test_a_name_without_a_registry_is_also_found_under_localhost() -> None:
     assert store("localhost/mine:latest").ensure("mine:latest") == "localhost/mine:latest"
     assert store("localhost/mine:latest", "mine:latest").ensure("mine:latest") == "mine:latest"
 
 
 @pytest.mark.parametrize("name", ["example.org/mine:latest", "localhost/mine:latest", "team/mine:latest"])
-def test_any_other_name_is_taken_as_it_is(name: str) -> None:
+def test_any_other_name_must_match_exactly(name: str) -> None:
     with pytest.raises(ImageNotFoundError):
         store(f"localhost/{name}").ensure(name)

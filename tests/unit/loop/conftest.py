@@ -1,4 +1,4 @@
-"""A finished run that many tests look at, evaluate or resume: made once, and copied for each test."""
+"""Fixtures with a finished run. It is made once, and each test that changes it gets a copy."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
-# A meta agent writes its number into the file "calls" of the run's directory. It hangs while "hang" is there.
-_FACES = """
+# A meta agent adds its generation to the file "calls" in the run's directory, then waits while "hang" exists.
+_RECORDED_CALL = """
 import time
 run_dir = os.path.dirname(os.path.realpath(evals))
 with open(run_dir + "/calls", "a") as file:
@@ -32,20 +32,20 @@ improve()
 _ACTIONS = {
     2: "open('it\\'s new.txt', 'w').write('x\\r\\n')\nimprove()",
     3: "raise SystemExit(3)",
-    **dict.fromkeys(range(4, 20), _FACES),
+    **dict.fromkeys(range(4, 20), _RECORDED_CALL),
 }
 
 
 @attrs.frozen
 class WholeRun:
-    """A run of the generations initial, 1, 2 from 1, and 3, which failed before it had a state.
+    """A run with the generations initial, 1, 2 (child of 1) and 3, which failed before it had a state.
 
     Attributes:
-        summary: what the run returned; its directory must not be changed.
-        events: all events of the run; the callback that received them raised an exception for each of generation 1.
+        summary: the return value of the run; do not change its directory.
+        events: all events of the run; the callback raised an exception for each event of generation 1.
         runtime: the runtime of the run.
         agent: the repository of the initial agent.
-        agent_files: the times at which the agent's files had been changed before the run.
+        agent_files: modification time of each file of the agent before the run.
     """
 
     summary: RunSummary
@@ -61,13 +61,13 @@ class WholeRun:
 
 
 def times_of(folder: Path) -> dict[Path, int]:
-    """Return when each file below a folder was changed."""
+    """Return the modification time of each file below a folder."""
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
 @pytest.fixture(scope="session")
 def whole_run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
-    """A run that is finished; it must not be changed."""
+    """Return a finished run; tests must not change it."""
     place = tmp_path_factory.mktemp("whole run")
     agent = make_agent_repository(place / "an agent's repo", _ACTIONS)
     before, runtime, events = times_of(agent), FakeRuntime(), list[StepEvent]()
@@ -92,7 +92,7 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
 
 @pytest.fixture
 def finished(whole_run: WholeRun, tmp_path: Path) -> Path:
-    """A copy of the finished run's directory."""
+    """Return a copy of the finished run's directory."""
     return Path(shutil.copytree(whole_run.root, tmp_path / "out" / whole_run.root.name))
 
 
@@ -110,7 +110,7 @@ def run(tmp_path: Path) -> Callable[..., RunSummary]:
 
 @pytest.fixture
 def options_of(tmp_path: Path) -> Callable[..., GenerateOptions]:
-    """Return a function that makes the options of a run that is not started."""
+    """Return a function that makes the options of a run and does not start it."""
     return lambda **options: chosen(tmp_path, None, **options)
 
 
@@ -133,7 +133,7 @@ def chosen(folder: Path, actions: dict[int, str] | None, **options: Any) -> Gene
 
 @pytest.fixture
 def hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return what a meta agent does that hangs; its time limit of 5000 s is over as soon as it does."""
+    """Return code that makes a meta agent hang; its time limit of 5000 s ends as soon as it hangs."""
     hung = tmp_path / "it hangs"
 
     class Moved(threading.Timer):

@@ -1,4 +1,4 @@
-"""The archive and the files below it: torn lines, adoption, atomic writes, the run's owner."""
+"""The archive and the files below it: truncated lines, adoption, atomic writes, the owner of a run."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_a_record_survives_json(genid: str | int, score: float | None) -> None:
 @pytest.mark.parametrize(
     "value", [None, [], {}, {"current_genid": True}, {"current_genid": -1}, {"current_genid": "x"}]
 )
-def test_what_is_no_record_is_refused(value: object) -> None:
+def test_an_invalid_record_is_rejected(value: object) -> None:
     with pytest.raises(ValueError, match="no"):
         record_from_json(value)
 
 
-def test_a_torn_line_is_skipped_named_and_closed_off(layout: Layout) -> None:
+def test_a_truncated_line_is_skipped_and_reported_and_the_next_line_is_separate(layout: Layout) -> None:
     archive = Archive.load(layout)
     archive.add(record("initial"))
     archive.add(record(1, parent="initial"))
@@ -75,7 +75,7 @@ def test_a_torn_line_is_skipped_named_and_closed_off(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"\0" * 50, b"{}", b'{"current_genid": [1]}', b"[" * 100_000, b"\xff\xfe", b"null"])
-def test_the_rest_is_used_when_a_line_is_damaged(layout: Layout, damage: bytes) -> None:
+def test_other_lines_are_read_when_one_line_is_damaged(layout: Layout, damage: bytes) -> None:
     append_line(layout.journal, record_to_json(record("initial")))
     with layout.journal.open("ab") as file:
         file.write(damage + b"\n")
@@ -85,7 +85,7 @@ def test_the_rest_is_used_when_a_line_is_damaged(layout: Layout, damage: bytes) 
     assert len(view.problems) == 1
 
 
-def test_no_generation_counts_twice(layout: Layout) -> None:
+def test_a_generation_counts_only_once(layout: Layout) -> None:
     for one in (record("initial"), record(1, 0.1), record(1, 0.9)):
         append_line(layout.journal, record_to_json(one))
     archive = Archive.load(layout)
@@ -95,7 +95,7 @@ def test_no_generation_counts_twice(layout: Layout) -> None:
         archive.add(record(1))
 
 
-def test_a_finished_directory_without_a_line_is_adopted_once(layout: Layout) -> None:
+def test_a_finished_directory_that_the_journal_lacks_is_adopted_once(layout: Layout) -> None:
     append_line(layout.journal, record_to_json(record("initial")))
     folder = layout.generation(1)
     folder.mkdir()
@@ -111,7 +111,7 @@ def test_a_finished_directory_without_a_line_is_adopted_once(layout: Layout) -> 
     assert len(layout.journal.read_bytes().splitlines()) == 2
 
 
-def test_candidates_have_a_score_and_know_their_children(layout: Layout) -> None:
+def test_candidates_have_a_score_and_count_their_children(layout: Layout) -> None:
     archive = Archive.load(layout)
     assert [one.genid for one in archive.candidates()] == ["initial"]
     archive.add(record("initial", 0.3))
@@ -123,7 +123,7 @@ def test_candidates_have_a_score_and_know_their_children(layout: Layout) -> None
     assert best.genid == 2
 
 
-def test_children_and_marks_are_known_as_they_come_and_after_a_load(layout: Layout) -> None:
+def test_children_and_marks_are_the_same_while_writing_and_after_a_load(layout: Layout) -> None:
     archive = Archive(layout)
     for one in (record("initial", 0.3), record(1, 0.4, "initial"), record(2, 0.8, 1), record(3, None, 1)):
         archive.add(one)
@@ -141,14 +141,14 @@ def test_children_and_marks_are_known_as_they_come_and_after_a_load(layout: Layo
         archive.mark(GenerationMark(kind="no-parent", genid=9))
 
 
-def test_where_nobody_may_be_a_parent_the_first_generation_is(layout: Layout) -> None:
+def test_the_first_generation_is_the_candidate_if_there_is_no_valid_parent(layout: Layout) -> None:
     archive = Archive(layout)
     archive.add(record(0, None))
     archive.add(record(1, None, 0))
     assert [(one.genid, one.score, one.children) for one in archive.candidates()] == [(0, 0.0, 1)]
 
 
-def test_a_lineage_is_listed_by_chapters(layout: Layout) -> None:
+def test_a_lineage_is_listed_in_chapters_of_limited_length(layout: Layout) -> None:
     archive = Archive.load(layout)
     archive.add(record("initial"))
     for number in range(1, 7):
@@ -160,7 +160,7 @@ def test_a_lineage_is_listed_by_chapters(layout: Layout) -> None:
     assert archive.depth(6) == 6
 
 
-def test_adding_costs_the_same_at_ten_thousand(layout: Layout) -> None:
+def test_adding_a_generation_writes_few_bytes_even_after_ten_thousand(layout: Layout) -> None:
     archive = Archive.load(layout)
     for number in range(10_000):
         archive._index(record(number, parent=max(0, number - 1)))
@@ -172,11 +172,11 @@ def test_adding_costs_the_same_at_ten_thousand(layout: Layout) -> None:
 @pytest.mark.parametrize(
     ("name", "genid"), [("gen_initial", "initial"), ("gen_12", 12), ("gen_012", None), ("gen_", None), ("12", None)]
 )
-def test_directory_names_name_generations(name: str, genid: object) -> None:
+def test_a_directory_name_is_parsed_to_a_generation_id(name: str, genid: object) -> None:
     assert parse_genid(name) == genid
 
 
-def test_a_run_is_interrupted_until_all_its_generations_are_there(layout: Layout) -> None:
+def test_a_run_is_interrupted_until_all_its_generations_exist(layout: Layout) -> None:
     for one in (record("initial"), record(1)):
         append_line(layout.journal, record_to_json(one))
     assert load_run(layout.root).state == "interrupted"
@@ -186,7 +186,7 @@ def test_a_run_is_interrupted_until_all_its_generations_are_there(layout: Layout
         assert load_run(layout.root).state == "running"
 
 
-def test_the_options_are_read_back(layout: Layout) -> None:
+def test_options_and_seed_are_loaded_from_run_json(layout: Layout) -> None:
     view = load_run(layout.root)
     assert view.options.limits == Limits(cpus=2)
     assert view.options.domains == ("circle_packing",)
@@ -194,7 +194,7 @@ def test_the_options_are_read_back(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"seed": 1, "options": {"domains": []}}'])
-def test_a_directory_that_is_no_run_gets_one_sentence(tmp_path: Path, content: str | None) -> None:
+def test_a_directory_without_a_valid_run_raises_a_one_line_error(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content)
     with pytest.raises(ArchiveError) as caught:
@@ -202,7 +202,7 @@ def test_a_directory_that_is_no_run_gets_one_sentence(tmp_path: Path, content: s
     assert "\n" not in str(caught.value)
 
 
-def test_an_option_of_a_later_version_is_left_out() -> None:
+def test_an_unknown_option_of_a_later_version_is_ignored() -> None:
     stored = {**options_to_json(GenerateOptions(domains="a")), "colour": "blue"}
     assert options_from_json(stored).domains == ("a",)
 
@@ -224,7 +224,7 @@ def test_an_option_of_a_later_version_is_left_out() -> None:
         ("max_file_bytes", 0, "1 or more"),
     ],
 )
-def test_wrong_options_are_refused_with_a_sentence(field: str, value: object, said: str) -> None:
+def test_invalid_options_are_rejected_with_the_reason(field: str, value: object, said: str) -> None:
     with pytest.raises(SpecError, match=said):
         attrs.evolve(GenerateOptions(domains="circle_packing"), **{field: value})  # type: ignore[arg-type]
 
@@ -237,7 +237,7 @@ def test_settled_options_have_a_run_id_and_a_seed() -> None:
     assert (two.seed, two.run_id) == (3, "x")
 
 
-def test_an_atomic_write_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:
+def test_a_failed_atomic_write_leaves_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "file.json"
     write_atomic(target, b"old")
     (tmp_path / ".file.json.partial").mkdir()
@@ -246,7 +246,7 @@ def test_an_atomic_write_leaves_the_old_file_when_it_fails(tmp_path: Path) -> No
     assert target.read_bytes() == b"old"
 
 
-def test_a_directory_appears_in_one_step(tmp_path: Path) -> None:
+def test_a_finished_directory_appears_at_once_under_its_name(tmp_path: Path) -> None:
     partial = make_directory(tmp_path / "work" / "gen_1")
     (partial / "a").write_text("b")
     finish_directory(partial, tmp_path / "gen_1")
@@ -254,7 +254,7 @@ def test_a_directory_appears_in_one_step(tmp_path: Path) -> None:
     assert not partial.exists()
 
 
-def test_no_space_and_no_permission_are_one_sentence() -> None:
+def test_storage_errors_for_no_space_and_no_permission_have_one_line() -> None:
     for code, said in ((errno.ENOSPC, "no space"), (errno.EACCES, "no permission"), (errno.EROFS, "read-only")):
         with pytest.raises(StorageError, match=said) as caught, storage_errors("/some/where"):
             raise OSError(code, os.strerror(code))
@@ -262,18 +262,18 @@ def test_no_space_and_no_permission_are_one_sentence() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_a_file_in_place_of_a_directory_is_one_sentence(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_directory_raises_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="part of the path is a file"):
         make_directory(tmp_path / "file" / "below")
 
 
-def test_no_space_on_a_full_device_is_one_sentence() -> None:
+def test_a_full_device_raises_a_storage_error() -> None:
     with pytest.raises(StorageError, match="no space"):
         append_line(Path("/dev/full"), {"a": 1})
 
 
-def test_a_second_owner_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+def test_a_second_owner_is_rejected_while_the_first_lives(tmp_path: Path) -> None:
     with RunLock(tmp_path):
         assert owner_state(tmp_path) == "alive"
         with pytest.raises(RunLockedError, match=f"process {os.getpid()}"):
@@ -281,7 +281,7 @@ def test_a_second_owner_is_refused_while_the_first_lives(tmp_path: Path) -> None
     assert owner_state(tmp_path) == "none"
 
 
-def test_a_torn_owner_record_does_not_lock_for_ever(tmp_path: Path) -> None:
+def test_a_truncated_owner_record_does_not_block_the_lock(tmp_path: Path) -> None:
     (tmp_path / RECORD).write_text('{"token": "t", "ho')
     with RunLock(tmp_path):
         assert owner_state(tmp_path) == "alive"

@@ -1,4 +1,4 @@
-"""``archive.jsonl``: what tools around HyperAgents read; few bytes per generation, and whole after a kill."""
+"""``archive.jsonl``, which tools around HyperAgents read: it is small, and it is complete after a kill."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ids(count: int) -> list[GenId]:
 
 
 def original_reader(path: Path) -> list[list[GenId]]:
-    """Return what each entry lists, as the description says that the original reads: split before each brace."""
+    """Return the archive list of each entry; like the original reader, split the text before each brace."""
     texts = path.read_text().split("\n{")
     entries = [json.loads(text if number == 0 else "{" + text) for number, text in enumerate(texts)]
     assert all(entry["current_genid"] == entry["archive"][-1] for entry in entries)
@@ -36,7 +36,7 @@ def test_a_small_archive_has_a_line_for_each_generation(tmp_path: Path) -> None:
     assert original_reader(tmp_path / "a") == [ids(number) for number in range(1, 257)]
 
 
-def test_a_large_one_has_few_bytes_for_each_and_ends_with_all(tmp_path: Path) -> None:
+def test_a_large_archive_has_few_bytes_per_generation_and_its_last_line_lists_all(tmp_path: Path) -> None:
     path = tmp_path / "a"
     grow(path, 2000).flush(ids(2000))
     listed = original_reader(path)
@@ -49,7 +49,9 @@ def test_a_large_one_has_few_bytes_for_each_and_ends_with_all(tmp_path: Path) ->
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 5])
 @pytest.mark.parametrize("torn", [b"", b'{"current_genid": 9, "archive": ["initial", 1', b"\0\0\0"])
-def test_a_torn_line_is_cut_off_and_what_is_missing_is_listed(tmp_path: Path, kept: int, torn: bytes) -> None:
+def test_repair_cuts_off_a_truncated_line_and_lists_the_missing_generations(
+    tmp_path: Path, kept: int, torn: bytes
+) -> None:
     path = tmp_path / "a"
     grow(path, kept)
     with path.open("ab") as file:
@@ -65,14 +67,14 @@ def test_a_torn_line_is_cut_off_and_what_is_missing_is_listed(tmp_path: Path, ke
 
 
 @pytest.mark.parametrize("line", [b"{}", b"null", b'{"archive": 3}', b'{"archive": [7, 8]}', b"x" * 200_000])
-def test_a_file_of_another_form_is_written_anew(tmp_path: Path, line: bytes) -> None:
+def test_a_file_with_another_format_is_rewritten(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "a"
     path.write_bytes(line + b"\n")
     ArchiveFile(path).repair(ids(3))
     assert original_reader(path) == [ids(3)]
 
 
-def test_a_long_last_line_is_found(tmp_path: Path) -> None:
+def test_a_long_last_line_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a"
     file = ArchiveFile(path)
     file.add(ids(1))
@@ -82,7 +84,7 @@ def test_a_long_last_line_is_found(tmp_path: Path) -> None:
     assert path.stat().st_size == size
 
 
-def test_an_archive_without_generations_has_no_line(tmp_path: Path) -> None:
+def test_an_archive_without_generations_creates_no_file(tmp_path: Path) -> None:
     ArchiveFile(tmp_path / "a").repair([])
     ArchiveFile(tmp_path / "a").flush([])
     assert not (tmp_path / "a").exists()

@@ -1,4 +1,4 @@
-"""One generation on its own: evaluated apart from the run, or exported as a repository."""
+"""Work on one generation: evaluate it outside the run, or export it as a repository."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hyperruntime.testing import FakeRuntime
 
 
 def files_of(root: Path) -> dict[str, int]:
-    """Return every file of a run, but of evaluations of one generation, with when it was changed."""
+    """Return each file of a run and its modification time; leave out the evaluations of single generations."""
     found = (path for path in root.rglob("*") if path.is_file() and path.relative_to(root).parts[0] != "evaluations")
     return {str(path): path.stat().st_mtime_ns for path in found}
 
@@ -38,7 +38,7 @@ def git(where: Path, *args: str) -> str:
     return done.stdout.strip()
 
 
-def test_an_evaluation_is_kept_apart_and_changes_nothing_of_the_run(finished: Path) -> None:
+def test_an_evaluation_has_its_own_folder_and_changes_no_file_of_the_run(finished: Path) -> None:
     before, runtime = files_of(finished), FakeRuntime()
     (made,) = evaluate_generation(runtime, finished, 2, split="val")
     assert files_of(finished) == before
@@ -59,7 +59,7 @@ def test_an_evaluation_is_kept_apart_and_changes_nothing_of_the_run(finished: Pa
     assert sorted(path.name for path in folder.parent.iterdir() if not path.name.endswith(".lock")) == ["gen_2_val_0"]
 
 
-def test_an_evaluation_that_is_there_is_read_and_not_made_again(finished: Path) -> None:
+def test_an_existing_evaluation_is_read_and_not_repeated(finished: Path) -> None:
     first = evaluate_generation(FakeRuntime(), finished, 2, split="val", samples=1)
     runtime = FakeRuntime()
     again = evaluate_generation(runtime, finished, 2, split="val", samples=1, repeat=2)
@@ -70,14 +70,14 @@ def test_an_evaluation_that_is_there_is_read_and_not_made_again(finished: Path) 
     assert {one.tasks["circle_packing"] for one in again} == {1}
 
 
-def test_an_evaluation_may_be_made_while_another_process_has_the_run(finished: Path) -> None:
+def test_an_evaluation_works_while_another_process_owns_the_run(finished: Path) -> None:
     from hyperruntime.storage.run_lock import RunLock
 
     with RunLock(finished):
         assert evaluate_generation(FakeRuntime(), finished, "initial", split="val", samples=1)[0].score > 0
 
 
-def test_evaluations_are_shown_to_no_agent_and_kept_by_a_resume(finished: Path) -> None:
+def test_agents_do_not_see_evaluations_and_a_resume_keeps_them(finished: Path) -> None:
     (made,) = evaluate_generation(FakeRuntime(), finished, "best", split="val", samples=1)
     again = resume_run(FakeRuntime(), finished, max_generation=4)
     assert again.generations[-1].failure is None
@@ -85,7 +85,7 @@ def test_evaluations_are_shown_to_no_agent_and_kept_by_a_resume(finished: Path) 
     assert not [path for path in (finished / "view").rglob("*") if "_val" in path.name]
 
 
-def test_the_infrastructure_is_tried_again_and_a_failure_leaves_nothing(finished: Path) -> None:
+def test_an_engine_failure_is_retried_before_the_evaluation_fails(finished: Path) -> None:
     def flaky(errors: int) -> FakeRuntime:
         left = iter([EngineUnavailableError("fake", "flaky")] * errors)
 
@@ -100,7 +100,7 @@ def test_the_infrastructure_is_tried_again_and_a_failure_leaves_nothing(finished
     assert evaluate_generation(flaky(2), finished, 1, split="val", samples=1)[0].score > 0
 
 
-def test_what_cannot_be_evaluated_is_refused(finished: Path) -> None:
+def test_an_unknown_split_or_generation_or_a_generation_without_state_is_rejected(finished: Path) -> None:
     with pytest.raises(SpecError, match="unknown split 'test'; known: train, val"):
         evaluate_generation(FakeRuntime(), finished, 1)
     with pytest.raises(ArchiveError, match=r"no finished generation 9; it has: initial, 1, 2, 3"):
@@ -133,12 +133,14 @@ def test_an_export_is_a_clean_repository_with_a_commit_per_generation(
     assert again.generations[0].score == records[2].score
 
 
-def test_exports_of_the_same_generation_are_the_same(finished: Path, tmp_path: Path) -> None:
+def test_two_exports_of_one_generation_have_the_same_commit(finished: Path, tmp_path: Path) -> None:
     one, two = (export_generation(finished, "best", tmp_path / name) for name in ("one", "two"))
     assert one.commit == two.commit
 
 
-def test_an_export_begins_before_the_meta_patches(run: Callable[..., RunSummary], tmp_path: Path) -> None:
+def test_the_first_commit_of_an_export_is_the_agent_before_the_meta_patches(
+    run: Callable[..., RunSummary], tmp_path: Path
+) -> None:
     (tmp_path / "a.diff").write_text("--- /dev/null\n+++ b/notes.txt\n@@ -0,0 +1 @@\n+learned\n")
     summary = run(meta_patch_files=[str(tmp_path / "a.diff")], max_generation=1)
     made = export_generation(summary.run_dir, 1, tmp_path / "copy")
@@ -148,7 +150,7 @@ def test_an_export_begins_before_the_meta_patches(run: Callable[..., RunSummary]
     assert "notes.txt" not in git(tmp_path / "copy", "ls-tree", "--name-only", "HEAD~2")
 
 
-def test_an_export_takes_an_empty_directory_and_leaves_a_full_one_alone(finished: Path, tmp_path: Path) -> None:
+def test_an_export_fills_an_empty_directory_and_rejects_any_other_path(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("x")
@@ -161,7 +163,7 @@ def test_an_export_takes_an_empty_directory_and_leaves_a_full_one_alone(finished
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_an_export_that_fails_leaves_nothing(finished: Path, tmp_path: Path) -> None:
+def test_a_failed_export_leaves_no_files(finished: Path, tmp_path: Path) -> None:
     blobs = finished / "repository.git" / "objects"
     commit = load_run(finished).generations[2].commit
     tree = git(blobs.parent, "rev-parse", f"{commit}:it's new.txt")
@@ -173,7 +175,9 @@ def test_an_export_that_fails_leaves_nothing(finished: Path, tmp_path: Path) -> 
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_export_is_a_command(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_export_command_prints_json_and_reports_errors(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["export", str(finished), "gen_2", str(tmp_path / "copy"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["lineage"] == ["initial", 1, 2]
     assert main(["export", str(finished), "worst", str(tmp_path / "other")]) == 2

@@ -1,4 +1,4 @@
-"""How many modules of the loop a reader passes who follows one generation."""
+"""The number of loop modules that one generation enters stays small, so that a reader can follow it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_TO_THE_CONTAINER, MOST_TO_THE_RECORD = 12, 16
 
 
 class EnteredModules:
-    """The modules of the loop that the latest generation entered, in order; a profile function for threads.
+    """Profile function for threads; records, in order, the loop modules that the latest generation entered.
 
     Generations run in threads of the executor, so the main thread, which waits for them, is not recorded.
     """

@@ -1,4 +1,4 @@
-"""What agents' own choices and ensembles see of all generations."""
+"""What an agent's parent selection and its ensembles see of all generations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEST_ONLY, SELECTED_ONLY = "0.0625", "0.25"
 
 
 def finish(archive: Archive, layout: Layout, genid: int | str) -> None:
-    """Put a generation into a run as if it had been made."""
+    """Add a generation with all its files to a run."""
     record = GenerationRecord(
         genid=genid,
         parent=None if genid == "initial" else "initial",
@@ -61,7 +61,7 @@ def text_below(folder: Path) -> str:
     return "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_choice_sees_no_figure_of_the_test_split_and_no_words_of_a_failure(layout: Layout) -> None:
+def test_a_selection_does_not_see_test_scores_or_failure_details(layout: Layout) -> None:
     archive, standings = Archive(layout), standings_of(layout)
     finish(archive, layout, "initial")
     standings.refresh(archive)
@@ -73,7 +73,7 @@ def test_a_choice_sees_no_figure_of_the_test_split_and_no_words_of_a_failure(lay
     assert "question 77" not in shown
 
 
-def test_a_meta_agent_sees_nothing_but_training_of_the_run_whose_ensemble_is_evolved(
+def test_a_meta_agent_that_evolves_the_ensemble_sees_only_training_scores_of_the_other_run(
     layout: Layout, tmp_path: Path
 ) -> None:
     other = Layout(tmp_path / "generate_other")
@@ -88,7 +88,7 @@ def test_a_meta_agent_sees_nothing_but_training_of_the_run_whose_ensemble_is_evo
     assert SELECTED_ONLY in text_below(layout.root / AGENT_ARCHIVE_FOLDER)
 
 
-def test_the_list_grows_in_its_place_and_is_put_right_by_the_next_sitting(layout: Layout) -> None:
+def test_the_list_of_generations_grows_and_is_repaired_by_the_next_process(layout: Layout) -> None:
     archive, standings = Archive(layout), standings_of(layout)
     for genid in ("initial", 1, 2, 3):
         finish(archive, layout, genid)

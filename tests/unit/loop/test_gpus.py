@@ -1,4 +1,4 @@
-"""The loop asks for GPUs where a domain needs them, and nowhere else."""
+"""The loop requests GPUs only for domains that need them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hyperruntime.testing import FakeRuntime, make_agent_repository
 
 
 def specs_of_a_run(tmp_path: Path, **options: Any) -> list[ContainerSpec]:
-    """Return what a run of one generation asked its runtime for."""
+    """Return the specs of all containers that a run of one generation starts."""
     seen: list[ContainerSpec] = []
     chosen = GenerateOptions(
         domains=("circle_packing",),
@@ -35,25 +35,25 @@ def specs_of_a_run(tmp_path: Path, **options: Any) -> list[ContainerSpec]:
     return seen
 
 
-def test_no_gpu_is_asked_for_where_no_domain_needs_one(tmp_path: Path) -> None:
+def test_no_gpu_is_requested_if_no_domain_needs_one(tmp_path: Path) -> None:
     assert {spec.gpus for spec in specs_of_a_run(tmp_path, gpus="all")} == {None}
 
 
 @pytest.mark.parametrize(("options", "expected"), [({}, "auto:1"), ({"gpus": ["0", "1"]}, ("0", "1"))])
-def test_a_domain_that_needs_gpus_gets_those_that_the_run_names(
+def test_a_domain_that_needs_gpus_gets_the_gpus_of_the_run_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: object
 ) -> None:
     monkeypatch.setattr(registry, "load_domain", lambda name: CirclePacking(name=name, needs_gpu=True))
     assert {spec.gpus for spec in specs_of_a_run(tmp_path, **options)} == {expected}
 
 
-def test_the_mode_of_limits_reaches_the_containers(tmp_path: Path) -> None:
+def test_limits_and_their_mode_reach_the_containers(tmp_path: Path) -> None:
     limits = Limits(memory_bytes=64 * 1024**2, wall_s=600.0)
     specs = specs_of_a_run(tmp_path, limits=limits, limits_mode="watchdog")
     assert {(spec.limits_mode, spec.limits) for spec in specs} == {("watchdog", limits)}
 
 
-def test_what_is_stored_of_a_run_names_the_same_gpus_and_limits() -> None:
+def test_stored_options_keep_gpus_and_limits() -> None:
     options = GenerateOptions(domains="d", gpus=("0",), limits_mode="watchdog", limits=Limits(wall_s=2.5))
     assert options_from_json(json.loads(json.dumps(options_to_json(options)))) == options
     old = {name: value for name, value in options_to_json(options).items() if name not in ("gpus", "limits_mode")}
@@ -61,6 +61,6 @@ def test_what_is_stored_of_a_run_names_the_same_gpus_and_limits() -> None:
 
 
 @pytest.mark.parametrize("change", [{"gpus": "some"}, {"gpus": ()}, {"limits_mode": "hope"}])
-def test_other_values_are_refused(change: dict[str, Any]) -> None:
+def test_invalid_gpu_and_limit_options_are_rejected(change: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=next(iter(change))):
         GenerateOptions(domains="d", **change)

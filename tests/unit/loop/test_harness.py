@@ -1,4 +1,4 @@
-"""The harness, which runs an agent's tasks inside a container: each in a process of its own, with a deadline."""
+"""The harness runs an agent's tasks inside a container: each in its own process, with a deadline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 HARNESS = str(resources.files("hyperruntime.loop.evaluation") / "harness.py")
 
-# Runs the harness with a clock that stands a day later while a condition holds; ``ended`` counts ended tasks.
+# Runs the harness with a clock that is one day ahead while a condition holds; ``ended`` counts ended tasks.
 CLOCK = """
 import os, sys, time
 from select import select
@@ -37,7 +37,7 @@ sys.exit(harness.main(sys.argv[1:]))
 
 
 def harness(folder: Path, body: str, tasks: int = 2, later: str = "False", **changes: Any) -> list[dict[str, Any]]:
-    """Run the harness on an agent whose ``forward`` has this body; return its lines."""
+    """Run the harness on an agent whose ``forward`` has this body; return its output lines."""
     text = "class TaskAgent:\n    def __init__(self, model, chat_history_file): pass\n    def forward(self, inputs):\n"
     (folder / "task_agent.py").write_text(text + "".join(f"        {line}\n" for line in body.splitlines()))
     spec = {
@@ -58,7 +58,7 @@ def harness(folder: Path, body: str, tasks: int = 2, later: str = "False", **cha
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_the_harness_answers_each_task(tmp_path: Path) -> None:
+def test_the_harness_reports_the_prediction_of_each_task(tmp_path: Path) -> None:
     lines = harness(tmp_path, "print('noise')\nreturn inputs['n'] * 2, ['history']")
     assert [(line["task_id"], line["prediction"], line["error"]) for line in lines] == [
         ("t0", 0, None),
@@ -77,12 +77,12 @@ raise TimeoutError("alone")
 """
 
 
-def test_the_harness_runs_so_many_tasks_at_once_as_it_is_told(tmp_path: Path) -> None:
+def test_the_harness_runs_as_many_tasks_in_parallel_as_it_has_workers(tmp_path: Path) -> None:
     lines = harness(tmp_path, MEET, tasks=7, workers=3)
     assert {line["task_id"]: line["prediction"] for line in lines} == {f"t{number}": "met" for number in range(7)}
 
 
-def test_tasks_that_run_at_once_end_each_for_its_own_reason(tmp_path: Path) -> None:
+def test_parallel_tasks_fail_independently_each_with_its_own_error(tmp_path: Path) -> None:
     body = """
 import os, time
 match inputs["n"]:
@@ -109,7 +109,7 @@ return "well", []"""
     assert "more than 20 s" in lines["t3"]["error"] or "more than 1000 bytes" in lines["t3"]["error"]
 
 
-def test_the_harness_ends_a_task_that_hangs_with_what_it_started(tmp_path: Path) -> None:
+def test_a_task_that_hangs_is_ended_with_its_child_processes(tmp_path: Path) -> None:
     body = (
         "import subprocess, time\nif inputs['n'] == 0:\n    started = subprocess.Popen(['sleep', '50'])\n"
         "    open('hangs', 'w').close(); time.sleep(50)\nreturn 1, []"
@@ -121,14 +121,14 @@ def test_the_harness_ends_a_task_that_hangs_with_what_it_started(tmp_path: Path)
     assert lines[1]["prediction"] == 1
 
 
-def test_the_harness_does_not_wait_for_what_a_task_left_behind(tmp_path: Path) -> None:
+def test_the_harness_does_not_wait_for_processes_that_a_task_left(tmp_path: Path) -> None:
     body = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\n    os._exit(0)\nreturn 1, []"
     started = time.monotonic()
     assert [line["prediction"] for line in harness(tmp_path, body)] == [1, 1]
     assert time.monotonic() - started < 30
 
 
-def test_a_task_cannot_change_what_the_next_one_sees(tmp_path: Path) -> None:
+def test_a_task_cannot_change_the_modules_of_the_next_task(tmp_path: Path) -> None:
     body = "import task_agent\ntask_agent.seen = getattr(task_agent, 'seen', 0) + 1\nreturn task_agent.seen, []"
     assert [line["prediction"] for line in harness(tmp_path, body)] == [1, 1]
 
@@ -142,7 +142,9 @@ def test_a_task_cannot_change_what_the_next_one_sees(tmp_path: Path) -> None:
         (["exits:X"], 1, "SystemExit"),
     ],
 )
-def test_the_harness_checks_what_can_be_imported(tmp_path: Path, names: list[str], code: int, said: str) -> None:
+def test_the_check_command_reports_agents_that_cannot_be_imported(
+    tmp_path: Path, names: list[str], code: int, said: str
+) -> None:
     (tmp_path / "task_agent.py").write_text("class TaskAgent: pass\n")
     (tmp_path / "exits.py").write_text("import sys; sys.exit(0)\n")
     done = subprocess.run([sys.executable, "-B", HARNESS, "check", *names], cwd=tmp_path, capture_output=True)
@@ -150,7 +152,7 @@ def test_the_harness_checks_what_can_be_imported(tmp_path: Path, names: list[str
     assert said in done.stderr.decode()
 
 
-def test_the_harness_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
+def test_the_harness_needs_only_the_standard_library(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("X = 1\n")
     done = subprocess.run([sys.executable, "-I", "-S", HARNESS, "check", "a:X"], cwd=tmp_path, capture_output=True)
     assert done.returncode == 0, done.stderr

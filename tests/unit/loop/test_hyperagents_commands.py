@@ -54,12 +54,12 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_command_is_the_original_s(name: str) -> None:
+def test_a_command_equals_the_original_command(name: str) -> None:
     args, line = GOLDEN[name]
     assert args == line.split(" ")
 
 
-def test_load_checks_follow_what_the_run_evolves() -> None:
+def test_load_checks_depend_on_the_baseline_and_on_evolved_selection() -> None:
     def lines(**kwargs: bool) -> list[str]:
         return [args[-1] for args in commands.load_checks(**kwargs)]
 

@@ -1,4 +1,4 @@
-"""What is known of the domains of HyperAgents repositories."""
+"""The table of domains of HyperAgents repositories."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hyperruntime.loop.hyperagents.domains import DOMAINS
 
 
-def test_every_domain_of_the_original_is_known() -> None:
+def test_every_domain_of_hyperagents_is_in_the_table() -> None:
     assert list(DOMAINS) == [
         "search_arena", "paper_review", "balrog_babyai", "balrog_babaisai", "balrog_minihack", "balrog_nle",
         "genesis_go2walking", "genesis_go2walkback", "genesis_go2hop", "polyglot", "imo_grading", "imo_proof",
@@ -26,11 +26,11 @@ def test_every_domain_of_the_original_is_known() -> None:
         ("polyglot", 1 / 6),
     ],
 )
-def test_a_first_stage_counts_as_much_as_it_has_of_the_tasks(name: str, fraction: float) -> None:
+def test_a_first_stage_counts_by_its_fraction_of_the_tasks(name: str, fraction: float) -> None:
     assert DOMAINS[name].fraction == pytest.approx(fraction)
 
 
-def test_names_of_files_follow_the_split() -> None:
+def test_file_names_follow_the_split() -> None:
     review, grading, walking = DOMAINS["paper_review"], DOMAINS["imo_grading"], DOMAINS["genesis_go2walking"]
     assert review.dataset("val") == "paper_review/dataset_filtered_100_val.csv"
     assert grading.dataset("test") == "imo/gradingbench_filtered_100_test.csv"
@@ -43,7 +43,7 @@ def test_names_of_files_follow_the_split() -> None:
     assert (review.selected_split, walking.selected_split) == ("val", "train")
 
 
-def test_only_polyglot_lets_its_threshold_pass() -> None:
+def test_only_polyglot_passes_with_a_score_equal_to_its_threshold() -> None:
     assert DOMAINS["polyglot"].passes(0.4)
     assert not DOMAINS["polyglot"].passes(0.39)
     assert not DOMAINS["paper_review"].passes(0.0)
@@ -63,10 +63,12 @@ def test_only_polyglot_lets_its_threshold_pass() -> None:
         ("polyglot", '{"accuracy_score": null}', None),
     ],
 )
-def test_a_score_is_read_by_the_domains_key(tmp_path: Path, name: str, report: str, score: float | None) -> None:
+def test_a_score_is_read_from_the_key_of_the_domain(
+    tmp_path: Path, name: str, report: str, score: float | None
+) -> None:
     (tmp_path / "report.json").write_text(report)
     assert DOMAINS[name].read_score(tmp_path) == score
 
 
-def test_no_report_is_no_score(tmp_path: Path) -> None:
+def test_a_missing_report_gives_no_score(tmp_path: Path) -> None:
     assert DOMAINS["paper_review"].read_score(tmp_path) is None

@@ -1,4 +1,4 @@
-"""What of a checkout of the HyperAgents layout becomes the first state of a run."""
+"""Which files of a HyperAgents checkout become the first state of a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SELECTION = {"select_next_parent.py", "utils/run_select_next_parent.py"}
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout with all that must stay behind."""
+    """Return a checkout that also holds all files that must be left out."""
     folder = tmp_path / "checkout"
     shutil.copytree(STANDIN, folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name in (
@@ -46,7 +46,7 @@ def checkout(tmp_path: Path) -> Path:
 def files(
     tmp_path: Path, agent: Path, domains: Sequence[str] = ("paper_review",), **options: Any
 ) -> tuple[RepositoryStore, str, set[str]]:
-    """Make the root and return the store, the commit, and its paths."""
+    """Make the root commit; return the store, the commit and its paths."""
     layout = Layout(tmp_path / "run")
     shutil.rmtree(layout.root, ignore_errors=True)
     layout.work.mkdir(parents=True)
@@ -56,7 +56,7 @@ def files(
     return store, root, {path.decode() for path in store.entries(root)}
 
 
-def test_what_the_original_leaves_out_stays_behind(tmp_path: Path, checkout: Path) -> None:
+def test_files_that_hyperagents_leaves_out_are_left_out(tmp_path: Path, checkout: Path) -> None:
     _, _, found = files(tmp_path, checkout)
     table = "domains/paper_review/dataset_filtered_100_{}.csv"
     assert found == {
@@ -67,7 +67,7 @@ def test_what_the_original_leaves_out_stays_behind(tmp_path: Path, checkout: Pat
     }  # fmt: skip
 
 
-def test_ensembles_and_choices_come_along_where_they_evolve(tmp_path: Path, checkout: Path) -> None:
+def test_ensemble_and_selection_files_are_kept_only_if_they_evolve(tmp_path: Path, checkout: Path) -> None:
     plain = files(tmp_path, checkout)[2]
     assert files(tmp_path, checkout, optimize_option="both_agent_ensemble")[2] - plain == ENSEMBLE
     assert files(tmp_path, checkout, edit_select_parent=True)[2] - plain == SELECTION
@@ -75,7 +75,7 @@ def test_ensembles_and_choices_come_along_where_they_evolve(tmp_path: Path, chec
     assert copied - plain == SELECTION
 
 
-def test_a_folder_of_domains_comes_where_a_chosen_domain_is_named_after_it(tmp_path: Path, checkout: Path) -> None:
+def test_only_folders_of_the_chosen_domains_are_kept(tmp_path: Path, checkout: Path) -> None:
     (checkout / "domains/paper_review/dataset_filtered_100_test.csv").unlink()
     both = files(tmp_path, checkout, ("paper_review", "balrog_babyai"))[2]
     assert "domains/balrog/env.py" in both
@@ -85,7 +85,7 @@ def test_a_folder_of_domains_comes_where_a_chosen_domain_is_named_after_it(tmp_p
     assert arena == {f"domains/search_arena/dataset_filtered_100_{split}.csv" for split in ("train", "val", "test")}
 
 
-def test_the_readme_says_what_may_be_improved(tmp_path: Path, checkout: Path) -> None:
+def test_the_readme_names_the_files_that_may_be_improved(tmp_path: Path, checkout: Path) -> None:
     store, root, _ = files(tmp_path, checkout, optimize_option="both_agent_ensemble", edit_select_parent=True)
     text = (store.read_file(root, "README.md") or b"").decode()
     assert "paper_review" in text
@@ -94,13 +94,13 @@ def test_the_readme_says_what_may_be_improved(tmp_path: Path, checkout: Path) ->
 
 
 @pytest.mark.parametrize("baseline", ["dgm", "dgm_custom+no_selfimprove"])
-def test_a_baseline_s_coding_agent_takes_the_meta_agent_s_place(tmp_path: Path, checkout: Path, baseline: str) -> None:
+def test_the_coding_agent_of_a_baseline_replaces_the_meta_agent(tmp_path: Path, checkout: Path, baseline: str) -> None:
     found = files(tmp_path, checkout, run_baseline=baseline)[2]
     assert "coding_agent.py" in found
     assert not found & {"meta_agent.py", "run_meta_agent.py"}
 
 
-def test_labels_stay_on_the_host_and_can_be_put_back(tmp_path: Path, checkout: Path) -> None:
+def test_labels_stay_on_the_host_and_can_be_restored(tmp_path: Path, checkout: Path) -> None:
     store, root, _ = files(tmp_path, checkout)
     layout = Layout(tmp_path / "run")
     for split in ("train", "val", "test"):
@@ -117,19 +117,19 @@ def test_labels_stay_on_the_host_and_can_be_put_back(tmp_path: Path, checkout: P
     assert (tmp_path / "tree" / table).read_bytes() == (checkout / table).read_bytes()
 
 
-def test_other_tables_of_a_folder_lose_their_labels_too(tmp_path: Path, checkout: Path) -> None:
+def test_other_tables_of_a_folder_also_lose_their_labels(tmp_path: Path, checkout: Path) -> None:
     (checkout / "domains/paper_review/all of them.csv").write_text("outcome,x\nsecret,1\n")
     store, root, _ = files(tmp_path, checkout)
     assert store.read_file(root, "domains/paper_review/all of them.csv") == b"outcome,x\n,1\n"
 
 
-def test_a_table_whose_labels_cannot_be_found_is_refused(tmp_path: Path, checkout: Path) -> None:
+def test_a_table_with_rows_of_the_wrong_length_is_rejected(tmp_path: Path, checkout: Path) -> None:
     (checkout / "domains/paper_review/other.csv").write_text("id,outcome\n0,q,accept\n")
     with pytest.raises(AgentError, match=r"other\.csv: row 1 has 3 fields"):
         files(tmp_path, checkout)
 
 
-def test_results_of_the_initial_agent_are_kept_where_they_say_a_score(tmp_path: Path, checkout: Path) -> None:
+def test_results_of_the_initial_agent_are_kept_only_with_a_finite_score(tmp_path: Path, checkout: Path) -> None:
     for split, report in (("train", {"overall_accuracy": 0.5}), ("val", {"overall_accuracy": float("nan")})):
         folder = checkout / "outputs" / f"initial_paper_review_filtered_100_{split}_0"
         folder.mkdir()
@@ -142,7 +142,7 @@ def test_the_same_checkout_gives_the_same_commit(tmp_path: Path, checkout: Path)
     assert files(tmp_path, checkout)[1] == files(tmp_path, checkout)[1]
 
 
-def test_a_contract_is_found_by_files_or_said(tmp_path: Path, checkout: Path) -> None:
+def test_the_contract_is_detected_from_files_or_from_hyperrun_toml(tmp_path: Path, checkout: Path) -> None:
     assert detect_contract(str(checkout)) == "hyperagents"
     (checkout / "hyperrun.toml").write_text("[commands]\n")
     assert detect_contract(str(checkout)) == "default"
@@ -164,7 +164,7 @@ def test_a_contract_is_found_by_files_or_said(tmp_path: Path, checkout: Path) ->
         ("paper_review", "run", r"report\.json' is a link"),
     ],
 )
-def test_what_can_have_no_ensemble_is_refused_before_anything_is_made(
+def test_an_impossible_ensemble_is_rejected_by_check_agent(
     tmp_path: Path, domain: str, archive: str, said: str
 ) -> None:
     path = str(tmp_path / archive)
@@ -178,7 +178,7 @@ def test_what_can_have_no_ensemble_is_refused_before_anything_is_made(
         HyperAgentsContract().check_agent(options, (repository_domain(domain),))
 
 
-def test_a_run_of_a_checkout_is_planned_with_its_own_contract(tmp_path: Path, checkout: Path) -> None:
+def test_a_run_of_a_hyperagents_checkout_uses_the_hyperagents_contract(tmp_path: Path, checkout: Path) -> None:
     plan = plan_run(GenerateOptions(domains="paper_review", agent=str(checkout), output_dir_parent=str(tmp_path)))
     assert isinstance(plan.adapter, HyperAgentsContract)
     assert [domain.name for domain in plan.domains] == ["paper_review"]

@@ -1,4 +1,4 @@
-"""Labels out of tables, and back: what an agent writes decides its answers and nothing else."""
+"""Labels are removed from tables and added again; the agent's text decides only its answers."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def read(data: bytes) -> list[dict[str, str]]:
 
 
 @given(ROWS)
-def test_blank_takes_the_labels_and_nothing_else(rows: list[tuple[str, str, str]]) -> None:
+def test_blank_removes_only_the_labels(rows: list[tuple[str, str, str]]) -> None:
     found = parse_table(blank(dataset(rows), ["outcome", "absent"], "t"), "t")
     assert found.rows == tuple((name, text, "") for name, text, _ in rows)
 
 
 @given(st.lists(st.tuples(FIELDS, FIELDS), min_size=1, max_size=8))
-def test_a_table_without_labels_stays_as_it_is(rows: list[tuple[str, str]]) -> None:
+def test_a_table_without_labels_is_unchanged(rows: list[tuple[str, str]]) -> None:
     data = format_table(("a", "b"), rows).replace(b"\n", b"\r\n")
     assert blank(data, ["outcome"], "t") == data
 
 
 @given(ROWS, st.data())
-def test_answers_find_their_labels_whatever_else_the_agent_did(
+def test_answers_are_matched_by_id_in_any_order_and_extra_rows_are_ignored(
     rows: list[tuple[str, str, str]], data: st.DataObject
 ) -> None:
     unique = list({row[0]: row for row in rows}.values())
@@ -56,32 +56,32 @@ def test_answers_find_their_labels_whatever_else_the_agent_did(
 
 
 @given(ROWS, st.integers(0, 9))
-def test_only_the_rows_that_were_asked_count(rows: list[tuple[str, str, str]], count: int) -> None:
+def test_only_the_requested_number_of_rows_counts(rows: list[tuple[str, str, str]], count: int) -> None:
     said = format_table(("question_id", "prediction"), [(row[0], "accept") for row in rows])
     found = relabel(dataset(rows), said, "question_id", count)
     assert len(read(found.table)) == len(found.ids) == min(count, len(rows))
     assert set(found.answers) <= {"accept"}
 
 
-def test_an_id_that_is_there_twice_takes_its_answers_in_order() -> None:
+def test_a_repeated_id_gets_its_answers_in_order() -> None:
     rows = [("q", "first", "accept"), ("q", "second", "reject"), ("q", "third", "accept")]
     said = format_table(("prediction", "question_id"), [("one", "q"), ("two", "q")])
     assert relabel(dataset(rows), said, "question_id", None).answers == ("one", "two", None)
 
 
-def test_an_answer_that_is_given_twice_counts_once() -> None:
+def test_a_second_answer_for_one_id_is_ignored() -> None:
     said = format_table(("question_id", "prediction"), [("q", "reject"), ("q", "accept")])
     found = relabel(dataset([("q", "", "accept")]), said, "question_id", None)
     assert (found.answers, found.ignored) == (("reject",), 1)
 
 
 @pytest.mark.parametrize(("stored", "written"), [("007", "7"), ("7", "7.0"), ("1", "1")])
-def test_ids_that_were_read_as_numbers_are_found(stored: str, written: str) -> None:
+def test_an_id_that_the_agent_wrote_as_a_number_is_matched(stored: str, written: str) -> None:
     said = format_table(("question_id", "prediction"), [(written, "accept")])
     assert relabel(dataset([(stored, "", "accept")]), said, "question_id", None).answers == ("accept",)
 
 
-def test_ids_that_are_the_same_number_are_not_mixed_up() -> None:
+def test_ids_with_the_same_numeric_value_are_not_confused() -> None:
     said = format_table(("question_id", "prediction"), [("7", "one"), ("007", "two")])
     found = relabel(dataset([("007", "", "accept"), ("7", "", "accept")]), said, "question_id", None)
     assert found.answers == ("two", "one")
@@ -91,12 +91,12 @@ def test_ids_that_are_the_same_number_are_not_mixed_up() -> None:
     "said",
     [b"", b"question_id\nq\n", b"prediction\naccept\n", b'question_id,prediction\n"q', b"a,a\n1,2\n", b"a,b\n1\n"],
 )
-def test_what_is_no_table_of_answers_is_refused(said: bytes) -> None:
+def test_an_invalid_table_of_answers_is_rejected(said: bytes) -> None:
     with pytest.raises(AgentError):
         relabel(dataset([("q", "", "accept")]), said, "question_id", None)
 
 
-def test_a_row_that_would_move_its_label_is_refused() -> None:
+def test_a_row_with_too_many_fields_is_rejected() -> None:
     with pytest.raises(AgentError, match="row 1 has 3 fields"):
         blank(b"id,label\n0,q,accept\n", ["label"], "t")
 

@@ -1,4 +1,4 @@
-"""A run that the original wrote becomes one of ours: its scores, its states, what it left half-finished."""
+"""The import of a run that HyperAgents wrote: its scores, its states and its unfinished files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.original_run import ELSEWHERE, Old, OriginalRun
 
 @pytest.fixture(scope="module")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> OriginalRun:
-    """A run of three generations: two good ones in a row, and one that was only looked at; it must not be changed."""
+    """Return a run of three generations: two with full evaluations, one with only the first stage; do not change it."""
     path = tmp_path_factory.mktemp("original") / "generate_old"
     run = OriginalRun(path, parent_selection="best", skip_staged_eval=True)
     run.add(1, Old(keyword="novel", train=0.6, val=0.5))
@@ -35,7 +35,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> OriginalRun:
 
 @pytest.fixture
 def old(made_once: OriginalRun, tmp_path: Path) -> OriginalRun:
-    """A copy of that run."""
+    """Return a copy of that run."""
     run = copy.deepcopy(made_once)
     run.path = Path(shutil.copytree(made_once.path, tmp_path / made_once.path.name, symlinks=True))
     run.repository = run.path / made_once.repository.relative_to(made_once.path)
@@ -52,7 +52,7 @@ def keywords(store: RepositoryStore, record: GenerationRecord) -> list[str]:
     return (store.read_file(record.commit, "keywords.txt") or b"").decode().split()
 
 
-def test_scores_are_those_of_the_reports_scaled_as_the_original_does(old: OriginalRun) -> None:
+def test_scores_come_from_the_reports_with_the_scale_of_hyperagents(old: OriginalRun) -> None:
     records, _ = imported(old)
     assert list(records) == ["initial", 1, 2, 3]
     assert [records[n].score for n in (1, 2)] == [0.5, 0.8]
@@ -62,14 +62,14 @@ def test_scores_are_those_of_the_reports_scaled_as_the_original_does(old: Origin
     assert all(record.valid_parent for record in records.values())
 
 
-def test_an_ensemble_that_was_better_counts(old: OriginalRun) -> None:
+def test_a_better_ensemble_score_replaces_the_score(old: OriginalRun) -> None:
     (old.path / "gen_1" / "report_ensemble_paper_review_val.json").write_text('{"overall_accuracy": 0.7}')
     (old.path / "gen_2" / "report_ensemble_paper_review_val.json").write_text('{"overall_accuracy": 0.7}')
     records, _ = imported(old)
     assert [records[n].score for n in (1, 2)] == [0.7, 0.8]
 
 
-def test_states_are_those_of_the_lineages(old: OriginalRun) -> None:
+def test_each_state_equals_its_replayed_lineage(old: OriginalRun) -> None:
     records, store = imported(old)
     assert keywords(store, records[2])[-2:] == ["novel", "clear"]
     assert keywords(store, records[3])[-1:] == ["thorough"]
@@ -77,7 +77,7 @@ def test_states_are_those_of_the_lineages(old: OriginalRun) -> None:
     assert [record.parent for record in records.values()] == [None, "initial", 1, "initial"]
 
 
-def test_no_key_and_no_label_comes_into_a_state(old: OriginalRun) -> None:
+def test_no_key_and_no_label_enters_a_state(old: OriginalRun) -> None:
     records, store = imported(old)
     assert store.read_file(records[2].commit, ".env") is None
     shown = store.read_file(records[2].commit, "domains/paper_review/dataset_filtered_100_val.csv")
@@ -96,7 +96,7 @@ def test_the_options_are_taken_from_the_log(old: OriginalRun) -> None:
     assert view.state == "finished"
 
 
-def test_their_files_stay_as_they_are(old: OriginalRun) -> None:
+def test_the_import_changes_no_original_file_and_happens_once(old: OriginalRun) -> None:
     names = [path for path in old.path.rglob("*") if path.is_file() and ".git" not in path.parts]
     before = {path: path.read_bytes() for path in names}
     import_run(old.path)
@@ -104,7 +104,7 @@ def test_their_files_stay_as_they_are(old: OriginalRun) -> None:
     assert import_run(old.path) is False
 
 
-def test_a_torn_line_and_half_a_generation_are_made_again(old: OriginalRun) -> None:
+def test_a_truncated_line_and_an_unfinished_generation_are_repaired(old: OriginalRun) -> None:
     old.tear()
     half = old.add(4, Old(keyword="half"), listed=False)
     (half / "metadata.json").unlink()
@@ -117,7 +117,7 @@ def test_a_torn_line_and_half_a_generation_are_made_again(old: OriginalRun) -> N
 
 
 @pytest.mark.parametrize("log", ["as it is", "of a resume that took the patched state", "gone", "of a detached head"])
-def test_the_root_commit_is_found_though_the_work_tree_is_patched(old: OriginalRun, log: str) -> None:
+def test_the_root_commit_is_found_although_the_work_tree_is_patched(old: OriginalRun, log: str) -> None:
     old.leave_patched("left behind")
     path = old.path / "generate_loop.log"
     if log == "of a resume that took the patched state":
@@ -131,7 +131,7 @@ def test_the_root_commit_is_found_though_the_work_tree_is_patched(old: OriginalR
     assert store.read_file(records["initial"].commit, "README.md") == b"a nonsense commit message\n"
 
 
-def test_what_an_agent_put_into_the_git_directory_is_not_run(old: OriginalRun, tmp_path: Path) -> None:
+def test_code_that_an_agent_put_into_the_git_directory_does_not_run(old: OriginalRun, tmp_path: Path) -> None:
     marker = tmp_path / "was run"
     config = old.repository / ".git" / "config"
     lines = f'[core]\n\tfsmonitor = "touch \'{marker}\'"\n[filter "x"]\n\tsmudge = "touch \'{marker}\'"\n'
@@ -145,7 +145,7 @@ def test_what_an_agent_put_into_the_git_directory_is_not_run(old: OriginalRun, t
     assert not marker.exists()
 
 
-def test_links_that_agents_left_show_nothing_of_the_host(old: OriginalRun, tmp_path: Path) -> None:
+def test_links_that_agents_left_do_not_expose_host_files(old: OriginalRun, tmp_path: Path) -> None:
     (tmp_path / "host").mkdir()
     (tmp_path / "host" / "secret.csv").write_text("a,secret-of-the-host\n")
     output, evaluation = old.path / "gen_1/agent_output", old.path / "gen_1/paper_review_eval"
@@ -162,7 +162,7 @@ def test_links_that_agents_left_show_nothing_of_the_host(old: OriginalRun, tmp_p
     assert (old.path / "left_over/gen_1/agent_output/one").is_symlink()
 
 
-def test_programs_that_agents_left_run_as_nobody_else(old: OriginalRun) -> None:
+def test_setuid_and_setgid_bits_are_removed_from_files_of_agents(old: OriginalRun) -> None:
     path = old.path / "gen_1/agent_output/deep/shell"
     path.parent.mkdir(parents=True)
     path.touch()
@@ -172,7 +172,7 @@ def test_programs_that_agents_left_run_as_nobody_else(old: OriginalRun) -> None:
     assert (path.stat().st_mode & 0o7777, path.parent.stat().st_mode & 0o7777) == (0o755, 0o777)
 
 
-def test_failures_are_told_apart_and_never_parents(tmp_path: Path) -> None:
+def test_failures_are_classified_and_are_never_valid_parents(tmp_path: Path) -> None:
     run = OriginalRun(tmp_path / "generate_old")
     failed = {"run_eval": False, "valid_parent": False}
     run.add(1, Old(keyword=None, train=None, val=None, metadata={**failed, "parent_agent_success": False}))
@@ -191,7 +191,7 @@ def test_failures_are_told_apart_and_never_parents(tmp_path: Path) -> None:
     assert [archive.can_select(genid) for genid in ("initial", 5, 6)] == [True, True, False]
 
 
-def test_a_patch_with_names_of_bytecode_is_taken_without_it(tmp_path: Path) -> None:
+def test_binary_bytecode_entries_of_a_patch_are_skipped(tmp_path: Path) -> None:
     run = OriginalRun(tmp_path / "generate_old")
     binary = (
         "diff --git a/__pycache__/x.pyc b/__pycache__/x.pyc\nnew file mode 100644\nindex 0000000..1234567\n"
@@ -205,7 +205,7 @@ def test_a_patch_with_names_of_bytecode_is_taken_without_it(tmp_path: Path) -> N
     assert keywords(store, records[1])[-1] == "novel"
 
 
-def test_a_run_that_began_with_diffs_of_another_begins_with_them(tmp_path: Path) -> None:
+def test_a_run_that_began_with_meta_patches_keeps_them_in_generation_0(tmp_path: Path) -> None:
     run = OriginalRun(tmp_path / "generate_old", meta_patch_files=["/elsewhere/model_patch.diff"])
     run.begin_with("brought along")
     run.add(1, Old(parent=0, keyword="novel"))
@@ -217,7 +217,7 @@ def test_a_run_that_began_with_diffs_of_another_begins_with_them(tmp_path: Path)
     assert records[0].valid_parent
 
 
-def test_an_import_that_was_killed_is_done_again(old: OriginalRun) -> None:
+def test_an_import_that_was_killed_is_repeated(old: OriginalRun) -> None:
     import_run(old.path)
     layout = Layout(old.path)
     layout.run.unlink()
@@ -228,7 +228,7 @@ def test_an_import_that_was_killed_is_done_again(old: OriginalRun) -> None:
     assert keywords(store, records[2])[-2:] == ["novel", "clear"]
 
 
-def test_a_moved_run_needs_no_path_of_the_old_place(old: OriginalRun, tmp_path: Path) -> None:
+def test_an_imported_run_can_be_moved(old: OriginalRun, tmp_path: Path) -> None:
     import_run(old.path)
     moved = tmp_path / "other" / "generate_old"
     moved.parent.mkdir()
@@ -237,13 +237,15 @@ def test_a_moved_run_needs_no_path_of_the_old_place(old: OriginalRun, tmp_path: 
     assert ELSEWHERE not in (moved / "run.json").read_text()
 
 
-def test_a_run_that_somebody_owns_is_left_alone(old: OriginalRun) -> None:
+def test_a_run_that_another_process_owns_is_not_imported(old: OriginalRun) -> None:
     with RunLock(old.path):
         assert main(["resume", str(old.path)]) == 2
     assert not (old.path / "run.json").exists()
 
 
-def test_what_cannot_be_imported_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_cannot_be_imported_raises_an_error_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert import_run(tmp_path) is False
     empty = OriginalRun(tmp_path / "generate_empty")
     (empty.path / "archive.jsonl").write_text("{torn")

@@ -1,4 +1,4 @@
-"""Runs that begin with diffs of other runs' agents, or with another directory; what the run's log says of it."""
+"""Runs that begin with diffs of other runs' agents, or with another directory, and what their log contains."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def agent(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def diffs(tmp_path: Path, agent: Path) -> list[str]:
-    """Two diffs, the second on top of the first, as another run has left them."""
+    """Return two diffs as another run leaves them; the second applies on top of the first."""
     work = tmp_path / "evolved"
     subprocess.run(["git", "clone", "-q", agent, work], check=True)
     found = []
@@ -75,7 +75,7 @@ def run(tmp_path: Path, agent: Path) -> Run:
 
 
 def state(summary: RunSummary, number: int, name: str) -> str:
-    """Return a file of a generation's state, or ``""``."""
+    """Return the content of a file in a generation's state, ``""`` if it does not exist."""
     store = RepositoryStore(Path(summary.run_dir) / "repository.git")
     return (store.read_file(summary.generations[number].commit, name) or b"").decode()
 
@@ -85,7 +85,7 @@ def metadata(summary: RunSummary, genid: str | int) -> dict[str, Any]:
     return value
 
 
-def test_a_run_that_begins_with_diffs_begins_with_generation_0_and_goes_on(run: Run, diffs: list[str]) -> None:
+def test_a_run_with_meta_patches_starts_at_generation_0_and_can_be_resumed(run: Run, diffs: list[str]) -> None:
     first = run(meta_patch_files=diffs, max_generation=0)
     assert [record.genid for record in first.generations] == [0]
     summary = resume_run(FakeRuntime(), first.run_dir, max_generation=2)
@@ -113,14 +113,14 @@ def test_a_run_that_begins_with_diffs_begins_with_generation_0_and_goes_on(run: 
 
 
 def check_lineage(summary: RunSummary, commit: str) -> None:
-    """Check that the diffs of a lineage make the state of generation 2 from the root."""
+    """Check that the diffs of a lineage, applied to the root, give the state of generation 2."""
     root, known = Path(summary.run_dir), metadata(summary, 2)
     store = RepositoryStore(root / "repository.git")
     patches = [(root / name).read_bytes() for name in known["prev_patch_files"] + known["curr_patch_files"]]
     assert store.replay(commit, patches) == store.tree(summary.generations[2].commit)
 
 
-def test_a_task_agent_that_is_reset_leaves_the_first_generation_its_name(run: Run, diffs: list[str]) -> None:
+def test_a_run_that_resets_the_task_agent_starts_at_generation_initial(run: Run, diffs: list[str]) -> None:
     summary = run(meta_patch_files=diffs, reset_task_agent=True, max_generation=1)
     assert [record.genid for record in summary.generations] == ["initial", 1]
     assert CHANGES["task_agent.py"] not in state(summary, 0, "task_agent.py")
@@ -128,14 +128,14 @@ def test_a_task_agent_that_is_reset_leaves_the_first_generation_its_name(run: Ru
     assert metadata(summary, "initial")["prev_patch_files"][1] == "meta_patch_files/model_patch_1.diff"
 
 
-def test_a_meta_agent_can_be_left_alone(run: Run, diffs: list[str]) -> None:
+def test_a_run_can_reset_the_meta_agent_and_keep_the_other_changes(run: Run, diffs: list[str]) -> None:
     summary = run(meta_patch_files=diffs, reset_meta_agent=True, max_generation=0)
     assert CHANGES["task_agent.py"] in state(summary, 0, "task_agent.py")
     assert CHANGES["meta_agent.py"] not in state(summary, 0, "meta_agent.py")
     assert state(summary, 0, "notes.txt") == "learned\n"
 
 
-def test_the_files_of_both_agents_are_those_that_the_contract_names() -> None:
+def test_reset_paths_are_the_files_that_the_contract_names() -> None:
     contract = Contract(task_agent="agents.solver:Solver", load=("agents.solver:Solver", "meta_agent:MetaAgent"))
     both = GenerateOptions(domains="d", meta_patch_files=("x",), reset_task_agent=True, reset_meta_agent=True)
     assert reset_paths(both, contract) == ("task_agent.py", "agents/solver.py", "meta_agent.py")
@@ -149,7 +149,7 @@ def test_the_files_of_both_agents_are_those_that_the_contract_names() -> None:
         ("--- a/../x\n+++ b/../x\n@@ -0,0 +1 @@\n+b\n", "tries to leave the repository"),
     ],
 )
-def test_a_diff_that_is_of_no_use_ends_it_before_anything_is_made(
+def test_an_invalid_meta_patch_is_rejected_before_the_run_directory_exists(
     run: Run, tmp_path: Path, text: str, said: str
 ) -> None:
     (tmp_path / "bad.diff").write_text(text)
@@ -158,7 +158,7 @@ def test_a_diff_that_is_of_no_use_ends_it_before_anything_is_made(
     assert not (tmp_path / "out" / "generate_r").exists()
 
 
-def test_the_initial_agent_may_come_from_a_plain_directory_and_its_keys_are_in_no_state(
+def test_the_initial_agent_may_be_a_plain_directory_and_its_env_file_is_left_out(
     run: Run, tmp_path: Path, agent: Path
 ) -> None:
     (agent / "extra.txt").write_text("mine\n")

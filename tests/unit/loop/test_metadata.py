@@ -1,4 +1,4 @@
-"""``metadata.json``: the keys that other tools read, paths that can move, lineages of any length, and later marks."""
+"""``metadata.json``: the keys that other tools read, movable paths, long lineages, and marks that come later."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read(run_dir: Path, genid: object) -> tuple[str, dict[str, Any]]:
     return text, json.loads(text)
 
 
-def test_keys_order_and_form_are_the_originals(whole_run: WholeRun) -> None:
+def test_keys_and_their_order_and_format_equal_hyperagents(whole_run: WholeRun) -> None:
     text, value = read(whole_run.root, 2)
     assert list(value) == KEYS
     assert text == json.dumps(value, indent=4)
@@ -42,7 +42,7 @@ def test_keys_order_and_form_are_the_originals(whole_run: WholeRun) -> None:
     assert read(whole_run.root, "initial")[1]["parent_genid"] is None
 
 
-def test_meta_agents_see_the_same_keys_and_of_ours_what_training_gave(whole_run: WholeRun) -> None:
+def test_meta_agents_see_the_same_keys_and_only_training_scores(whole_run: WholeRun) -> None:
     seen = json.loads((whole_run.root / "view" / "gen_2" / "metadata.json").read_text())
     value = read(whole_run.root, 2)[1]
     assert list(seen) == KEYS
@@ -51,7 +51,9 @@ def test_meta_agents_see_the_same_keys_and_of_ours_what_training_gave(whole_run:
     assert set(seen["hyperruntime"]) == {"score", "scores", "failure", "detail", "started"}
 
 
-def test_what_failed_says_so_in_the_originals_words(whole_run: WholeRun, run: Callable[..., RunSummary]) -> None:
+def test_a_failure_is_described_with_the_keys_of_hyperagents(
+    whole_run: WholeRun, run: Callable[..., RunSummary]
+) -> None:
     summary = run({1: "open('task_agent.py', 'w').write('def')"}, max_generation=1)
     agent, load = read(whole_run.root, 3)[1], read(Path(summary.run_dir), 1)[1]
     names = ("parent_agent_success", "run_eval", "valid_parent", "can_select_next_parent")
@@ -61,7 +63,7 @@ def test_what_failed_says_so_in_the_originals_words(whole_run: WholeRun, run: Ca
     assert agent["curr_patch_files"] == []
 
 
-def test_a_long_lineage_lists_few_patches_that_make_the_same_state(
+def test_a_long_lineage_lists_few_patches_that_give_the_same_state(
     run: Callable[..., RunSummary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata_module, "MAX_LISTED_LINEAGE", 2)
@@ -80,7 +82,7 @@ def test_a_long_lineage_lists_few_patches_that_make_the_same_state(
         assert store.replay(summary.generations[0].commit, patches) == store.tree(made.commit)
 
 
-def test_marks_reach_the_metadata_also_after_a_kill(finished: Path) -> None:
+def test_marks_are_added_to_the_metadata_after_a_kill(finished: Path) -> None:
     layout = Layout(finished)
     archive = Archive.load(layout)
     archive.mark(GenerationMark(kind="no-parent", genid=1, by=2))
@@ -94,7 +96,7 @@ def test_marks_reach_the_metadata_also_after_a_kill(finished: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{torn", "[]", "null"])
-def test_metadata_that_cannot_be_read_stays(tmp_path: Path, content: str) -> None:
+def test_unreadable_metadata_is_left_unchanged(tmp_path: Path, content: str) -> None:
     (tmp_path / "metadata.json").write_text(content)
     amend_metadata(tmp_path, {"valid_parent": False})
     assert (tmp_path / "metadata.json").read_text() == content

@@ -1,4 +1,4 @@
-"""Which gateway a run has, and what its generations used before."""
+"""How a run chooses its gateway, and how it counts the model usage of earlier generations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VARIABLES = [
 
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the machine's own keys away."""
+    """Remove the machine's own keys from the environment."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
@@ -54,30 +54,30 @@ def quoted(value: str) -> str:
 
 
 @given(st.dictionaries(names, values))
-def test_quoted_values_come_back_as_they_were(variables: dict[str, str]) -> None:
+def test_quoted_values_are_parsed_unchanged(variables: dict[str, str]) -> None:
     text = "".join(f"export {name} = {quoted(value)}  # why\n" for name, value in variables.items())
     assert parse_dotenv(text) == variables
 
 
 @given(st.text())
-def test_any_text_is_read_as_some_variables(text: str) -> None:
+def test_any_text_is_parsed_without_an_error(text: str) -> None:
     assert all(isinstance(name, str) for name in parse_dotenv(text))
 
 
-def test_a_dotenv_file_is_read_as_its_users_write_it() -> None:
+def test_a_dotenv_file_may_have_comments_quotes_and_escapes() -> None:
     text = "# keys\nA=1\n B = two words # not this\nC='a # b'\nD=\"x\\ny\"\nE=a#b\nF=\nno line\nA=2\n"
     assert parse_dotenv(text) == {"A": "2", "B": "two words", "C": "a # b", "D": "x\ny", "E": "a#b", "F": ""}
 
 
-def test_nothing_asks_for_a_gateway_unless_something_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_alone_does_not_enable_the_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
-    assert choose(tmp_path) is None, "a key in the environment is no wish to spend money"
+    assert choose(tmp_path) is None, "a key in the environment is not a request to spend money"
     assert choose(tmp_path, dotenv="GEMINI_API_KEY=x\nOTHER=1\n") is None
     assert choose(tmp_path, contract="hyperagents") is not None
     assert choose(tmp_path, model="gpt-4o") is not None
 
 
-def test_a_dotenv_file_names_servers_and_keeps_its_keys(tmp_path: Path) -> None:
+def test_a_dotenv_file_names_servers_and_its_keys_are_not_shown(tmp_path: Path) -> None:
     config = choose(tmp_path, "OPENAI_API_KEY=sk-openai\nANTHROPIC_API_KEY=sk-ant\nANTHROPIC_API_BASE=http://a:1\n")
     assert config is not None
     assert {upstream.name: (upstream.url, upstream.load_key()) for upstream in config.upstreams} == {
@@ -88,7 +88,7 @@ def test_a_dotenv_file_names_servers_and_keeps_its_keys(tmp_path: Path) -> None:
     assert config.log == str(tmp_path / "run" / "exchanges.jsonl")
 
 
-def test_the_environment_goes_before_the_dotenv_file(tmp_path: Path) -> None:
+def test_the_environment_overrides_the_dotenv_file(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("OPENAI_API_KEY=sk-file\nOPENAI_API_BASE=http://file/v1\n")
     config = derive_config(tmp_path / ".env", {"OPENAI_API_KEY": "sk-env", "OPENAI_BASE_URL": "http://env/v1"})
     assert config is not None
@@ -97,19 +97,19 @@ def test_the_environment_goes_before_the_dotenv_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wish", [{"model": "m"}, {"budget_tokens": 5}, {"budget_generation_money": 1.0}])
-def test_a_wish_that_no_server_can_fulfil_is_refused(tmp_path: Path, wish: dict[str, Any]) -> None:
+def test_a_model_or_budget_without_a_server_is_rejected(tmp_path: Path, wish: dict[str, Any]) -> None:
     with pytest.raises(GatewayError, match="no model server is configured"):
         choose(tmp_path, **wish)
 
 
-def test_a_key_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -> None:
+def test_a_missing_key_is_reported_before_the_run_starts(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text("[gateway]\nupstreams = [{name='u', url='http://u/v1', key_env='MY_KEY'}]\nmodels = []\n")
     with pytest.raises(GatewayError, match="set MY_KEY"):
         choose(tmp_path, gateway=str(path))
 
 
-def test_a_tape_is_played_for_any_model_of_both_formats(tmp_path: Path) -> None:
+def test_a_replay_serves_any_model_in_both_formats(tmp_path: Path) -> None:
     tape = tmp_path / "tape.jsonl"
     with pytest.raises(GatewayError, match="record some first"):
         choose(tmp_path, gateway=f"replay:{tape}")
@@ -122,7 +122,7 @@ def test_a_tape_is_played_for_any_model_of_both_formats(tmp_path: Path) -> None:
     }
 
 
-def test_exchanges_are_recorded_of_the_servers_that_the_variables_name(tmp_path: Path) -> None:
+def test_recording_uses_the_servers_of_the_environment_variables(tmp_path: Path) -> None:
     with pytest.raises(GatewayError, match="no model server is configured"):
         choose(tmp_path, gateway="record:tape.jsonl")
     config = choose(tmp_path, "OPENAI_BASE_URL=http://there/v1\n", gateway="record:tape.jsonl")
@@ -131,13 +131,13 @@ def test_exchanges_are_recorded_of_the_servers_that_the_variables_name(tmp_path:
 
 
 @pytest.mark.parametrize("prefix", ["", "replay:", "record:"])
-def test_a_source_of_configuration_is_found_from_anywhere(prefix: str, monkeypatch: Any, tmp_path: Path) -> None:
+def test_the_path_of_a_gateway_source_becomes_absolute(prefix: str, monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     settled = options(gateway=f"{prefix}a b.toml").settled().gateway
     assert settled == f"{prefix}{tmp_path}/a b.toml"
 
 
-def test_budgets_of_the_options_go_over_those_of_the_file(tmp_path: Path) -> None:
+def test_budgets_of_the_options_override_those_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text("[gateway]\nupstreams = []\nmodels = []\nbudget = {requests = 5, tokens = 7}\n")
     config = choose(tmp_path, gateway=str(path), budget_tokens=9)
@@ -179,16 +179,16 @@ BOTH = GatewayConfig(
         ("anthropic/claude-x", "anthropic", "claude-x"),
     ],
 )
-def test_a_chosen_model_answers_whatever_is_asked_for(model: str, wire: Any, sent: str) -> None:
+def test_a_chosen_model_answers_requests_for_any_model(model: str, wire: Any, sent: str) -> None:
     mapped = BOTH.with_model(model)
     found = mapped.rule_for("gpt-4o", wire)
     assert found is not None
     assert found[0].send_as == sent
     other = mapped.rule_for("claude-y", "anthropic" if wire == "openai" else "openai")
-    assert (other is not None) == (wire == "openai"), "the other format is as it was"
+    assert (other is not None) == (wire == "openai"), "the rules of the other format are unchanged"
 
 
-def test_a_chosen_model_keeps_its_price_and_must_be_one_of_the_rules() -> None:
+def test_a_chosen_model_keeps_its_price_and_must_match_a_rule() -> None:
     assert BOTH.with_model("small").models[0].input_price == 2.0
     for model in ("gpt-4o", "openai/claude-x", "anthropic/small", "", "openai/"):
         with pytest.raises(SpecError, match="model"):
@@ -205,7 +205,7 @@ spents = st.builds(
 
 
 @given(st.lists(st.tuples(st.sampled_from(["initial", "1", "12"]), st.sampled_from(["run", "other"]), spents)))
-def test_what_was_used_is_found_again_in_the_log(
+def test_usage_is_summed_from_the_log_by_generation(
     tmp_path_factory: pytest.TempPathFactory, exchanges: list[tuple[str, str, Spent]]
 ) -> None:
     log = tmp_path_factory.mktemp("log") / "exchanges.jsonl"
@@ -224,11 +224,11 @@ def test_what_was_used_is_found_again_in_the_log(
     assert spent_by_generation(log, "run") == expected
 
 
-def test_no_log_is_nothing_used(tmp_path: Path) -> None:
+def test_a_missing_log_means_no_usage(tmp_path: Path) -> None:
     assert spent_by_generation(tmp_path / "none", "run") == {}
 
 
-# --- a run that the original wrote: its work tree, with its .env, was open to its agents ---
+# --- imported runs: their agents could write to the work tree, with its .env ---
 
 IMPORTED = {"imported": True, "agent": "gen_initial/hyperagents", "gateway": False}
 
@@ -240,7 +240,7 @@ def write_env(root: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("gateway", [None, "record:/tmp/exchanges.jsonl"])
-def test_a_key_of_the_host_never_goes_where_an_agent_may_have_said(
+def test_a_host_key_is_never_sent_to_a_server_that_an_agent_may_have_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gateway: str | None
 ) -> None:
     write_env(tmp_path, "OPENAI_BASE_URL=http://198.51.100.1/v1\n")
@@ -255,7 +255,7 @@ def test_a_key_of_the_host_never_goes_where_an_agent_may_have_said(
     check_stored_servers(given, stored_agent(tmp_path, IMPORTED), IMPORTED)
 
 
-def test_an_evaluation_of_an_imported_run_has_the_models_of_its_checkout(tmp_path: Path) -> None:
+def test_an_evaluation_of_an_imported_run_uses_the_models_of_its_checkout(tmp_path: Path) -> None:
     write_env(tmp_path, "OPENAI_BASE_URL=http://127.0.0.1:9/v1\nOPENAI_API_KEY=sk-of-the-env\n")
     (tmp_path / "evaluations").mkdir()
     with evaluation_models(

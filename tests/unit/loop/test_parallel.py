@@ -1,4 +1,4 @@
-"""The same for many things at once: the order of the results, and what an error ends."""
+"""Parallel work on many items: the order of the results, and the effect of an error."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class TaskAgent:
 """
 
 
-def test_results_come_in_the_order_of_the_items_whichever_is_done_first() -> None:
+def test_results_keep_the_order_of_the_items() -> None:
     all_begun = threading.Barrier(4, timeout=20)
     assert parallel_map(4, lambda item: (all_begun.wait(), item)[1], [3, 1, 2, 0]) == (3, 1, 2, 0)
 
 
-def test_one_at_a_time_stays_in_this_thread() -> None:
+def test_one_worker_runs_in_the_calling_thread() -> None:
     assert parallel_map(1, lambda _: threading.current_thread(), [1, 2]) == (threading.current_thread(),) * 2
 
 
-def test_an_error_ends_what_has_not_begun() -> None:
+def test_an_error_stops_items_that_have_not_started() -> None:
     begun: list[int] = []
     failed = threading.Event()
 
@@ -57,7 +57,7 @@ def test_an_error_ends_what_has_not_begun() -> None:
 
 
 @pytest.mark.parametrize("domain", ["table", "polyglot", "babyai"])
-def test_tasks_that_mostly_wait_are_asked_at_once(domain: str, tmp_path: Path) -> None:
+def test_tasks_that_mostly_wait_run_in_parallel(domain: str, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     agent = make_agent_repository(tmp_path / "agent")
     (agent / "task_agent.py").write_text(MEET.format(folder=str(tmp_path / "here")))

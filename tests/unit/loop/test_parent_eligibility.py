@@ -1,4 +1,4 @@
-"""Who may become a parent, by both meanings of ``valid_parent``; replays of outages, patch failures, agent failures."""
+"""Which generations may become parents by both rules of ``valid_parent``, also after outages and failures."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def made(genid: str | int, parent: str | int | None, score: float | None = 0.5, 
 
 
 @pytest.mark.parametrize("rule", VALID_PARENT_RULES)
-def test_a_failure_makes_no_parent(rule: str) -> None:
+def test_a_failed_generation_is_not_a_valid_parent(rule: str) -> None:
     assert is_valid_parent(rule, failure=None, score=0.0)
     assert not is_valid_parent(rule, failure="evaluation", score=None)
 
 
-def test_without_a_score_a_generation_is_a_parent_by_name_only() -> None:
+def test_a_generation_without_a_score_is_valid_only_by_the_hyperagents_rule() -> None:
     assert is_valid_parent("hyperagents", failure=None, score=None)
     assert not is_valid_parent("strict", failure=None, score=None)
 
@@ -46,7 +46,7 @@ def archive_of(tmp_path: Path, *records: GenerationRecord) -> Archive:
 @pytest.mark.parametrize("failure", [None, *FAILURES])
 @pytest.mark.parametrize("rule", VALID_PARENT_RULES)
 @pytest.mark.parametrize("reached", ["meta agent", "diff"])
-def test_only_a_failed_meta_agent_is_held_against_a_parent(
+def test_only_a_failed_meta_agent_marks_its_parent_and_only_by_the_hyperagents_rule(
     tmp_path: Path, rule: str, failure: FailureClass | None, reached: str
 ) -> None:
     child = made(2, 1, None, failure=failure, durations={"meta agent": 1.0, reached: 1.0}, detail="why")
@@ -62,12 +62,12 @@ def test_only_a_failed_meta_agent_is_held_against_a_parent(
 
 
 @pytest.mark.parametrize("start", ["initial", 0])
-def test_the_first_generation_stays_a_parent(tmp_path: Path, start: str | int) -> None:
+def test_the_first_generation_stays_a_valid_parent(tmp_path: Path, start: str | int) -> None:
     child = made(1, start, None, failure="agent", durations={"meta agent": 1.0})
     assert parent_mark("hyperagents", archive_of(tmp_path, made(start, None), child), child) is None
 
 
-def test_all_archived_children_count_and_who_has_no_score_is_no_candidate(tmp_path: Path) -> None:
+def test_all_archived_children_count_and_a_generation_without_score_is_not_a_candidate(tmp_path: Path) -> None:
     archive = archive_of(
         tmp_path,
         made("initial", None, 0.2),
@@ -85,12 +85,14 @@ def test_all_archived_children_count_and_who_has_no_score_is_no_candidate(tmp_pa
 
 
 @pytest.mark.parametrize("start", ["initial", 0])
-def test_where_nobody_is_a_candidate_the_first_generation_is_with_zero(tmp_path: Path, start: str | int) -> None:
+def test_the_first_generation_is_the_only_candidate_with_score_zero_if_all_failed(
+    tmp_path: Path, start: str | int
+) -> None:
     archive = archive_of(tmp_path, made(start, None, None, failure="evaluation"), made(1, start, None, failure="agent"))
     assert [(one.genid, one.score, one.children) for one in archive.candidates()] == [(start, 0.0, 1)]
 
 
-def test_only_a_meta_agent_that_fails_takes_its_parent_out_also_after_a_kill(
+def test_a_failed_meta_agent_invalidates_its_parent_also_after_a_kill(
     run: Callable[..., RunSummary], hangs: str
 ) -> None:
     actions = {
@@ -124,7 +126,7 @@ def valid_parent(layout: Layout, genid: int) -> bool:
     return value
 
 
-def test_by_the_strict_rule_a_child_that_fails_costs_its_parent_nothing(finished: Path) -> None:
+def test_by_the_strict_rule_a_failed_child_does_not_invalidate_its_parent(finished: Path) -> None:
     assert load_run(finished).generations[3].failure == "agent"
     again = resume_run(FakeRuntime(), finished, max_generation=4)
     assert [record.parent for record in again.generations] == [None, "initial", 1, 2, 2]

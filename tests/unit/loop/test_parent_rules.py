@@ -1,4 +1,4 @@
-"""Parent selection: the formulas, their edge cases, and that a choice can be made again."""
+"""Parent selection: the formulas, their edge cases, and that each choice can be reproduced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ candidates = st.lists(
 )
 
 
-def test_midpoint_is_the_mean_of_the_three_best() -> None:
+def test_the_midpoint_is_the_mean_of_the_three_best_scores() -> None:
     assert midpoint([0.1, 0.9, 0.5, 0.7]) == pytest.approx(0.7)
     assert midpoint([0.4]) == 0.4
 
@@ -37,24 +37,24 @@ def test_sigmoid_never_overflows() -> None:
     assert sigmoid(1e9, -1e9) == 1.0
 
 
-def test_score_prop_weighs_by_the_sigmoid() -> None:
+def test_score_prop_weights_by_the_sigmoid() -> None:
     middle = (0.6 + 0.6 + 0.2) / 3
     expected = [1 / (1 + math.exp(-10 * (one.score - middle))) for one in POOL]
     assert weights("score_prop", POOL) == pytest.approx(expected)
 
 
-def test_score_child_prop_damps_by_the_cube_of_the_children() -> None:
+def test_score_child_prop_reduces_weights_by_the_cube_of_the_children() -> None:
     plain = weights("score_prop", POOL)
     expected = [weight * math.exp(-((one.children / 8) ** 3)) for weight, one in zip(plain, POOL, strict=True)]
     assert weights("score_child_prop", POOL) == pytest.approx(expected)
     assert weights("score_child_prop", POOL)[2] == pytest.approx(plain[2] / math.e)
 
 
-def test_all_weigh_the_same_where_every_weight_is_zero() -> None:
+def test_candidates_have_equal_weights_if_all_weights_are_zero() -> None:
     assert weights("score_child_prop", [Candidate(1, 0.5, 1000), Candidate(2, 0.4, 1000)]) == [1.0, 1.0]
 
 
-def test_latest_is_the_last_and_best_the_first_of_the_highest() -> None:
+def test_latest_takes_the_last_and_best_takes_the_first_of_the_highest_scores() -> None:
     assert select_parent("latest", POOL, seed=1, generation=4) == 3
     assert select_parent("best", POOL, seed=1, generation=4) == 1
 
@@ -67,7 +67,7 @@ def test_draws_follow_the_weights() -> None:
 
 
 @given(candidates, st.sampled_from(SELECTIONS), st.integers(0, 2**32), st.integers(1, 10**6))
-def test_a_choice_depends_on_seed_generation_and_archive_alone(
+def test_a_choice_depends_only_on_seed_generation_and_archive(
     pool: list[Candidate], rule: str, seed: int, generation: int
 ) -> None:
     chosen = select_parent(rule, pool, seed=seed, generation=generation)
@@ -83,7 +83,7 @@ def test_weights_are_never_negative_and_never_all_zero(pool: list[Candidate], ru
     assert sum(values) > 0
 
 
-def test_nothing_to_choose_from_is_an_error() -> None:
+def test_an_empty_pool_is_an_error() -> None:
     with pytest.raises(ValueError, match="no candidate"):
         select_parent("best", [], seed=0, generation=1)
 
@@ -93,7 +93,7 @@ def test_an_unknown_rule_is_an_error() -> None:
         select_parent("worst", POOL, seed=0, generation=1)
 
 
-# The formulas again, from their description and in exact terms, for a pool with every special case in it.
+# The same formulas, written from their description with exact arithmetic, for a pool with every special case.
 CASES = (
     [("initial", 0.2, 3), (1, 0.6, 0), (2, 0.6, 8), (3, 0.1, 1)],
     [("initial", 0.0, 0)],
@@ -103,7 +103,7 @@ CASES = (
 
 
 def exactly(rule: str, pool: list[tuple[str | int, float, int]]) -> list[float]:
-    """Return the probabilities that the description states."""
+    """Return the probabilities by the description of the rule."""
     top = sorted((score for _, score, _ in pool), reverse=True)[:3]
     middle = 0.5 if rule == "dgm" else sum(top) / len(top)
     values = []
@@ -117,7 +117,7 @@ def exactly(rule: str, pool: list[tuple[str | int, float, int]]) -> list[float]:
 
 @pytest.mark.parametrize("pool", CASES)
 @pytest.mark.parametrize("rule", ["random", "score_prop", "score_child_prop", "dgm"])
-def test_probabilities_are_those_of_the_description(rule: str, pool: list[tuple[str | int, float, int]]) -> None:
+def test_probabilities_equal_those_of_the_description(rule: str, pool: list[tuple[str | int, float, int]]) -> None:
     found = weights(rule, [Candidate(*one) for one in pool])
     assert [value / sum(found) for value in found] == pytest.approx(exactly(rule, pool), rel=1e-12)
 
@@ -136,14 +136,14 @@ def test_draws_over_seeds_and_over_generations_fit_the_probabilities(
     pairs = [(n, 1) if drawn_over == "seeds" else (12, n) for n in range(draws)]
     drawn = Counter(select_parent(rule, some, seed=seed, generation=number) for seed, number in pairs)
     chances = exactly(rule, pool)
-    rare = [n for n, chance in enumerate(chances) if chance * draws < 5]  # too few for the statistic: counted as one
+    rare = [n for n, chance in enumerate(chances) if chance * draws < 5]  # too few for the statistic: merged into one
     assert sum(drawn[pool[n][0]] for n in rare) <= 5 + 6 * math.sqrt(sum(chances[n] * draws for n in rare))
     kept = [n for n in range(len(pool)) if n not in rare]
     statistic = sum((drawn[pool[n][0]] - draws * chances[n]) ** 2 / (draws * chances[n]) for n in kept)
     assert statistic < CRITICAL[len(pool) - 1]
 
 
-def test_the_last_archived_and_the_first_of_equals_are_taken() -> None:
+def test_latest_takes_the_last_archived_and_best_the_first_of_equal_scores() -> None:
     tied = [Candidate("initial", 0.5, 0), Candidate(2, 0.7, 9), Candidate(1, 0.7, 0)]
     assert select_parent("best", tied, seed=0, generation=3) == 2
     assert select_parent("latest", tied, seed=0, generation=3) == 1

@@ -1,4 +1,4 @@
-"""The parts of the loop that face what an agent wrote: the harness, its output, files to be copied, commands."""
+"""Parts of the loop that handle an agent's output: the harness output, copied files, contracts and commands."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ LINES = (
 
 
 @given(st.lists(st.integers(0, len(LINES)), max_size=12))
-def test_predictions_are_the_same_however_they_are_cut(cuts: list[int]) -> None:
+def test_predictions_do_not_depend_on_how_the_output_is_split(cuts: list[int]) -> None:
     reader = PredictionReader(["a", "b", "c"], lambda data: None)
     places = [0, *sorted(cuts), len(LINES)]
     for start, end in pairwise(places):
@@ -95,7 +95,7 @@ def test_predictions_are_the_same_however_they_are_cut(cuts: list[int]) -> None:
     }
 
 
-def test_a_line_without_end_takes_no_memory() -> None:
+def test_an_endless_line_does_not_fill_the_memory() -> None:
     reader = PredictionReader(["a"], lambda data: None)
     tracemalloc.start()
     try:
@@ -110,7 +110,7 @@ def test_a_line_without_end_takes_no_memory() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), [float("inf")], {"a": float("-inf")}])
-def test_what_json_cannot_hold_is_not_kept(value: object) -> None:
+def test_a_prediction_that_json_cannot_hold_becomes_an_error(value: object) -> None:
     stored = prediction_to_json(Prediction(task_id="a", value=value))
     assert stored["prediction"] is None
     assert "NaN or infinity" in stored["error"]
@@ -130,7 +130,7 @@ def test_only_regular_files_below_the_folder_are_copied(tmp_path: Path) -> None:
     assert [path.name for path in target.rglob("*")] == ["file"]
 
 
-def test_a_file_that_is_there_can_be_kept(tmp_path: Path) -> None:
+def test_copy_files_can_keep_an_existing_file(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "target").mkdir()
     (tmp_path / "source" / "a").write_text("new")
@@ -150,13 +150,13 @@ def test_a_patch_is_read_only_from_a_regular_file_within_the_limit(tmp_path: Pat
         read_file(tmp_path, b"folder", 10)
 
 
-def test_the_default_contract_holds_where_nothing_is_stated() -> None:
+def test_the_default_contract_applies_if_hyperrun_toml_is_missing_or_empty() -> None:
     assert parse_contract(None) == parse_contract(b"") == Contract()
     own = parse_contract(b'[commands]\nmeta_agent = ["./evolve"]\ntask_agent = "a.b:C"\n')
     assert own == Contract(meta_agent=("./evolve",), task_agent="a.b:C", load=("a.b:C",))
 
 
-def test_the_meta_agent_gets_the_options_of_the_contract() -> None:
+def test_the_meta_agent_gets_the_arguments_of_the_contract() -> None:
     args = meta_agent_args(Contract(), base_commit="abc", iterations_left=4)
     assert args[:2] == ["python3", "run_meta_agent.py"]
     options = dict(zip(args[2::2], args[3::2], strict=True))
@@ -169,7 +169,7 @@ def test_the_meta_agent_gets_the_options_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"commands = 1", b"[commands]\nmeta_agent = []", b"[load]\ncheck = ['x']"])
-def test_a_bad_contract_is_one_sentence(data: bytes) -> None:
+def test_an_invalid_contract_raises_a_one_line_error(data: bytes) -> None:
     with pytest.raises(AgentError, match=r"hyperrun\.toml") as caught:
         parse_contract(data)
     assert "\n" not in str(caught.value)
@@ -188,13 +188,13 @@ def test_a_bad_contract_is_one_sentence(data: bytes) -> None:
         (RuntimeError("a domain's mistake"), "evaluate", "evaluation", False),
     ],
 )
-def test_an_error_is_put_in_its_class(error: Exception, step: str, failure: str, final: bool) -> None:
+def test_an_error_is_translated_to_its_failure_class(error: Exception, step: str, failure: str, final: bool) -> None:
     translated: HyperRuntimeError = translate_failure(error, step)
     assert getattr(translated, "failure") == failure  # noqa: B009 - either of two classes
     assert isinstance(translated, GenerationFailedError) == final
 
 
-def test_what_an_agent_says_is_safe_to_show() -> None:
+def test_text_of_an_agent_is_made_safe_to_print() -> None:
     assert one_line("a\x1b[31mred\n\tb\0 \u202ec") == "a [31mred b c"
     assert len(one_line("x" * 10_000)) < 1000
 
@@ -214,7 +214,7 @@ def test_the_local_executor_is_an_entry_point() -> None:
 
 
 def dies_and_is_resumed(folder: Path, agent: Path, at: int) -> list[GenerationRecord]:
-    """Start a run that dies at a change of a file, resume it, and return its generations."""
+    """Start a run that dies at the change of a file with this number; resume it and return its generations."""
     assert crash(folder, agent, at).returncode == 9
     run_dir = folder / "generate_r"
     before = load_run(run_dir).generations
@@ -230,13 +230,13 @@ def crash(folder: Path, agent: Path, at: int) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-def test_a_run_that_dies_at_a_change_of_a_file_is_resumed_whole(tmp_path: Path) -> None:
+def test_a_run_that_dies_at_a_file_change_is_resumed_completely(tmp_path: Path) -> None:
     after = dies_and_is_resumed(tmp_path / "run", make_agent_repository(tmp_path / "agent"), at=100)
     assert [record.failure for record in after] == [None] * 3
 
 
 @pytest.mark.slow
-def test_a_run_that_dies_at_any_change_of_a_file_is_resumed_whole(tmp_path: Path) -> None:
+def test_a_run_that_dies_at_any_file_change_is_resumed_completely(tmp_path: Path) -> None:
     agent = make_agent_repository(tmp_path / "agent")
     total = int(crash(tmp_path / "whole", agent, 0).stdout.splitlines()[-1])
     whole = load_run(tmp_path / "whole" / "generate_r").generations

@@ -1,4 +1,4 @@
-"""A generation goes on at the phase that it had reached; what cannot be read of its journal was not reached."""
+"""A resumed generation continues after the last phase in its journal; unreadable phases are repeated."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def write_phases(path: Path) -> None:
     phases.keep_split("circle_packing", "train", RESULT)
 
 
-def test_phases_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_phases_are_read_back_unchanged(tmp_path: Path) -> None:
     write_phases(tmp_path / "p")
     again = Phases(tmp_path / "p")
     assert (again.plan, again.record, again.results) == (PLAN, RECORD, {"circle_packing": {"train": RESULT}})
 
 
 @given(st.data())
-def test_a_journal_that_was_cut_anywhere_tells_what_was_over(
+def test_a_journal_cut_at_any_byte_keeps_its_complete_phases(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("phases") / "p"
@@ -86,14 +86,14 @@ def test_a_journal_that_was_cut_anywhere_tells_what_was_over(
         ),
     )
 )
-def test_lines_of_any_content_are_skipped(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
+def test_lines_with_invalid_content_are_skipped(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
     path = tmp_path_factory.mktemp("phases") / "p"
     path.write_text(json.dumps(value) + "\n")
     write_phases(path)
     assert Phases(path).results["circle_packing"] == {"train": RESULT}
 
 
-def test_a_result_that_json_cannot_hold_is_made_again(tmp_path: Path) -> None:
+def test_a_result_that_json_cannot_hold_is_not_kept(tmp_path: Path) -> None:
     write_phases(tmp_path / "p")
     odd = attrs.evolve(RESULT, scores=(Score(task_id="a", value=1.0, valid=True, facts={"f": object()}),))
     Phases(tmp_path / "p").keep_split("circle_packing", "val", odd)
@@ -102,20 +102,20 @@ def test_a_result_that_json_cannot_hold_is_made_again(tmp_path: Path) -> None:
 
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """An event that follows when a run was told to stop and has closed its containers."""
+    """Return an event that is set when an interrupted run has closed its containers."""
     event, close_all = threading.Event(), OpenContainers.close_all
 
-    def close_and_tell(containers: OpenContainers) -> None:
+    def close_and_set(containers: OpenContainers) -> None:
         close_all(containers)
         event.set()
 
-    monkeypatch.setattr(OpenContainers, "close_all", close_and_tell)
+    monkeypatch.setattr(OpenContainers, "close_all", close_and_set)
     return event
 
 
 def interrupt(stopped: threading.Event) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
-    assert stopped.wait(60), "the main thread takes the signal"
+    assert stopped.wait(60), "the main thread did not handle the signal"
 
 
 def interrupt_at(stopped: threading.Event, generation: str, step: str) -> Callable[[StepEvent], None]:
@@ -127,12 +127,12 @@ def interrupt_at(stopped: threading.Event, generation: str, step: str) -> Callab
 
 
 def calls(run_dir: Path) -> list[str]:
-    """Return the generations whose meta agents were called since generation 3."""
+    """Return the generations whose meta agents ran, from generation 4 on."""
     return (run_dir / "calls").read_text().split()
 
 
 @pytest.mark.parametrize("step", ["state", "load check", "evaluate"])
-def test_a_meta_agent_that_had_ended_is_not_called_again(finished: Path, stopped: threading.Event, step: str) -> None:
+def test_a_finished_meta_agent_is_not_run_again(finished: Path, stopped: threading.Event, step: str) -> None:
     on_event = interrupt_at(stopped, "5", step)
     assert resume_run(FakeRuntime(), finished, max_generation=5, on_event=on_event).interrupted
     layout = Layout(finished)
@@ -146,7 +146,7 @@ def test_a_meta_agent_that_had_ended_is_not_called_again(finished: Path, stopped
     assert "generation 5 saw" in (layout.generation(5) / "agent_output/meta_agent_chat_history.md").read_text()
 
 
-def test_a_split_that_was_finished_is_not_run_again(
+def test_a_finished_split_is_not_run_again(
     finished: Path, stopped: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -169,7 +169,7 @@ def test_a_split_that_was_finished_is_not_run_again(
     assert (folder / "agent_evals" / "n08.md").read_text() == "asked for 8 circles"
 
 
-def test_an_engine_that_fails_an_evaluation_does_not_cost_another_meta_agent(finished: Path) -> None:
+def test_an_engine_failure_in_an_evaluation_does_not_repeat_the_meta_agent(finished: Path) -> None:
     failures = iter([EngineUnavailableError("fake", "flaky")])
 
     def flaky(spec: ContainerSpec) -> None:
@@ -182,7 +182,7 @@ def test_an_engine_that_fails_an_evaluation_does_not_cost_another_meta_agent(fin
     assert calls(finished) == ["4"]
 
 
-def test_a_state_that_a_power_failure_lost_is_made_again(finished: Path, stopped: threading.Event) -> None:
+def test_a_state_lost_in_a_power_failure_is_made_again(finished: Path, stopped: threading.Event) -> None:
     resume_run(FakeRuntime(), finished, max_generation=4, on_event=interrupt_at(stopped, "4", "evaluate"))
     path = Layout(finished).phases(4)
     commit = Phases(path).record
@@ -193,7 +193,7 @@ def test_a_state_that_a_power_failure_lost_is_made_again(finished: Path, stopped
     assert calls(finished) == ["4", "4"]
 
 
-def test_choices_can_be_made_again_from_seed_and_archive_also_of_an_interrupted_run(
+def test_parents_follow_from_seed_and_archive_also_after_an_interruption(
     finished: Path, stopped: threading.Event
 ) -> None:
     summary = resume_run(
@@ -216,7 +216,7 @@ def test_choices_can_be_made_again_from_seed_and_archive_also_of_an_interrupted_
 
 
 def check_choices(run_dir: Path, since: int) -> None:
-    """Check that each parent follows from the seed, the number and who was archived at that time."""
+    """Check that each parent follows from the seed, the number and the generations archived at that time."""
     view = load_run(run_dir)
     for record in view.generations[since:]:
         before = Archive(Layout(Path("/nowhere")))

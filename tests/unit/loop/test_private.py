@@ -1,4 +1,4 @@
-"""What becomes of a generation whose files cannot be taken back, and which directories are its user's alone."""
+"""Generations whose files cannot be reclaimed, and directories that only the user may read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hyperruntime.testing import FakeRuntime
         (ReclaimError("no rights"), "infrastructure", 3, "no rights"),
     ],
 )
-def test_a_generation_whose_files_are_not_taken_back_is_not_scored(
+def test_a_generation_whose_files_cannot_be_reclaimed_has_no_score(
     finished: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, failure: str, attempts: int, words: str
 ) -> None:
     def refuse(paths: tuple[Path, ...], args: tuple[str, ...], timeout_s: float) -> None:
@@ -44,7 +44,9 @@ def test_a_generation_whose_files_are_not_taken_back_is_not_scored(
     assert list((finished / "work").iterdir()) == []
 
 
-def test_the_time_of_taking_back_is_the_last_commands(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_timeout_for_reclaiming_is_at_most_the_longest_command_timeout(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: list[float] = []
 
     def note(paths: tuple[Path, ...], args: tuple[str, ...], timeout_s: float) -> None:
@@ -59,7 +61,7 @@ def test_the_time_of_taking_back_is_the_last_commands(finished: Path, monkeypatc
     assert all(0 < timeout_s <= longest for timeout_s in given)
 
 
-def test_an_evaluation_on_its_own_is_its_users_alone_while_it_runs(finished: Path) -> None:
+def test_a_running_evaluation_has_a_private_directory(finished: Path) -> None:
     modes: list[int] = []
 
     def look(spec: ContainerSpec) -> None:
@@ -73,7 +75,7 @@ def test_an_evaluation_on_its_own_is_its_users_alone_while_it_runs(finished: Pat
 
 @pytest.fixture(params=[0o000, 0o022, 0o077, 0o777])
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
-    """A umask of the process."""
+    """Set and return a umask of the process."""
     before = os.umask(request.param)
     yield request.param
     os.umask(before)
@@ -84,13 +86,13 @@ def mode_of(path: Path) -> int:
 
 
 @pytest.mark.usefixtures("umask")
-def test_a_private_directory_is_that_under_any_umask(tmp_path: Path) -> None:
+def test_a_private_directory_has_mode_700_under_any_umask(tmp_path: Path) -> None:
     assert mode_of(make_private_directory(tmp_path / "one")) == 0o700
     (tmp_path / "one").chmod(0o2755)
     assert mode_of(make_private_directory(tmp_path / "one")) == 0o700
 
 
-def test_a_private_directory_is_never_open_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_directory_is_created_with_its_final_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     change = os.fchmod
 
@@ -107,7 +109,7 @@ def test_a_private_directory_is_never_open_for_a_moment(tmp_path: Path, monkeypa
     assert made == [0o700]
 
 
-def test_a_link_is_no_private_directory(tmp_path: Path) -> None:
+def test_a_link_is_rejected_as_a_private_directory(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there").chmod(0o755)
     (tmp_path / "link").symlink_to(tmp_path / "there")
@@ -116,7 +118,7 @@ def test_a_link_is_no_private_directory(tmp_path: Path) -> None:
     assert mode_of(tmp_path / "there") == 0o755
 
 
-def test_a_private_file_is_its_users_alone(tmp_path: Path) -> None:
+def test_a_private_file_has_mode_600(tmp_path: Path) -> None:
     for text in (b"one", b"two"):
         with open_private(tmp_path / "log") as file:
             file.write(text)

@@ -1,4 +1,4 @@
-"""Runs that go on: after an end, an interruption, a kill, a failure of the engine, or at another place."""
+"""Runs that resume after an end, an interruption, a kill or an engine failure, or in another directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_of_a_meta_agent(spec: ContainerSpec) -> bool:
 
 
 def failing(*errors: bool) -> FakeRuntime:
-    """Return a runtime that starts a meta agent's container, or fails to, in this order."""
+    """Return a runtime that fails, or does not fail, to start the containers of meta agents, in this order."""
     left = iter(errors)
 
     def start(spec: ContainerSpec) -> None:
@@ -37,7 +37,7 @@ def failing(*errors: bool) -> FakeRuntime:
 
 
 def forget(run_dir: Path, *generations: int) -> None:
-    """Remove the last generations of a run, as if it had been interrupted before them."""
+    """Remove the last generations of a run, as an interruption before them would."""
     lines = (run_dir / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (run_dir / "journal.jsonl").write_bytes(b"".join(lines[: -len(generations)]))
     for number in generations:
@@ -45,7 +45,7 @@ def forget(run_dir: Path, *generations: int) -> None:
         shutil.rmtree(run_dir / "view" / f"gen_{number}")
 
 
-def test_a_resumed_run_makes_what_the_whole_one_did_and_another_seed_something_else(
+def test_a_resumed_run_equals_an_uninterrupted_one_and_another_seed_changes_it(
     whole_run: WholeRun, finished: Path, tmp_path: Path
 ) -> None:
     whole = [(r.genid, r.parent, r.score, r.commit, r.failure) for r in whole_run.summary.generations]
@@ -59,7 +59,7 @@ def test_a_resumed_run_makes_what_the_whole_one_did_and_another_seed_something_e
     assert seeded[2].score != resumed[2].score
 
 
-def test_a_finished_run_can_be_extended_at_another_place(finished: Path, tmp_path: Path) -> None:
+def test_a_finished_run_can_be_moved_and_extended(finished: Path, tmp_path: Path) -> None:
     moved = finished.rename(tmp_path / "elsewhere")
     longer = resume_run(FakeRuntime(), moved, max_generation=5, parallel=2)
     assert len(longer.generations) == 6
@@ -68,7 +68,7 @@ def test_a_finished_run_can_be_extended_at_another_place(finished: Path, tmp_pat
     assert load_run(moved).state == "finished"
 
 
-def test_what_a_kill_left_is_made_up_for(whole_run: WholeRun, finished: Path) -> None:
+def test_a_resume_repairs_what_a_kill_left(whole_run: WholeRun, finished: Path) -> None:
     forget(finished, 3)
     lines = (finished / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (finished / "journal.jsonl").write_bytes(b"".join(lines[:-1]) + lines[-1][:30])
@@ -82,7 +82,7 @@ def test_what_a_kill_left_is_made_up_for(whole_run: WholeRun, finished: Path) ->
     assert resumed.generations[2].commit == whole_run.summary.generations[2].commit
 
 
-def test_a_state_that_was_lost_is_made_again_from_its_patches(whole_run: WholeRun, finished: Path) -> None:
+def test_a_lost_state_is_rebuilt_from_its_patches(whole_run: WholeRun, finished: Path) -> None:
     repository = finished / "repository.git"
     shutil.rmtree(repository)
     store = RepositoryStore(repository)
@@ -93,7 +93,7 @@ def test_a_state_that_was_lost_is_made_again_from_its_patches(whole_run: WholeRu
     assert store.tree(resumed.generations[2].commit)
 
 
-def test_what_git_left_that_was_killed_is_in_nobodys_way(finished: Path) -> None:
+def test_locks_and_files_left_by_a_killed_git_do_not_block_a_resume(finished: Path) -> None:
     repository = finished / "repository.git"
     left = [repository / "refs/hyperruntime/gen/4.lock", repository / "tmp" / "half", repository / "packed-refs.lock"]
     left[0].parent.mkdir(parents=True, exist_ok=True)
@@ -104,12 +104,12 @@ def test_what_git_left_that_was_killed_is_in_nobodys_way(finished: Path) -> None
     assert not [path for path in left if path.exists()]
 
 
-def test_a_run_that_is_owned_cannot_be_resumed(finished: Path) -> None:
+def test_a_run_that_another_process_owns_cannot_be_resumed(finished: Path) -> None:
     with RunLock(finished), pytest.raises(RunLockedError):
         resume_run(FakeRuntime(), finished)
 
 
-def test_a_signal_ends_a_run_that_can_be_resumed(finished: Path) -> None:
+def test_an_interrupted_run_can_be_resumed(finished: Path) -> None:
     hang, hangs, runtime = finished / "hang", finished / "hangs", FakeRuntime()
     for number in (signal.SIGINT, signal.SIGTERM):
         hang.touch()
@@ -135,7 +135,7 @@ def test_a_signal_ends_a_run_that_can_be_resumed(finished: Path) -> None:
     assert [record.failure for record in summary.generations[3:]] == ["agent", None, None]
 
 
-def test_three_generations_at_once_are_all_kept_and_the_infrastructure_is_tried_again(finished: Path) -> None:
+def test_three_parallel_generations_are_all_kept_and_an_engine_failure_is_retried(finished: Path) -> None:
     together, begun, lock = threading.Barrier(3, timeout=60), 0, threading.Lock()
 
     def start(spec: ContainerSpec) -> None:
@@ -156,7 +156,7 @@ def test_three_generations_at_once_are_all_kept_and_the_infrastructure_is_tried_
     assert sorted(record.attempts for record in summary.generations[4:]) == [1, 1, 1, 1, 2]
 
 
-def test_an_engine_that_fails_thrice_is_tried_again_and_one_that_stays_broken_ends_the_run(finished: Path) -> None:
+def test_engine_failures_are_retried_and_a_broken_engine_ends_the_run(finished: Path) -> None:
     with pytest.raises(RunError, match="it is gone"):
         resume_run(
             failing(True, True, False, *[True] * 99),
@@ -168,6 +168,6 @@ def test_an_engine_that_fails_thrice_is_tried_again_and_one_that_stays_broken_en
     four = view.generations[4]
     assert (four.failure, four.attempts, four.parent) == (None, 3, 1)
     assert [(record.failure, record.attempts) for record in view.generations[5:]] == [("infrastructure", 3)] * 3
-    assert [record.parent for record in view.generations[5:]] == [4] * 3, "an outage is held against nobody"
+    assert [record.parent for record in view.generations[5:]] == [4] * 3, "an outage must not invalidate a parent"
     assert all(view.generations[n].valid_parent for n in (0, 1, 4))
     assert view.state == "interrupted"

@@ -1,4 +1,4 @@
-"""Whole runs, with commands on the host in place of containers: what is kept and what is refused."""
+"""Whole runs with commands on the host in place of containers: their files, and the inputs that are rejected."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def metadata(root: Path, genid: object) -> dict[str, Any]:
     return value
 
 
-def test_a_run_leaves_the_files_that_are_promised(whole_run: WholeRun) -> None:
+def test_a_run_writes_all_documented_files(whole_run: WholeRun) -> None:
     summary, runtime, root = whole_run.summary, whole_run.runtime, whole_run.root
     assert [record.genid for record in summary.generations] == ["initial", 1, 2, 3]
     assert not summary.interrupted
@@ -96,14 +96,14 @@ def test_a_run_leaves_the_files_that_are_promised(whole_run: WholeRun) -> None:
     assert load_run(root).state == "finished"
 
 
-def test_every_step_is_reported_once_and_in_order_also_to_a_callback_that_raises(whole_run: WholeRun) -> None:
+def test_each_step_is_reported_once_and_in_order_even_if_the_callback_raises(whole_run: WholeRun) -> None:
     of_one = [event for event in whole_run.events if event.generation == "1"]
     assert [event.step for event in of_one if event.state == "done"] == [*STEPS, "generation"]
     assert of_one[-1].score is not None
     assert all(event.state != "failed" for event in of_one)
 
 
-def test_the_state_equals_replaying_the_lineage(whole_run: WholeRun) -> None:
+def test_a_state_equals_its_replayed_lineage(whole_run: WholeRun) -> None:
     root, records = whole_run.root, whole_run.summary.generations
     store = RepositoryStore(root / "repository.git")
     patches = [(root / f"gen_{n}" / "agent_output" / "model_patch.diff").read_bytes() for n in (1, 2)]
@@ -112,7 +112,7 @@ def test_the_state_equals_replaying_the_lineage(whole_run: WholeRun) -> None:
     assert metadata(root, 3)["prev_patch_files"] == [f"gen_{n}/agent_output/model_patch.diff" for n in (1, 2)]
 
 
-def test_meta_agents_see_training_results_of_earlier_generations_and_nothing_else(whole_run: WholeRun) -> None:
+def test_meta_agents_see_only_training_results_of_earlier_generations(whole_run: WholeRun) -> None:
     view, one = whole_run.root / "view", whole_run.summary.generations[1]
     said = (whole_run.root / "gen_2" / "agent_output" / "meta_agent_chat_history.md").read_text()
     assert said == "generation 2 saw ['gen_1', 'gen_initial']\n"
@@ -125,11 +125,11 @@ def test_meta_agents_see_training_results_of_earlier_generations_and_nothing_els
     assert shown["hyperruntime"]["score"] == one.scores["circle_packing"]["train"]
 
 
-def test_the_hosts_repository_is_never_written(whole_run: WholeRun) -> None:
+def test_the_repository_of_the_initial_agent_is_never_changed(whole_run: WholeRun) -> None:
     assert times_of(whole_run.agent) == whole_run.agent_files
 
 
-def test_failures_are_recorded_and_parents_not_blamed_for_their_children(
+def test_failures_are_recorded_and_their_parents_stay_valid(
     run: Callable[..., RunSummary], tmp_path: Path, hangs: str
 ) -> None:
     expected = [*FAILURES, (hangs, "timeout", "5000 s")]
@@ -151,7 +151,7 @@ def test_failures_are_recorded_and_parents_not_blamed_for_their_children(
     assert not list(tmp_path.rglob("escaped"))
 
 
-def test_a_state_is_taken_from_the_tree_where_no_diff_holds_it_and_what_is_left_out_is_named(
+def test_a_state_is_read_from_the_tree_if_the_diff_is_incomplete_and_left_out_files_are_named(
     run: Callable[..., RunSummary],
 ) -> None:
     actions = {
@@ -168,7 +168,7 @@ def test_a_state_is_taken_from_the_tree_where_no_diff_holds_it_and_what_is_left_
 
 
 def failing(bodies: dict[int, str]) -> str:
-    """Return what makes the tasks of these sizes fail."""
+    """Return code that makes the tasks of these sizes fail."""
     lines = "".join(f"\n        if n == {n}:\n            {body}" for n, body in bodies.items())
     return (
         "text = open('task_agent.py').read()\n"
@@ -177,7 +177,7 @@ def failing(bodies: dict[int, str]) -> str:
     )
 
 
-def test_a_task_that_fails_scores_nothing_and_the_others_go_on_and_a_broken_agent_ends_after_the_first_stage(
+def test_a_failed_task_does_not_stop_the_others_and_a_bad_agent_stops_after_the_first_stage(
     run: Callable[..., RunSummary],
 ) -> None:
     one = {
@@ -217,7 +217,7 @@ def test_a_task_that_fails_scores_nothing_and_the_others_go_on_and_a_broken_agen
     assert "run_full_eval" not in metadata(root, 3)
 
 
-def test_an_initial_agent_that_the_engine_failed_is_made_again_by_a_resume(
+def test_a_resume_repeats_an_initial_agent_that_the_engine_failed(
     run: Callable[..., RunSummary], tmp_path: Path
 ) -> None:
     def broken(spec: ContainerSpec) -> None:
@@ -229,13 +229,13 @@ def test_an_initial_agent_that_the_engine_failed_is_made_again_by_a_resume(
     assert [record.failure for record in summary.generations] == [None] * 2
 
 
-def test_the_default_agent_is_the_template_that_the_domain_names(run: Callable[..., RunSummary]) -> None:
+def test_the_default_agent_is_the_template_of_the_domain(run: Callable[..., RunSummary]) -> None:
     summary = run(agent=None, max_generation=1)
     assert summary.generations[1].failure is None
     assert json.loads((Path(summary.run_dir) / "run.json").read_text())["agent"] == "mutator"
 
 
-def test_a_shipped_template_can_be_the_agent(options_of: Callable[..., GenerateOptions]) -> None:
+def test_a_shipped_template_can_be_the_initial_agent(options_of: Callable[..., GenerateOptions]) -> None:
     assert plan_run(options_of(agent="mutator")).agent == "mutator"
 
 
@@ -250,7 +250,7 @@ def test_a_shipped_template_can_be_the_agent(options_of: Callable[..., GenerateO
         ({"output_dir_parent": "/dev/null/x"}, StorageError, "is a file"),
     ],
 )
-def test_wrong_input_gets_one_sentence_and_makes_nothing(
+def test_invalid_input_raises_a_one_line_error_and_creates_nothing(
     run: Callable[..., RunSummary], tmp_path: Path, options: dict[str, Any], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said) as caught:
@@ -259,7 +259,7 @@ def test_wrong_input_gets_one_sentence_and_makes_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_directory_that_is_not_git_or_dirty_is_refused(
+def test_a_directory_without_git_or_with_uncommitted_files_is_rejected(
     options_of: Callable[..., GenerateOptions], tmp_path: Path
 ) -> None:
     plain = tmp_path / "plain"
@@ -275,13 +275,13 @@ def test_a_directory_that_is_not_git_or_dirty_is_refused(
     assert plan_run(options_of(agent=str(dirty))).agent == str(dirty)
 
 
-def test_a_run_id_that_exists_is_refused(options_of: Callable[..., GenerateOptions], finished: Path) -> None:
+def test_an_existing_run_id_is_rejected(options_of: Callable[..., GenerateOptions], finished: Path) -> None:
     assert finished.name == "generate_r"
     with pytest.raises(RunError, match="hyperrun resume"):
         plan_run(options_of())
 
 
-def test_what_a_start_left_that_was_killed_is_in_nobodys_way(run: Callable[..., RunSummary], tmp_path: Path) -> None:
+def test_files_left_by_a_killed_start_do_not_block_a_run(run: Callable[..., RunSummary], tmp_path: Path) -> None:
     left = tmp_path / "out" / "generate_r"
     left.mkdir(parents=True)
     owner = attrs.asdict(OwnerIdentity.current()) | {"pid": 2**22 + 1}
@@ -290,7 +290,7 @@ def test_what_a_start_left_that_was_killed_is_in_nobodys_way(run: Callable[..., 
     assert run(max_generation=0).generations[0].failure is None
 
 
-def test_a_directory_of_somebody_else_is_not_touched(
+def test_a_directory_with_foreign_files_is_not_changed(
     options_of: Callable[..., GenerateOptions], tmp_path: Path
 ) -> None:
     theirs = tmp_path / "out" / "generate_r"
@@ -301,7 +301,7 @@ def test_a_directory_of_somebody_else_is_not_touched(
     assert (theirs / "thesis.tex").exists()
 
 
-def test_a_hyperrun_toml_states_other_commands(run: Callable[..., RunSummary], tmp_path: Path) -> None:
+def test_a_hyperrun_toml_can_name_other_commands(run: Callable[..., RunSummary], tmp_path: Path) -> None:
     agent = make_agent_repository(tmp_path / "an agent's repo", {1: "improve()"})
     (agent / "run_meta_agent.py").rename(agent / "evolve.py")
     (agent / "task_agent.py").rename(agent / "solver.py")
@@ -315,7 +315,7 @@ def test_a_hyperrun_toml_states_other_commands(run: Callable[..., RunSummary], t
 @pytest.mark.parametrize(
     "text", ["= x", "[commands]\nmeta_agent = 'python3'", "[commands]\ntask_agent = 'x'", "load = 3"]
 )
-def test_a_bad_hyperrun_toml_is_refused(run: Callable[..., RunSummary], tmp_path: Path, text: str) -> None:
+def test_an_invalid_hyperrun_toml_is_rejected(run: Callable[..., RunSummary], tmp_path: Path, text: str) -> None:
     agent = make_agent_repository(tmp_path / "an agent's repo")
     (agent / "hyperrun.toml").write_text(text)
     git(["-C", str(agent), "add", "--all"])

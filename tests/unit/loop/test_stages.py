@@ -1,4 +1,4 @@
-"""Staged evaluation: what is run of which domain, whatever their order and their rules."""
+"""Staged evaluation: which tasks run in which domain, for any order of domains and any thresholds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TASKS = 10
 
 @attrs.define(kw_only=True)
 class Graded:
-    """A domain on which an agent is right in so many of the first tasks."""
+    """A domain in which an agent's first answers are right; ``right`` is their number."""
 
     name: str
     splits: tuple[Split, ...] = (Split(name="train"),)
@@ -38,11 +38,11 @@ class Graded:
         return tuple(Task(id=f"{split}{number}", inputs={"number": number}) for number in range(TASKS))[:limit]
 
     def score(self, task: Task, prediction: Any) -> Score:
-        """Return 1 for the first ones."""
+        """Return 1 for the first tasks, 0 for the others."""
         return Score(task_id=task.id, value=float(task.inputs["number"] < self.right), valid=True)
 
     def report(self, split: str, scores: Sequence[Score]) -> dict[str, Any]:
-        """Return the mean; like many a report, it needs something to report on."""
+        """Return the mean score; like many reports, it needs at least one score."""
         assert scores
         return mean_report(self.name, split, scores)
 
@@ -52,29 +52,29 @@ class Graded:
 
 
 class Answers:
-    """Stands in for the containers: every task is answered, and scored by its domain."""
+    """Stands in for the containers: answers every task with 0; the domain scores the answers."""
 
     def __init__(self) -> None:
-        """Have asked nothing."""
+        """Start with no request."""
         self.asked: list[tuple[str, str, int]] = []
 
     def ask(self, domain: Any, split: Split, tasks: Sequence[Task]) -> tuple[Prediction, ...]:
-        """Answer."""
+        """Record the request and return one prediction per task."""
         self.asked.append((domain.name, split.name, len(tasks)))
         return tuple(Prediction(task_id=task.id, value=0) for task in tasks)
 
     def score(self, domain: Any, tasks: Sequence[Task], predictions: Sequence[Prediction]) -> tuple[Score, ...]:
-        """Ask the domain."""
+        """Return the scores of the domain."""
         return tuple(domain.score(task, said.value) for task, said in zip(tasks, predictions, strict=True))
 
 
 def evaluated(domains: Sequence[Graded], **options: Any) -> tuple[dict[tuple[str, str], int], float | None, bool, int]:
-    """Return how many tasks were run of each split, the score, whether it ended early, and how many were kept."""
+    """Return the number of tasks per split, the score, whether the evaluation stopped early, and the kept splits."""
     answers, kept = Answers(), []
     evaluator = Evaluator(answers, answers)  # type: ignore[arg-type]
     made = GenerateOptions(domains=tuple(domain.name for domain in domains), **options)
     early = evaluate_domains(evaluator, domains, made, lambda domain, split: kept.append((domain.name, split.name)))
-    assert len(set(kept)) == len(kept), "a split is kept once"
+    assert len(set(kept)) == len(kept), "a split was kept twice"
     run = {
         (domain, split): len(result.scores)
         for domain, splits in evaluator.results.items()
@@ -93,14 +93,14 @@ def evaluated(domains: Sequence[Graded], **options: Any) -> tuple[dict[tuple[str
         (0.4, True, 3, False),
     ],
 )
-def test_the_threshold_of_a_split_decides_on_the_full_stage(
+def test_the_threshold_of_a_split_decides_whether_the_full_stage_runs(
     threshold: float, inclusive: bool, right: int, full: bool
 ) -> None:
     split = Split(name="train", staged_samples=10, staged_threshold=threshold, staged_inclusive=inclusive)
     assert split.is_passed(right / 10) is full
 
 
-def test_a_first_stage_counts_with_the_part_that_was_run() -> None:
+def test_a_first_stage_counts_by_its_fraction_of_the_tasks() -> None:
     domain = Graded(name="a", splits=(Split(name="train", staged_samples=4, staged_threshold=0.5),), right=2)
     run, score, early, _ = evaluated([domain])
     assert (run, early) == ({("a", "train"): 4}, True)
@@ -114,7 +114,7 @@ def test_the_first_stage_can_be_skipped() -> None:
     assert (run, early) == ({("bad", "train"): TASKS, ("bad", "val"): TASKS}, False)
 
 
-def test_one_domain_below_its_threshold_ends_all_in_any_order() -> None:
+def test_one_domain_below_its_threshold_stops_all_domains_in_any_order() -> None:
     bad = Graded(name="bad", splits=(Split(name="train", staged_samples=2), Split(name="val")), right=0)
     good = Graded(name="good", splits=(Split(name="train", staged_samples=5), Split(name="val")))
     plain = Graded(name="plain")
@@ -125,7 +125,7 @@ def test_one_domain_below_its_threshold_ends_all_in_any_order() -> None:
         assert score == pytest.approx((0 + 0.5 + 0) / 3)
 
 
-def test_the_test_split_is_run_only_where_it_is_asked_for_and_decides_nothing() -> None:
+def test_the_test_split_runs_only_on_request_and_does_not_change_the_score() -> None:
     domain = Graded(name="a", splits=(Split(name="train"), Split(name="val"), Split(name="test")), right=3)
     run, score, _, _ = evaluated([domain])
     assert set(run) == {("a", "train"), ("a", "val")}
@@ -157,7 +157,7 @@ graded = st.builds(
 
 
 @given(domains=st.lists(graded, min_size=1, max_size=4), data=st.data())
-def test_the_order_of_domains_changes_nothing(domains: list[Graded], data: st.DataObject) -> None:
+def test_the_order_of_domains_does_not_change_the_result(domains: list[Graded], data: st.DataObject) -> None:
     named = [attrs.evolve(domain, name=f"d{number}") for number, domain in enumerate(domains)]
     run, score, early, kept = evaluated(named)
     assert score is not None
@@ -168,7 +168,7 @@ def test_the_order_of_domains_changes_nothing(domains: list[Graded], data: st.Da
 
 
 @given(domains=st.lists(graded, min_size=1, max_size=4))
-def test_counts_of_samples_go_by_the_place_of_a_domain(domains: list[Graded]) -> None:
+def test_sample_counts_follow_the_order_of_the_domains(domains: list[Graded]) -> None:
     named = [attrs.evolve(domain, name=f"d{number}") for number, domain in enumerate(domains)]
     counts = tuple(range(1, len(named) + 1))
     run, _, _, _ = evaluated(named, eval_samples=counts, skip_staged_eval=True)

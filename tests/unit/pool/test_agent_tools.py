@@ -1,4 +1,4 @@
-"""Batches, and the two faces of a slot's tools, over a stand-in for the slot."""
+"""Batches of tool calls, and both interfaces of a slot's tools, with a fake pool or lease."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def slot(name: str) -> Slot:
 
 
 class Slots:
-    """Stands in for a pool: tool ``sleep`` takes its seconds, ``lost``, ``stale`` and ``bug`` fail past any tool."""
+    """Stands in for a pool: the tool ``sleep`` waits, ``lost``, ``stale`` and ``bug`` raise an exception."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -41,7 +41,7 @@ class Slots:
         return ExecutionResult(success=True, output=str(args.get("n")), slot_id=slot.slot_id, metadata=facts)
 
 
-def test_results_are_in_the_order_of_requests_and_one_slots_calls_one_after_another() -> None:
+def test_results_keep_the_order_of_requests_and_the_calls_of_one_slot_run_in_sequence() -> None:
     """R16."""
     slots = Slots()
     a, b = slot("a"), slot("b")
@@ -61,8 +61,8 @@ def test_results_are_in_the_order_of_requests_and_one_slots_calls_one_after_anot
     assert slots.log.index("b ends 4") < slots.log.index("a ends 1")
 
 
-def test_every_failure_is_its_own_result_and_nothing_is_tried_again() -> None:
-    """R16, W11, W12: the public system failed a whole batch with empty errors, and ran commands twice."""
+def test_each_failed_call_has_its_own_result_and_is_not_retried() -> None:
+    """R16, W11, W12: the public system failed a whole batch with empty errors, and repeated commands."""
     slots = Slots()
     requests: list[Any] = [(slot(name), name, {"n": name}) for name in ("lost", "stale", "bug", "fine")] + [
         "nonsense",
@@ -79,8 +79,8 @@ def test_every_failure_is_its_own_result_and_nothing_is_tried_again() -> None:
     assert sum("begins" in line for line in slots.log) == 4
 
 
-def test_one_slow_call_keeps_nobody_waiting() -> None:
-    """W1, W17: no window, no dispatcher that waits for a batch."""
+def test_a_slow_call_does_not_delay_other_batches() -> None:
+    """W1, W17: calls are not collected into batches that wait for each other."""
     slots = Slots()
 
     async def run() -> bool:
@@ -117,14 +117,14 @@ class Execute:
 
 
 @pytest.mark.parametrize("name", ["terminal", "bash", "terminal_stateful", "bash_stateful"])
-def test_a_command_is_answered_with_its_output_and_its_exact_code(name: str) -> None:
+def test_a_command_returns_its_output_and_its_exact_exit_code(name: str) -> None:
     """R2, W10."""
     failed = ExecutionResult(success=False, output="no\n", error="code 77", exit_code=77, metadata={"returncode": 77})
 
     assert handle(SlotTools(Execute(failed)), (name, {})) == [{"output": "no\n", "exit_code": 77}]
 
 
-def test_a_timeout_is_said_in_the_output() -> None:
+def test_a_timeout_is_reported_in_the_output() -> None:
     late = ExecutionResult(
         success=False,
         output="a\n",
@@ -137,7 +137,7 @@ def test_a_timeout_is_said_in_the_output() -> None:
     assert handle(SlotTools(Execute(late)), ("bash", {})) == [{"output": "a\n\n[ended after 1 s]", "exit_code": 124}]
 
 
-def test_other_tools_are_answered_with_what_they_say() -> None:
+def test_other_tools_return_their_output_and_public_metadata() -> None:
     written = ExecutionResult(
         success=True, output="3 bytes written", metadata={"returncode": 0, "path": "f", "network": "none", "bytes": 3}
     )
@@ -147,7 +147,7 @@ def test_other_tools_are_answered_with_what_they_say() -> None:
     ]
 
 
-def test_the_handler_never_raises_and_records_what_could_not_be_carried_out() -> None:
+def test_the_handler_never_raises_and_records_infrastructure_errors() -> None:
     """R2."""
     tools = SlotTools(Execute(SandboxLostError("the container ended")))
 
@@ -158,8 +158,8 @@ def test_the_handler_never_raises_and_records_what_could_not_be_carried_out() ->
     assert [(e.tool, e.task_id) for e in tools.errors] == [(n, "task") for n in ("bash", "read_file", "[]", "nope")]
 
 
-def test_a_runner_may_ask_to_hear_of_a_lost_slot_as_an_exception() -> None:
-    """W23: infrastructure that failed is no answer to a model."""
+def test_raise_lost_makes_a_lost_slot_raise_an_exception() -> None:
+    """W23: a failure of the infrastructure is not an answer to a model."""
     tools = SlotTools(Execute(SandboxLostError("gone")), raise_lost=True)
 
     with pytest.raises(SandboxLostError):
@@ -167,8 +167,8 @@ def test_a_runner_may_ask_to_hear_of_a_lost_slot_as_an_exception() -> None:
     assert len(tools.errors) == 1
 
 
-def test_nothing_runs_on_the_host_but_what_is_named() -> None:
-    """R9, W21: the public system ran every tool but the terminal on the host."""
+def test_only_named_host_tools_run_on_the_host() -> None:
+    """R9, W21: the public system ran every tool except the terminal on the host."""
     slot_calls = Execute(ExecutionResult(success=False, error="unknown tool", metadata={"returncode": None}))
     previews: list[tuple[str, str]] = []
 
@@ -192,14 +192,14 @@ def test_nothing_runs_on_the_host_but_what_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["bash", "terminal", "read_file", "search"])
-def test_a_host_tool_cannot_take_a_slots_tools_name(name: str) -> None:
+def test_a_host_tool_cannot_have_the_name_of_a_slot_tool(name: str) -> None:
     """W21."""
     with pytest.raises(SpecError, match="host_tools"):
         SlotTools(Execute(ExecutionResult(success=True)), host_tools={name: Execute})  # type: ignore[dict-item]
 
 
-def test_programs_get_the_result_itself() -> None:
-    """R7: 300 seconds unless they say otherwise."""
+def test_exec_tool_returns_the_result_object() -> None:
+    """R7: the default timeout is 300 seconds."""
     result = ExecutionResult(success=True, metadata={"returncode": 0})
     execute = Execute(result)
 

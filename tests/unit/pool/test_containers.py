@@ -1,4 +1,4 @@
-"""Containers of a pool: when they start, how many, when they end, and what happens when they do not start."""
+"""The containers of a pool: when they start and end, how many there are, and failures to start."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hyperruntime.testing.slots import PromisedContainer, PromisedRuntime, Skipp
 from tests.unit.pool.test_pool import fails, pool_of, run, until
 
 
-def test_w25_a_pool_grows_outside_of_any_lock_and_not_all_at_once() -> None:
+def test_w25_a_pool_starts_containers_in_parallel_up_to_a_limit_and_holds_no_lock() -> None:
     async def work() -> None:
         gate = threading.Event()
 
         class Held(PromisedRuntime):
-            """Starts containers when the gate is open."""
+            """Starts a container only while the gate is open."""
 
             def container(self, spec: hr.ContainerSpec) -> PromisedContainer:
                 assert gate.wait(60)
@@ -42,7 +42,7 @@ def test_w25_a_pool_grows_outside_of_any_lock_and_not_all_at_once() -> None:
     run(work)
 
 
-def test_r12_an_idle_pool_shrinks_to_its_minimum_and_one_without_minimum_to_nothing() -> None:
+def test_r12_an_idle_pool_shrinks_to_its_minimum() -> None:
     async def work() -> None:
         clock, runtime = SkippingClock(), PromisedRuntime()
         async with pool_of(runtime, min_containers=1, idle_timeout_s=100) as pool, pool_of(runtime) as empty:
@@ -62,7 +62,7 @@ def test_r12_an_idle_pool_shrinks_to_its_minimum_and_one_without_minimum_to_noth
     run(work)
 
 
-def test_r12_a_container_past_its_lifetime_ends_only_when_its_last_lease_is_released() -> None:
+def test_r12_a_container_past_its_lifetime_ends_after_its_last_lease() -> None:
     async def work() -> None:
         clock, runtime = SkippingClock(), PromisedRuntime()
         async with pool_of(runtime, min_containers=1, max_lifetime_s=1000, idle_timeout_s=None) as pool:
@@ -79,7 +79,7 @@ def test_r12_a_container_past_its_lifetime_ends_only_when_its_last_lease_is_rele
     run(work)
 
 
-def test_r13_an_idle_container_that_answers_no_more_is_replaced_and_one_in_use_is_not_asked() -> None:
+def test_r13_an_idle_container_that_hangs_is_replaced_and_one_in_use_is_not_checked() -> None:
     async def work() -> None:
         clock, runtime = SkippingClock(), PromisedRuntime()
         async with pool_of(runtime, min_containers=2, health_interval_s=30, idle_timeout_s=None) as pool:
@@ -100,7 +100,7 @@ def test_r13_an_idle_container_that_answers_no_more_is_replaced_and_one_in_use_i
     run(work)
 
 
-def test_r13_a_container_that_is_leased_while_it_is_asked_is_left_to_its_holder() -> None:
+def test_r13_a_container_that_is_leased_during_its_health_check_is_kept() -> None:
     async def work() -> None:
         clock, runtime, asked, answer = SkippingClock(), PromisedRuntime(), threading.Event(), threading.Event()
         async with pool_of(runtime, min_containers=1, max_containers=1, health_interval_s=30) as pool:
@@ -122,7 +122,7 @@ def test_r13_a_container_that_is_leased_while_it_is_asked_is_left_to_its_holder(
     run(work)
 
 
-def test_r13_a_container_that_could_not_be_asked_is_asked_again() -> None:
+def test_r13_a_health_check_that_raises_is_repeated() -> None:
     async def work() -> None:
         clock, runtime = SkippingClock(), PromisedRuntime()
         asked: list[int] = []
@@ -145,7 +145,7 @@ def test_r13_a_container_that_could_not_be_asked_is_asked_again() -> None:
     run(work)
 
 
-def test_r13_an_idle_container_that_ends_is_noticed_and_the_minimum_kept() -> None:
+def test_r13_an_idle_container_that_ends_is_replaced_up_to_the_minimum() -> None:
     async def work() -> None:
         runtime = PromisedRuntime()
         async with pool_of(runtime, min_containers=1) as pool:
@@ -157,7 +157,7 @@ def test_r13_an_idle_container_that_ends_is_noticed_and_the_minimum_kept() -> No
     run(work)
 
 
-def test_w25_a_start_that_fails_half_way_leaves_nothing() -> None:
+def test_w25_a_start_that_fails_halfway_leaves_no_container() -> None:
     async def work() -> None:
         runtime = PromisedRuntime()
         pool = pool_of(runtime, min_containers=3, max_starting=1)
@@ -177,17 +177,17 @@ def test_w25_a_start_that_fails_half_way_leaves_nothing() -> None:
     run(work)
 
 
-def test_w18_what_keeps_containers_from_starting_is_told_to_who_waits_at_once() -> None:
+def test_w18_a_permanent_failure_to_start_fails_waiting_acquires_at_once() -> None:
     async def work() -> None:
         runtime = PromisedRuntime(failures=[ImageNotFoundError("promised", "build it")])
         async with pool_of(runtime) as pool:
             await fails(PoolStartError, pool.acquire(timeout_s=20), "image 'promised' is not on this machine; build it")
-            assert (await pool.acquire(timeout_s=20)).generation == 0  # tried again, and it was there
+            assert (await pool.acquire(timeout_s=20)).generation == 0  # retried, and the image exists now
 
     run(work)
 
 
-def test_a_passing_failure_to_start_is_tried_again_with_pauses_and_nobody_told() -> None:
+def test_a_temporary_failure_to_start_is_retried_with_pauses_and_not_reported() -> None:
     async def work() -> None:
         runtime = PromisedRuntime(failures=[EngineError("busy"), EngineError("busy")])
         clock, loop = SkippingClock(), asyncio.get_running_loop()
@@ -202,7 +202,7 @@ def test_a_passing_failure_to_start_is_tried_again_with_pauses_and_nobody_told()
     run(work)
 
 
-def test_a_failure_to_start_that_does_not_pass_is_told_after_some_tries() -> None:
+def test_a_repeated_failure_to_start_is_reported_after_some_retries() -> None:
     async def work() -> None:
         runtime = PromisedRuntime(failures=[EngineError("broken")] * 3)
         clock = SkippingClock()
@@ -215,7 +215,7 @@ def test_a_failure_to_start_that_does_not_pass_is_told_after_some_tries() -> Non
     run(work)
 
 
-def test_a_failing_start_does_not_trouble_who_can_still_be_served() -> None:
+def test_a_failure_to_start_does_not_fail_acquires_that_a_released_slot_can_serve() -> None:
     async def work() -> None:
         runtime = PromisedRuntime()
         async with pool_of(runtime, max_containers=2, slots_per_container=1, reset="clean") as pool:
@@ -231,7 +231,7 @@ def test_a_failing_start_does_not_trouble_who_can_still_be_served() -> None:
     run(work)
 
 
-def test_r11_stop_takes_along_containers_that_are_starting() -> None:
+def test_r11_stop_closes_containers_that_are_starting() -> None:
     async def work() -> None:
         runtime = PromisedRuntime(start_s=0.2)
         async with pool_of(runtime) as pool:

@@ -1,4 +1,4 @@
-"""R15, W2: several pools under one roof; slots find their own pool."""
+"""R15, W2: one manager for several pools; each slot finds its own pool."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.unit.pool.test_pool import fails, run, until
 
 
 def manager_of(runtime: PromisedRuntime, *names: str, **numbers: Any) -> hr.PoolManager:
-    """Return a manager of profiles, whose images have their names."""
+    """Return a manager with one profile per name; the name is also the image."""
     given = {"slots_per_container": 2, "min_containers": 0, **numbers}
     configs = [hr.PoolConfig(spec=hr.ContainerSpec(image=name), name=name, **given) for name in names]
     return hr.PoolManager(cast(hr.Runtime, runtime), hr.Profiles.of(*configs))
 
 
-def test_w2_slots_of_several_profiles_have_different_names_and_find_their_way_back() -> None:
+def test_w2_slots_of_several_profiles_have_unique_names_and_find_their_pool() -> None:
     async def work() -> None:
         runtime = PromisedRuntime()
         async with manager_of(runtime, "a", "b") as pools:
@@ -42,7 +42,7 @@ def test_w2_slots_of_several_profiles_have_different_names_and_find_their_way_ba
     run(work)
 
 
-def test_r15_a_pool_starts_when_it_is_asked_for_and_only_once() -> None:
+def test_r15_a_pool_starts_on_its_first_acquire_and_only_once() -> None:
     async def work() -> None:
         runtime = PromisedRuntime(start_s=0.05)
         async with manager_of(runtime, "a", "b", min_containers=1) as pools:
@@ -58,7 +58,7 @@ def test_r15_a_pool_starts_when_it_is_asked_for_and_only_once() -> None:
     run(work)
 
 
-def test_a_pool_that_could_not_start_is_tried_again_with_the_next_call() -> None:
+def test_a_pool_that_failed_to_start_is_started_again_by_the_next_call() -> None:
     async def work() -> None:
         runtime = PromisedRuntime(failures=[ImageNotFoundError("a", "build it")])
         async with manager_of(runtime, "a", min_containers=1) as pools:
@@ -68,7 +68,7 @@ def test_a_pool_that_could_not_start_is_tried_again_with_the_next_call() -> None
     run(work)
 
 
-def test_pools_by_spec_are_found_again_and_the_least_recently_used_give_up_their_containers() -> None:
+def test_pools_are_found_by_spec_and_the_least_recently_used_close_their_containers() -> None:
     async def work() -> None:
         runtime = PromisedRuntime()
         async with manager_of(runtime, "a") as pools:
@@ -86,7 +86,7 @@ def test_pools_by_spec_are_found_again_and_the_least_recently_used_give_up_their
     run(work)
 
 
-def test_profiles_need_names_of_their_own() -> None:
+def test_profile_names_must_be_unique_and_there_must_be_a_profile() -> None:
     config = hr.PoolConfig(spec=hr.ContainerSpec(image="x"))
     with pytest.raises(SpecError):
         hr.Profiles.of(config, config)

@@ -1,4 +1,4 @@
-"""Leases: who gets a slot, when, and what an old handle is worth. The containers are only promised."""
+"""Leases: which task gets a slot and when, and the errors for stale handles. The containers are fakes."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ SPEC = hr.ContainerSpec(image="promised")
 
 
 def pool_of(runtime: PromisedRuntime, **numbers: Any) -> hr.SlotPool:
-    """Return a pool; two slots per container unless said otherwise."""
+    """Return a pool; it has two slots per container by default."""
     config = hr.PoolConfig(spec=SPEC, **{"slots_per_container": 2, "min_containers": 0, **numbers})
     return hr.SlotPool(cast(hr.Runtime, runtime), config)
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a test's coroutine."""
+    """Run a test's coroutine function."""
     asyncio.run(work())
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Wait until something is so; the test's own limit is the deadline."""
+    """Wait until a condition holds; the time limit of the test is the deadline."""
     while not true():
         await asyncio.sleep(0.005)
 
 
 async def fails(error: type[BaseException], work: Awaitable[object], match: str | None = None) -> None:
-    """Check that work raises."""
+    """Check that an awaitable raises this error."""
     with pytest.raises(error, match=match):
         await work
 
 
-def test_r6_leases_are_unique_and_slots_have_names_of_their_own() -> None:
+def test_r6_leases_have_unique_slots_and_keep_their_task_ids() -> None:
     async def work() -> None:
         async with pool_of(PromisedRuntime()) as pool:
             slots = await asyncio.gather(*(pool.acquire(f"task-{n}") for n in range(10)))
@@ -57,7 +57,7 @@ def test_r6_leases_are_unique_and_slots_have_names_of_their_own() -> None:
     run(work)
 
 
-def test_r6_who_waits_is_served_in_the_order_they_came_and_who_gave_up_takes_nothing() -> None:
+def test_r6_waiters_are_served_in_order_and_a_cancelled_waiter_takes_no_slot() -> None:
     async def work() -> None:
         async with pool_of(PromisedRuntime(), max_containers=1) as pool:
             held = [await pool.acquire(), await pool.acquire()]
@@ -87,7 +87,7 @@ def test_r6_who_waits_is_served_in_the_order_they_came_and_who_gave_up_takes_not
     run(work)
 
 
-def test_r6_a_slot_that_comes_as_its_waiter_gives_up_goes_to_the_next() -> None:
+def test_r6_a_slot_granted_to_a_cancelled_waiter_goes_to_the_next() -> None:
     async def work() -> None:
         async with pool_of(PromisedRuntime(), max_containers=1, slots_per_container=1, reset="clean") as pool:
             held = await pool.acquire("holder")
@@ -96,12 +96,12 @@ def test_r6_a_slot_that_comes_as_its_waiter_gives_up_goes_to_the_next() -> None:
             await asyncio.sleep(0.01)
             serve = pool._queue.serve
 
-            def serve_who_gives_up(slot: hr.Slot) -> None:
+            def serve_and_cancel(slot: hr.Slot) -> None:
                 serve(slot)
                 pool._queue.serve = serve  # type: ignore[method-assign]
                 first.cancel()
 
-            pool._queue.serve = serve_who_gives_up  # type: ignore[method-assign]
+            pool._queue.serve = serve_and_cancel  # type: ignore[method-assign]
             await pool.release(held)
             assert (await second).task_id == "second"
             with pytest.raises(asyncio.CancelledError):
@@ -111,13 +111,13 @@ def test_r6_a_slot_that_comes_as_its_waiter_gives_up_goes_to_the_next() -> None:
     run(work)
 
 
-def test_who_was_cancelled_in_the_line_is_passed_over_at_once() -> None:
+def test_a_cancelled_waiter_is_skipped_at_once() -> None:
     async def work() -> None:
         async with pool_of(PromisedRuntime(), slots_per_container=1, max_containers=1) as pool:
             held = await pool.acquire("a")
             gone, stays = (asyncio.create_task(pool.acquire("a")) for _ in range(2))
             await until(lambda: pool.status().waiting == 2)
-            gone.cancel()  # it has not had its turn yet when the slot is free
+            gone.cancel()  # it is cancelled before its turn, when no slot is free yet
             await pool.release(held, reset_workspace=False)
             assert (await stays).task_id == "a"
             assert gone.cancelled()
@@ -125,7 +125,7 @@ def test_who_was_cancelled_in_the_line_is_passed_over_at_once() -> None:
     run(work)
 
 
-def test_a_call_of_a_batch_that_fails_as_the_batch_is_cancelled_is_the_last() -> None:
+def test_a_cancelled_batch_starts_no_further_call() -> None:
     begun: list[str] = []
 
     async def execute(slot: hr.Slot, tool: str, args: Mapping[str, Any], timeout_s: float | None) -> Any:
@@ -147,7 +147,7 @@ def test_a_call_of_a_batch_that_fails_as_the_batch_is_cancelled_is_the_last() ->
     assert begun == ["first"]
 
 
-def test_r6_w18_the_deadline_of_an_acquire_is_kept_and_says_how_full_the_pool_is() -> None:
+def test_r6_w18_the_deadline_of_an_acquire_is_kept_and_the_error_describes_the_pool() -> None:
     async def work() -> None:
         async with pool_of(PromisedRuntime(), max_containers=1) as pool:
             await pool.acquire()
@@ -163,8 +163,8 @@ def test_r6_w18_the_deadline_of_an_acquire_is_kept_and_says_how_full_the_pool_is
 
 
 @pytest.mark.parametrize("time", ["5", -1, float("nan"), float("inf"), 10**400, True, [1]])
-def test_r6_an_acquire_of_no_possible_time_is_refused_and_leaves_nobody_in_the_line(time: Any) -> None:
-    """Whoever stayed in the line would get the next slot, and never give it back."""
+def test_r6_an_acquire_with_an_invalid_timeout_is_rejected_and_does_not_wait(time: Any) -> None:
+    """A rejected acquire that stayed in the queue would get the next slot and never release it."""
 
     async def work() -> None:
         async with pool_of(PromisedRuntime(), max_containers=1) as pool:
@@ -180,7 +180,7 @@ def test_r6_an_acquire_of_no_possible_time_is_refused_and_leaves_nobody_in_the_l
     run(work)
 
 
-def test_w4_a_handle_is_good_for_one_lease_only() -> None:
+def test_w4_a_handle_is_valid_for_one_lease_only() -> None:
     async def work() -> None:
         runtime = PromisedRuntime()
         async with pool_of(runtime, max_containers=1) as pool, pool_of(runtime) as other:
@@ -201,7 +201,7 @@ def test_w4_a_handle_is_good_for_one_lease_only() -> None:
     run(work)
 
 
-def test_r13_w3_a_container_that_ends_takes_its_leases_with_it_and_is_replaced() -> None:
+def test_r13_w3_a_container_that_ends_loses_its_leases_and_is_replaced() -> None:
     async def work() -> None:
         runtime = PromisedRuntime()
         async with pool_of(runtime, max_containers=2) as pool:
@@ -223,7 +223,7 @@ def test_r13_w3_a_container_that_ends_takes_its_leases_with_it_and_is_replaced()
     run(work)
 
 
-def test_r13_the_holder_of_a_container_that_the_watchdog_ended_is_told_why() -> None:
+def test_r13_the_holder_of_a_container_that_the_watchdog_ended_gets_the_reason() -> None:
     async def work() -> None:
         runtime = PromisedRuntime()
         async with pool_of(runtime) as pool:
@@ -237,7 +237,7 @@ def test_r13_the_holder_of_a_container_that_the_watchdog_ended_is_told_why() -> 
     run(work)
 
 
-def test_r11_a_slot_that_cannot_be_reset_is_leased_no_more_and_its_container_replaced_after_the_last_lease() -> None:
+def test_r11_a_slot_that_cannot_be_reset_is_quarantined_and_its_container_replaced() -> None:
     async def work() -> None:
         runtime = PromisedRuntime()
         async with pool_of(runtime, max_containers=2) as pool:
@@ -254,7 +254,7 @@ def test_r11_a_slot_that_cannot_be_reset_is_leased_no_more_and_its_container_rep
     run(work)
 
 
-def test_a_lease_that_is_held_too_long_expires_and_its_holder_is_refused() -> None:
+def test_a_lease_past_its_timeout_expires() -> None:
     async def work() -> None:
         clock = SkippingClock()
         async with pool_of(PromisedRuntime(), lease_timeout_s=50) as pool:
@@ -271,7 +271,7 @@ def test_a_lease_that_is_held_too_long_expires_and_its_holder_is_refused() -> No
     run(work)
 
 
-def test_r11_stop_ends_waiting_acquires_and_running_calls_and_every_container() -> None:
+def test_r11_stop_ends_waiting_acquires_running_calls_and_all_containers() -> None:
     async def work() -> None:
         runtime = PromisedRuntime(start_s=0.05)
         async with pool_of(runtime, max_containers=1) as pool:
@@ -290,7 +290,7 @@ def test_r11_stop_ends_waiting_acquires_and_running_calls_and_every_container() 
     run(work)
 
 
-def test_r11_a_lease_block_gives_its_slot_back_whatever_happens_in_it() -> None:
+def test_r11_a_lease_block_releases_its_slot_after_an_exception_or_a_cancellation() -> None:
     async def work() -> None:
         async with pool_of(PromisedRuntime(), max_containers=1) as pool:
 
@@ -313,7 +313,7 @@ def test_r11_a_lease_block_gives_its_slot_back_whatever_happens_in_it() -> None:
     run(work)
 
 
-def test_a_slot_released_as_it_was_waits_for_its_task_unless_others_need_it() -> None:
+def test_a_slot_released_without_reset_is_kept_for_its_task_unless_others_need_it() -> None:
     async def work() -> None:
         async with pool_of(PromisedRuntime(), max_containers=1) as pool:
             kept = await pool.acquire("mine")
@@ -330,7 +330,7 @@ def test_a_slot_released_as_it_was_waits_for_its_task_unless_others_need_it() ->
     run(work)
 
 
-def test_a_slot_that_was_kept_stays_kept_while_another_container_can_be_started() -> None:
+def test_a_kept_slot_stays_kept_while_another_container_can_be_started() -> None:
     async def work() -> None:
         async with pool_of(PromisedRuntime(start_s=0.05), slots_per_container=1, max_containers=2) as pool:
             kept = await pool.acquire("mine")
@@ -343,7 +343,7 @@ def test_a_slot_that_was_kept_stays_kept_while_another_container_can_be_started(
     run(work)
 
 
-def test_a_slot_that_was_kept_and_not_asked_for_again_is_made_new_in_the_end() -> None:
+def test_a_kept_slot_is_reset_after_the_idle_timeout() -> None:
     async def work() -> None:
         clock = SkippingClock()
         async with pool_of(PromisedRuntime(), idle_timeout_s=60) as pool:
@@ -358,7 +358,7 @@ def test_a_slot_that_was_kept_and_not_asked_for_again_is_made_new_in_the_end() -
     run(work)
 
 
-def test_where_slots_cannot_be_kept_apart_that_is_refused_unless_it_is_accepted() -> None:
+def test_shared_containers_without_user_isolation_are_rejected() -> None:
     async def work() -> None:
         runtime = PromisedRuntime(users=False)
         await fails(SpecError, pool_of(runtime, slots_per_container=4).start(), "has no users to isolate slots")
@@ -382,13 +382,13 @@ def test_where_slots_cannot_be_kept_apart_that_is_refused_unless_it_is_accepted(
         ({"workspace_base": "slots"}, "workspace_base"),
     ],
 )
-def test_a_config_that_cannot_be_is_refused_by_field(wrong: dict[str, Any], field: str) -> None:
+def test_an_invalid_config_is_rejected_with_the_field_name(wrong: dict[str, Any], field: str) -> None:
     with pytest.raises(SpecError) as refusal:
         hr.PoolConfig(spec=SPEC, **wrong)
     assert refusal.value.field == field
 
 
-def test_w17_one_slow_call_delays_nobody_and_who_waits_for_a_slot_does_not_keep_others_from_giving_theirs() -> None:
+def test_w17_a_slow_call_or_a_waiting_acquire_does_not_block_calls_and_releases() -> None:
     async def work() -> None:
         async with pool_of(PromisedRuntime(), max_containers=1) as pool:
             slow, quick = await pool.acquire("slow"), await pool.acquire("quick")
@@ -405,7 +405,7 @@ def test_w17_one_slow_call_delays_nobody_and_who_waits_for_a_slot_does_not_keep_
     run(work)
 
 
-def test_what_happens_to_a_pool_is_logged_under_fixed_names(caplog: pytest.LogCaptureFixture) -> None:
+def test_pool_events_are_logged_with_fixed_names(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         runtime = PromisedRuntime()
         async with pool_of(runtime, min_containers=1) as pool:

@@ -1,4 +1,4 @@
-"""W26: profiles from files and variables have one schema, and nothing unknown is passed over."""
+"""W26: profiles from files and from variables have the same schema, and unknown keys are rejected."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def of_variables(variables: dict[str, str]) -> hr.Profiles:
     return profiles_from_environment({"HOME": "/", **{PREFIX + key: text for key, text in variables.items()}})
 
 
-def test_r15_a_toml_file_a_yaml_file_and_variables_say_the_same(tmp_path: Path) -> None:
+def test_r15_a_toml_file_a_yaml_file_and_variables_give_the_same_profiles(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(TOML)
     (tmp_path / "p.yaml").write_text(YAML)
     profiles = hr.load_profiles(tmp_path / "p.toml")
@@ -90,8 +90,8 @@ def test_r15_a_toml_file_a_yaml_file_and_variables_say_the_same(tmp_path: Path) 
     assert profiles.configs["large"].max_lifetime_s == 60
 
 
-def test_the_shipped_example_is_what_the_documentation_shows() -> None:
-    """The page a user copies from must load."""
+def test_the_profiles_in_the_documentation_load() -> None:
+    """Users copy the examples from this page."""
     page = (Path(__file__).parents[3] / "docs" / "pool.md").read_text()
     blocks = [part.partition("```")[0] for part in page.split("```toml\n")[1:]]
     assert blocks
@@ -123,7 +123,7 @@ def test_the_shipped_example_is_what_the_documentation_shows() -> None:
         ("[profiles.a", "profiles", "TOML"),
     ],
 )
-def test_w26_what_a_file_says_wrong_is_named_with_what_is_right(
+def test_w26_an_invalid_key_or_value_in_a_file_is_named_with_the_allowed_ones(
     tmp_path: Path, text: str, named: str, hint: str
 ) -> None:
     (tmp_path / "p.toml").write_text(text)
@@ -133,7 +133,7 @@ def test_w26_what_a_file_says_wrong_is_named_with_what_is_right(
     assert hint in refusal.value.allowed
 
 
-def test_a_broken_yaml_file_or_none_is_refused_and_never_passed_over(tmp_path: Path) -> None:
+def test_a_broken_or_missing_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("profiles: [")
     for name in ("p.yaml", "missing.toml"):
         with pytest.raises(SpecError, match="profiles"):
@@ -154,13 +154,13 @@ def test_a_broken_yaml_file_or_none_is_refused_and_never_passed_over(tmp_path: P
         ("PROFILES", "", "profile"),
     ],
 )
-def test_w26_a_variable_that_is_unknown_or_malformed_is_refused(variable: str, text: str, hint: str) -> None:
+def test_w26_an_unknown_or_malformed_variable_is_rejected(variable: str, text: str, hint: str) -> None:
     with pytest.raises(SpecError) as refusal:
         of_variables({"IMAGE": "x", variable: text})
     assert hint in str(refusal.value)
 
 
-def test_a_variable_may_say_never_and_none() -> None:
+def test_a_variable_may_have_the_value_never_or_none() -> None:
     config = of_variables({"IMAGE": "x", "IDLE_TIMEOUT_S": "never", "LEASE_TIMEOUT_S": "none", "NETWORK": "none"})
     assert config.configs["default"].idle_timeout_s is None
     assert config.configs["default"].spec.network == "none"
@@ -177,7 +177,7 @@ KEYS = st.sampled_from(
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=5), VALUES)
-def test_whatever_a_file_holds_is_a_profile_or_one_refusal(table: dict[str, object], other: object) -> None:
+def test_any_content_of_a_file_is_parsed_or_raises_a_spec_error(table: dict[str, object], other: object) -> None:
     for data in ({"profiles": {"a": {"image": "x", **table}}}, {"profiles": {"a": other}}, other):
         try:
             parse_profiles(data)
@@ -186,7 +186,7 @@ def test_whatever_a_file_holds_is_a_profile_or_one_refusal(table: dict[str, obje
 
 
 @given(st.sampled_from(sorted(VARIABLES)), st.text(alphabet=st.characters(blacklist_characters="\0"), max_size=20))
-def test_whatever_a_variable_holds_is_a_profile_or_one_refusal(variable: str, text: str) -> None:
+def test_any_content_of_a_variable_is_parsed_or_raises_a_spec_error(variable: str, text: str) -> None:
     try:
         of_variables({**VARIABLES, variable: text})
     except SpecError:

@@ -1,4 +1,4 @@
-"""What a model hands to a tool is checked before anything runs."""
+"""The arguments that a model sends to a tool are checked before a command runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JSON = st.recursive(
 @given(
     name=st.sampled_from(sorted(TOOLS)), args=JSON | st.dictionaries(st.sampled_from(["path", "timeout", "old"]), JSON)
 )
-def test_whatever_a_model_sends_is_taken_or_refused_in_one_sentence(name: str, args: Any) -> None:
+def test_any_arguments_are_accepted_or_rejected_with_a_one_line_error(name: str, args: Any) -> None:
     tool = TOOLS[name]
     sentence, checked = "", None
     try:
@@ -58,14 +58,14 @@ def test_whatever_a_model_sends_is_taken_or_refused_in_one_sentence(name: str, a
         ({"command": "x", 3: 4}, "no argument '3'"),
     ],
 )
-def test_a_refusal_says_what_to_do(args: Any, words: str) -> None:
+def test_a_rejection_explains_the_problem(args: Any, words: str) -> None:
     with pytest.raises(ToolProblemError) as caught:
         check_arguments(TOOLS["bash"], args)
 
     assert words in str(caught.value)
 
 
-def test_numbers_and_truth_values_may_come_as_texts() -> None:
+def test_numbers_and_booleans_may_be_strings() -> None:
     args = {"path": "f", "offset": "3", "limit": 2.0, "max_bytes": None}
 
     checked, _ = check_arguments(TOOLS["read_file"], args)
@@ -77,7 +77,7 @@ def test_numbers_and_truth_values_may_come_as_texts() -> None:
             check_arguments(TOOLS["read_file"], bad)
 
 
-def test_what_only_configuration_decides_is_left_out_and_noted() -> None:
+def test_settings_that_only_the_configuration_may_change_are_ignored_and_noted() -> None:
     """R19, W20: a model cannot give itself a network or leave the sandbox."""
     args = {"command": "true", "allow_network": True, "require_sandbox": False, "user": "root"}
 
@@ -95,8 +95,10 @@ def test_what_only_configuration_decides_is_left_out_and_noted() -> None:
         (100, 30.0, 30.0), (10, 30.0, 10.0),
     ],
 )  # fmt: skip
-def test_time_is_clamped_and_fractions_are_kept(asked: float | None, given_s: float | None, expected: float) -> None:
-    """W6: ``int(timeout)`` made half a second nothing; W11: a caller's longer time is really given."""
+def test_timeouts_are_clamped_and_fractions_are_kept(
+    asked: float | None, given_s: float | None, expected: float
+) -> None:
+    """W6: ``int(timeout)`` turned half a second into zero; W11: a caller may pass a timeout above the default."""
     assert choose_timeout(asked, given_s, ToolPolicy()) == expected
 
 
@@ -111,12 +113,12 @@ def test_time_is_clamped_and_fractions_are_kept(asked: float | None, given_s: fl
         {"tools": ("bsh",)},
     ],
 )
-def test_a_policy_that_means_nothing_is_refused(values: dict[str, Any]) -> None:
+def test_an_invalid_policy_is_rejected(values: dict[str, Any]) -> None:
     with pytest.raises(SpecError):
         ToolPolicy(**values)
 
 
-def test_schemas_are_functions_of_the_chat_api() -> None:
+def test_schemas_have_the_format_of_the_chat_api() -> None:
     schemas = tool_schemas()
 
     names = [schema["function"]["name"] for schema in schemas]
@@ -131,5 +133,5 @@ def test_schemas_are_functions_of_the_chat_api() -> None:
         tool_schemas(["bsh"])
 
 
-def test_what_is_exported_is_there() -> None:
+def test_the_package_exports_tool_policy() -> None:
     assert hr.ToolPolicy is ToolPolicy

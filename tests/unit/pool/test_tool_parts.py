@@ -1,4 +1,4 @@
-"""The pure parts of the tools: patterns, diffs, windows of files, streams of searches and archives."""
+"""Parts of the tools without containers: patterns, diffs, windows of files, searches and archives."""
 
 from __future__ import annotations
 
@@ -78,12 +78,14 @@ _REGEX = st.recursive(
 
 @given(pattern=_REGEX, lines=st.lists(st.text(_CHARS, max_size=6), min_size=1, max_size=8))
 @settings(max_examples=80, deadline=None)
-def test_a_pattern_finds_in_grep_what_it_finds_in_python(pattern: str, lines: list[str]) -> None:
+def test_a_pattern_has_the_same_matches_in_grep_and_in_python(pattern: str, lines: list[str]) -> None:
     text = "".join(f"{line}\n" for line in lines)
 
     result = run_process(["env", "LC_ALL=C", "grep", "-nE", "-e", to_posix(pattern)], input=text.encode())
 
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # Python may know nested sets one day
+    with warnings.catch_warnings(
+        action="ignore", category=FutureWarning
+    ):  # Python warns that a later version may support nested sets
         meant = re.compile(pattern, re.ASCII)
     expected = [f"{n}:{line}\n" for n, line in enumerate(lines, 1) if meant.search(line)]
     assert result.stdout.decode() == "".join(expected), to_posix(pattern)
@@ -105,7 +107,7 @@ def test_a_pattern_finds_in_grep_what_it_finds_in_python(pattern: str, lines: li
         (r"a{2}?", "aa", True),
     ],
 )
-def test_a_pattern_means_what_it_does_in_python(pattern: str, line: str, finds: bool) -> None:
+def test_special_patterns_keep_their_python_meaning_in_grep(pattern: str, line: str, finds: bool) -> None:
     result = run_process(["env", "LC_ALL=C", "grep", "-qE", "-e", to_posix(pattern)], input=line.encode() + b"\n")
     assert (result.exit_code, result.stderr) == (0 if finds else 1, b"")
 
@@ -114,7 +116,7 @@ def test_a_pattern_means_what_it_does_in_python(pattern: str, line: str, finds: 
     "pattern",
     [r"\x0a", r"\0", r"\g", r"\N", r"\x4", "a++", "(?=a)", "(?P<n>a)", "[a", "[", "[^", "a\\", r"a\nb", r"[\W]", "[]"],
 )
-def test_what_grep_cannot_do_is_refused(pattern: str) -> None:
+def test_a_pattern_that_grep_cannot_express_is_rejected(pattern: str) -> None:
     with pytest.raises(ToolProblemError, match="invalid pattern"):
         to_posix(pattern)
 
@@ -124,7 +126,7 @@ _LINES = st.lists(st.sampled_from(["a\n", "b\n", "\n", " c\n", "--- d\n", "+e\r\
 
 @given(before=_LINES, after=_LINES, context=st.integers(0, 4), open_end=st.booleans())
 @settings(deadline=None)
-def test_a_diff_of_difflib_leads_from_one_text_to_the_other(
+def test_applying_a_diff_of_difflib_gives_the_second_text(
     before: list[str], after: list[str], context: int, open_end: bool
 ) -> None:
     if open_end and before and after:
@@ -143,17 +145,17 @@ def test_a_diff_of_difflib_leads_from_one_text_to_the_other(
     st.binary(max_size=200)
     | st.lists(st.sampled_from([b"--- a\n", b"+++ b\n", b"@@ -1 +1 @@\n", b"-a\n", b"+b\n", b"\\\n"])).map(b"".join)
 )
-def test_any_bytes_are_a_diff_or_are_refused(data: bytes) -> None:
+def test_any_bytes_are_parsed_as_a_diff_or_rejected(data: bytes) -> None:
     try:
         files = parse_diff(data)
     except DiffError as error:
-        assert str(error)  # noqa: PT017 - either end is right
+        assert str(error)  # noqa: PT017 - both outcomes are correct
     else:
         assert files
         assert all(file.hunks for file in files)
 
 
-def test_a_hunk_of_a_model_fits_though_its_numbers_and_line_ends_are_wrong() -> None:
+def test_a_hunk_with_wrong_line_numbers_and_line_ends_is_applied() -> None:
     diff = b"--- a/f\n+++ b/f\n@@ -90,9 +90,9 @@\n one\n-two\n+2\n\n three"
     (found,) = parse_diff(diff)
 
@@ -173,13 +175,13 @@ def test_a_hunk_of_a_model_fits_though_its_numbers_and_line_ends_are_wrong() -> 
         ('--- "a/f"\n+++ "b/f"\n@@ -1 +1 @@\n-a\n+b\n', "is invalid; give it"),
     ],
 )
-def test_a_diff_that_means_something_else_is_refused(diff: str, words: str) -> None:
+def test_an_unsupported_or_invalid_diff_is_rejected(diff: str, words: str) -> None:
     with pytest.raises(DiffError, match=words):
         parse_diff(diff.encode())
 
 
 @given(st.binary(max_size=60), st.integers(1, 5), st.none() | st.integers(1, 4), st.lists(st.integers(1, 9)))
-def test_a_window_is_the_same_however_the_file_flows(
+def test_a_window_does_not_depend_on_how_the_file_is_split(
     data: bytes, first: int, count: int | None, cuts: list[int]
 ) -> None:
     window = Window(first, count, 20)
@@ -196,14 +198,14 @@ def test_a_window_is_the_same_however_the_file_flows(
 
 
 @given(st.binary(max_size=50))
-def test_content_comes_back_as_it_was(data: bytes) -> None:
+def test_content_survives_encoding_and_decoding(data: bytes) -> None:
     for encoding in ("auto", "base64"):
         content, form = encode(data, encoding=encoding)
         assert decode(content, form) == data
 
 
 @given(st.text(max_size=80), st.integers(1, 30), st.integers(1, 7))
-def test_what_is_shown_is_head_and_tail(text: str, limit: int, step: int) -> None:
+def test_long_output_is_reduced_to_its_head_and_tail(text: str, limit: int, step: int) -> None:
     shown, data = Shown(limit), text.encode()
     for at in range(0, len(data), step):
         shown.write(data[at : at + step])
@@ -221,7 +223,7 @@ def test_what_is_shown_is_head_and_tail(text: str, limit: int, step: int) -> Non
         assert result == text
 
 
-def test_shown_keeps_flat_memory_of_an_endless_stream() -> None:
+def test_the_memory_for_an_endless_stream_is_bounded() -> None:
     """W9."""
     shown = Shown(100)
     for _ in range(2000):
@@ -232,7 +234,7 @@ def test_shown_keeps_flat_memory_of_an_endless_stream() -> None:
 
 
 @given(st.lists(st.binary(max_size=30)))
-def test_hostile_records_of_listings_and_searches_mean_nothing(chunks: list[bytes]) -> None:
+def test_invalid_records_of_listings_and_searches_are_ignored(chunks: list[bytes]) -> None:
     entries, lines = Entries(), SearchLines(5, 1000)
     for chunk in chunks:
         entries.write(chunk)
@@ -242,7 +244,7 @@ def test_hostile_records_of_listings_and_searches_mean_nothing(chunks: list[byte
     assert lines.matches <= 5
 
 
-def test_a_search_takes_what_comes_in_pieces_and_stops_when_it_has_enough() -> None:
+def test_a_search_parses_split_records_and_stops_at_its_limit() -> None:
     lines = SearchLines(2, 1000)
     for piece in (b"direc", b"tory\n./a\nb\0", b"1:x", b"x\n--\n./c\0", b"7-y\n./c\0002:", b"z" * 200_000, b"end\n"):
         lines.write(piece)
@@ -254,8 +256,8 @@ def test_a_search_takes_what_comes_in_pieces_and_stops_when_it_has_enough() -> N
         lines.write(b"./d\x001:x\n")
 
 
-def test_a_listing_or_search_without_end_is_kept_in_flat_memory() -> None:
-    """Whoever is root in a container may replace its programs."""
+def test_the_memory_for_an_endless_listing_or_search_is_bounded() -> None:
+    """Root in a container may replace the container's programs."""
     entries, lines = Entries(), SearchLines(5, 1000)
     for _ in range(50):
         entries.write(b"x" * 1_000_000)
@@ -266,7 +268,7 @@ def test_a_listing_or_search_without_end_is_kept_in_flat_memory() -> None:
 
 
 @pytest.mark.parametrize("record", [b"", b"f|1|2", b"f|x|2|n", b"f|1|y|n", b"f|1|nan|n", b"f|1|inf|n"])
-def test_torn_records_are_left_out(record: bytes) -> None:
+def test_truncated_records_are_skipped(record: bytes) -> None:
     assert parse_record(record) is None
 
 
@@ -282,7 +284,7 @@ def _tar(*members: tuple[str, bytes, bytes]) -> io.BytesIO:
     return out
 
 
-def test_a_hostile_archive_becomes_an_honest_one() -> None:
+def test_unsafe_members_of_an_archive_are_removed() -> None:
     source = _tar(
         ("../up", tarfile.REGTYPE, b"1"), ("/abs", tarfile.REGTYPE, b"2"), ("ok", tarfile.REGTYPE, b"3"),
         ("./ok", tarfile.REGTYPE, b"4"), ("dev", tarfile.CHRTYPE, b""), ("a/../../b", tarfile.REGTYPE, b"5"),
@@ -294,7 +296,7 @@ def test_a_hostile_archive_becomes_an_honest_one() -> None:
     assert len(packed.problems) == 5
 
 
-def test_limits_of_an_archive_are_kept() -> None:
+def test_an_archive_beyond_its_limits_is_rejected() -> None:
     for form in ("tar", "tar.gz", "zip"):
         with pytest.raises(TooLargeError, match="larger than 50 bytes"):
             pack(_tar(("a", tarfile.REGTYPE, bytes(range(256)))), form, max_bytes=50, max_entries=9)
@@ -304,5 +306,5 @@ def test_limits_of_an_archive_are_kept() -> None:
             pack(io.BytesIO(b"no tar" * 1000), form, max_bytes=50_000, max_entries=1)
 
 
-def test_the_names_that_a_policy_knows_are_those_that_there_are() -> None:
+def test_the_tool_names_of_a_policy_are_the_existing_tools() -> None:
     assert set(TOOL_NAMES) == {*TOOLS, *ALIASES}

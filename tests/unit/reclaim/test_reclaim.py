@@ -1,4 +1,4 @@
-"""What a container wrote becomes its user's own and harmless, and nothing else is touched."""
+"""Reclaiming makes the files of a container harmless and gives them to their user; it changes no other file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hyperruntime.reclaim import walk
 from hyperruntime.reclaim.trees import reclaim_trees, remove_reclaimed
 from hyperruntime.reclaim.walk import reclaim_tree
 
-DEPTH = 3000  # more than descriptors may be open, and a path may name
+DEPTH = 3000  # more than the limit of open file descriptors, and than a path can name
 IS_ROOT = os.geteuid() == 0
 # A vfs_cap_data of revision 2 with CAP_SETUID. Source: linux/capability.h.
 CAPABILITY = struct.pack("<IIIII", 0x02000001, 1 << 7, 0, 0, 0)
@@ -36,7 +36,7 @@ def mode_of(path: Path) -> int:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A tree below a directory of this user's."""
+    """Return a tree below a directory of this user."""
     path = tmp_path / "it's private" / "tree"
     path.mkdir(parents=True)
     return path
@@ -44,7 +44,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["file", "fifo", "socket", "directory"])
 @pytest.mark.parametrize("mode", [0o6755, 0o4711, 0o2777, 0o7000, 0o1777, 0])
-def test_special_bits_are_gone_and_its_user_may_read_and_write(tree: Path, kind: str, mode: int) -> None:
+def test_special_bits_are_removed_and_the_user_may_read_and_write(tree: Path, kind: str, mode: int) -> None:
     path = tree / "odd \udcff\n name"
     make: dict[str, Callable[[], object]] = {
         "file": path.touch,
@@ -60,7 +60,7 @@ def test_special_bits_are_gone_and_its_user_may_read_and_write(tree: Path, kind:
 
 
 def bind(path: Path) -> None:
-    """Make a socket; its path may be too long for that."""
+    """Make a socket, also at a path that is too long for bind()."""
     with socket.socket(socket.AF_UNIX) as server:
         here = os.open(path.parent, os.O_RDONLY)
         server.bind(f"/proc/self/fd/{here}/s")
@@ -68,7 +68,7 @@ def bind(path: Path) -> None:
     (path.parent / "s").rename(path)
 
 
-def test_what_is_below_a_directory_that_nobody_may_enter_is_reached(tree: Path) -> None:
+def test_directories_that_nobody_may_enter_are_reclaimed(tree: Path) -> None:
     (tree / "a/b").mkdir(parents=True)
     (tree / "a/b/shell").touch()
     (tree / "a/b/shell").chmod(0o6755)
@@ -78,7 +78,7 @@ def test_what_is_below_a_directory_that_nobody_may_enter_is_reached(tree: Path) 
     assert [mode_of(path) for path in (tree, tree / "a", tree / "a/b", tree / "a/b/shell")] == [0o700] * 3 + [0o755]
 
 
-def test_both_names_of_a_file_are_harmless(tree: Path) -> None:
+def test_a_file_with_two_names_is_reclaimed(tree: Path) -> None:
     (tree / "one").touch()
     (tree / "two").hardlink_to(tree / "one")
     (tree / "one").chmod(0o4755)
@@ -86,7 +86,7 @@ def test_both_names_of_a_file_are_harmless(tree: Path) -> None:
     assert mode_of(tree / "two") == 0o755
 
 
-def test_nothing_outside_the_tree_is_touched(tree: Path) -> None:
+def test_files_outside_the_tree_are_not_changed(tree: Path) -> None:
     outside = tree.parent / "outside"
     (outside / "below").mkdir(parents=True)
     (outside / "shell").touch()
@@ -100,7 +100,7 @@ def test_nothing_outside_the_tree_is_touched(tree: Path) -> None:
     assert sorted(os.listdir(tree)) == ["directory", "file", "up"]
 
 
-def test_a_link_in_the_trees_own_place_is_not_followed(tree: Path) -> None:
+def test_a_link_in_place_of_the_tree_is_not_followed(tree: Path) -> None:
     (tree / "shell").touch()
     (tree / "shell").chmod(0o6755)
     (tree.parent / "link").symlink_to(tree)
@@ -126,13 +126,13 @@ def test_a_tree_may_be_deeper_than_any_path(tree: Path) -> None:
     assert not tree.exists()
 
 
-def test_a_tree_without_end_is_given_up_in_time(tree: Path) -> None:
+def test_a_tree_that_takes_too_long_raises_a_timeout_error(tree: Path) -> None:
     (tree / "file").touch()
     with pytest.raises(TimeoutError):
         reclaim_tree(str(tree), time.monotonic() - 1)
 
 
-def test_a_directory_that_moves_while_it_is_looked_at_leads_nowhere(
+def test_a_directory_that_moves_during_the_walk_does_not_lead_outside(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outside = tree.parent / "outside"
@@ -147,7 +147,7 @@ def test_a_directory_that_moves_while_it_is_looked_at_leads_nowhere(
     def move(self: walk._Walk, directory: int) -> list[str]:
         names = opened(self, directory)
         if (tree / "a/b").exists() and os.path.samestat(os.fstat(directory), (tree / "a/b").stat()):
-            (tree / "a/b").rename(outside / "b")  # its `..` is another directory now
+            (tree / "a/b").rename(outside / "b")  # from now on, its `..` is another directory
         return names
 
     monkeypatch.setattr(walk._Walk, "_names", move)
@@ -156,9 +156,7 @@ def test_a_directory_that_moves_while_it_is_looked_at_leads_nowhere(
     assert (mode_of(outside / "shell"), mode_of(tree / "later")) == (0o6755, 0o755)
 
 
-def test_a_directory_that_is_shut_again_at_once_is_no_error_of_ours(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_a_process_closes_again_is_retried(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tree / "d").mkdir()
     refused: list[int] = []
     reopen = walk._reopen
@@ -166,7 +164,7 @@ def test_a_directory_that_is_shut_again_at_once_is_no_error_of_ours(
     def shut(handle: int) -> int:
         if len(refused) < 3:
             refused.append(handle)
-            raise walk._MovedError  # as where an agent's process sets the mode in a loop
+            raise walk._MovedError  # as with an agent's process that changes the mode in a loop
         return reopen(handle)
 
     monkeypatch.setattr(walk, "_reopen", shut)
@@ -174,7 +172,7 @@ def test_a_directory_that_is_shut_again_at_once_is_no_error_of_ours(
     assert len(refused) == 3
 
 
-def test_names_that_come_and_go_are_no_error(tree: Path) -> None:
+def test_names_that_appear_and_disappear_are_not_an_error(tree: Path) -> None:
     stop = threading.Event()
 
     def churn() -> None:
@@ -198,7 +196,7 @@ def test_names_that_come_and_go_are_no_error(tree: Path) -> None:
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can give files away")
-def test_files_of_other_users_become_those_of_the_user_of_the_directory_that_holds_the_tree(tree: Path) -> None:
+def test_files_of_other_users_get_the_owner_of_the_parent_directory(tree: Path) -> None:
     (tree / "sub").mkdir()
     (tree / "sub/shell").touch()
     (tree / "sub/link").symlink_to("shell")
@@ -214,7 +212,7 @@ def test_files_of_other_users_become_those_of_the_user_of_the_directory_that_hol
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can give capabilities to files")
 @pytest.mark.parametrize("mode", [0o755, 0o644, 0o4755])
-def test_capabilities_of_files_are_gone(tree: Path, mode: int) -> None:
+def test_file_capabilities_are_removed(tree: Path, mode: int) -> None:
     path = tree / "program"
     path.touch()
     path.chmod(mode)
@@ -225,7 +223,7 @@ def test_capabilities_of_files_are_gone(tree: Path, mode: int) -> None:
     assert mode_of(path) == mode & 0o777
 
 
-def test_the_program_does_the_same_and_says_what_is_wrong(tree: Path) -> None:
+def test_the_program_reclaims_a_tree_and_reports_errors(tree: Path) -> None:
     (tree / "shell").touch()
     (tree / "shell").chmod(0o6755)
     run = [sys.executable, "-I", "-S", walk.__file__]
@@ -237,14 +235,14 @@ def test_the_program_does_the_same_and_says_what_is_wrong(tree: Path) -> None:
     assert (gone.returncode, gone.stderr.partition(":")[0]) == (1, "FileNotFoundError")
 
 
-def test_trees_that_were_never_made_are_none(tmp_path: Path) -> None:
+def test_a_missing_tree_is_not_an_error(tmp_path: Path) -> None:
     reclaim_trees([tmp_path / "none", tmp_path / "none/below"], (), 60)
     remove_reclaimed(tmp_path / "none", ())
 
 
 @pytest.fixture
 def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process have too few rights, as where other users' files are met."""
+    """Simulate a process without the rights to change files of other users."""
 
     def denied(path: str, until: float) -> None:
         raise PermissionError(1, "Operation not permitted", path)
@@ -253,7 +251,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("refuse")
-def test_what_comes_before_the_program_is_the_drivers(tree: Path) -> None:
+def test_the_arguments_of_the_driver_come_before_the_program(tree: Path) -> None:
     (tree / "shell").touch()
     (tree / "shell").chmod(0o6755)
     reclaim_trees([tree], ("env",), 60)
@@ -270,13 +268,13 @@ def test_what_comes_before_the_program_is_the_drivers(tree: Path) -> None:
         (("/there/is/no/such/program",), "cannot be started"),
     ],
 )
-def test_rights_that_are_too_few_are_said(tree: Path, args: tuple[str, ...], text: str) -> None:
+def test_missing_rights_are_reported(tree: Path, args: tuple[str, ...], text: str) -> None:
     with pytest.raises(ReclaimError, match=text):
         reclaim_trees([tree], args, 60)
 
 
 @pytest.mark.usefixtures("refuse")
-def test_the_programs_time_is_the_callers(tree: Path) -> None:
+def test_the_timeout_of_the_caller_applies_to_the_program(tree: Path) -> None:
     (tree / "file").touch()
     with pytest.raises(TimeoutError):
         reclaim_trees([tree], ("env",), -1)

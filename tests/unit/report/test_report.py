@@ -1,4 +1,4 @@
-"""Pictures of a run: what they show, and that any run can be drawn."""
+"""Pictures of a run: their content, and that every run can be drawn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hyperruntime.storage.atomic import append_line
 def record(
     genid: int | str, parent: int | str | None, score: float | None, **domains: dict[str, float]
 ) -> GenerationRecord:
-    """Return a generation that failed where it has no score."""
+    """Return a generation; without a score, it failed."""
     failure = None if score is not None else "agent"
     return GenerationRecord(genid=genid, parent=parent, score=score, scores=domains, failure=failure)  # type: ignore[arg-type]
 
@@ -51,20 +51,20 @@ def texts(svg: bytes) -> set[str]:
 
 
 def colours(png: bytes) -> set[str]:
-    """Return the colours of a picture's pixels, as text."""
+    """Return the colours of a picture's pixels as ``#rrggbb``."""
     pixels = imread(BytesIO(png), format="png").reshape(-1, 4)
     found = {tuple(pixel) for pixel in pixels[:, :3].tolist()}
     return {"#" + "".join(f"{round(part * 255):02x}" for part in pixel) for pixel in found}
 
 
-def test_the_best_path_leads_from_the_first_generation_to_the_best() -> None:
+def test_the_best_path_leads_from_the_first_to_the_best_generation() -> None:
     assert best_path(whole_run(FAMILY)) == ("initial", 1, 3)
     assert best_path(()) == ()
     endless = (Node(genid=1, parent=2, score=0.5), Node(genid=2, parent=1, score=0.4))
-    assert best_path(endless) == (2, 1)  # of a damaged archive
+    assert best_path(endless) == (2, 1)  # a damaged archive
 
 
-def test_the_best_so_far_rises_and_never_falls() -> None:
+def test_the_best_score_so_far_never_falls() -> None:
     nodes = whole_run(FAMILY)
     assert [node.genid for node in nodes] == ["initial", 1, 2, 3, 4]
     assert best_so_far(nodes) == (0.5, 0.6, 0.6, 0.9, 0.9)
@@ -72,13 +72,13 @@ def test_the_best_so_far_rises_and_never_falls() -> None:
     assert best_so_far(whole_run((record("initial", None, None),))) == (None,)
 
 
-def test_the_lineage_shows_each_generation_and_what_is_best() -> None:
+def test_the_lineage_shows_each_generation_and_the_best_one() -> None:
     drawn = draw_lineage(whole_run(FAMILY), "lineage of <generate_$1$> & more")
     said = texts(drawn["svg"])
     assert {"0", "1", "2", "3", "4", "0.900", "no score", "generation", "score"} <= said
     assert "lineage of <generate_$1$> & more" in said
     assert "best 0.9000 in generation 3, 5 generations, 1 without a score" in said
-    assert {"#d9822b", "#b4bcc2"} <= colours(drawn["png"])  # the way to the best one, and what failed
+    assert {"#d9822b", "#b4bcc2"} <= colours(drawn["png"])  # the path to the best generation, and the failed one
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_the_same_data_gives_the_same_bytes() -> None:
     assert draw_lineage(nodes, "x") == draw_lineage(nodes, "x")
 
 
-def test_a_series_for_each_domain_and_split_and_for_all_together() -> None:
+def test_there_is_a_series_per_domain_and_split_and_one_for_all_domains() -> None:
     records = [
         record("initial", None, 0.3, a={"train": 0.1, "val": 0.2}, b={"train": 0.5}),
         record(1, "initial", 0.3, a={"train": 0.3}),
@@ -135,7 +135,7 @@ def view(tmp_path: Path) -> RunView:
     return load_run(layout.root)
 
 
-def test_plots_have_the_names_that_other_tools_expect(view: RunView) -> None:
+def test_plots_have_the_file_names_that_other_tools_expect(view: RunView) -> None:
     root = Path(view.run_dir)
     written = write_plots(view.generations, root)
     for split in ("train", "val"):
@@ -150,7 +150,9 @@ def test_plots_have_the_names_that_other_tools_expect(view: RunView) -> None:
     assert [picture.svg.name for picture in write_pictures(view, None)] == ["lineage.svg"]
 
 
-def test_without_matplotlib_one_sentence_says_what_to_install(view: RunView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_matplotlib_raises_an_error_with_the_extra_to_install(
+    view: RunView, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ExtraMissingError, match=r"pip install 'hyperruntime\[report\]'"):
         write_plots(view.generations, Path(view.run_dir))

@@ -1,4 +1,4 @@
-"""The agent loop: limits, malformed calls, handlers, with a model in this process."""
+"""The agent loop with a scripted model in this process: limits, malformed calls, handlers."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"requi
 
 
 class Scripted:
-    """Says one reply after the other."""
+    """A model that returns scripted replies, one per request."""
 
     name = "scripted"
 
@@ -56,7 +56,7 @@ def converse(model: Scripted, handler: Callable[..., Any] = echo, **limits: Any)
     return asyncio.run(run_agent(task))
 
 
-def test_calls_are_answered_one_after_the_other_in_their_order() -> None:
+def test_tool_calls_run_one_after_the_other_in_their_order() -> None:
     order: list[str] = []
 
     async def slow_first(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
@@ -73,7 +73,7 @@ def test_calls_are_answered_one_after_the_other_in_their_order() -> None:
     assert (result.stop_reason, result.turns, result.tool_calls) == ("finished", 2, 2)
 
 
-def test_a_tool_that_fails_as_the_conversation_is_cancelled_is_no_answer() -> None:
+def test_a_cancelled_conversation_ends_even_if_a_tool_fails_at_the_same_time() -> None:
     async def fail(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
         try:
             begun.set()
@@ -95,7 +95,7 @@ def test_a_tool_that_fails_as_the_conversation_is_cancelled_is_no_answer() -> No
     assert len(model.asked) == 1
 
 
-def test_malformed_calls_are_answered_with_what_was_wrong_and_the_loop_goes_on() -> None:
+def test_malformed_calls_are_answered_with_the_error_and_the_loop_continues() -> None:
     model = Scripted(
         calls(("bash", "{not json"), ("rm", {}), ("bash", {})), calls(("bash", {"command": "ls"})), says("done")
     )
@@ -107,7 +107,7 @@ def test_malformed_calls_are_answered_with_what_was_wrong_and_the_loop_goes_on()
     assert (result.tool_calls, result.stop_reason) == (1, "finished")
 
 
-def test_calls_in_the_text_are_carried_out() -> None:
+def test_tool_calls_in_the_text_are_executed() -> None:
     model = Scripted(says('I look. <tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>'))
     result = converse(model)
     assert result.messages[1]["content"] == "I look."
@@ -115,7 +115,7 @@ def test_calls_in_the_text_are_carried_out() -> None:
     assert result.tool_calls == 1
 
 
-def test_r2_what_a_handler_raises_becomes_a_json_error_and_is_recorded() -> None:
+def test_r2_an_exception_of_a_handler_becomes_a_json_error_and_is_recorded() -> None:
     async def broken(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
         raise KeyError("x")
 
@@ -125,7 +125,7 @@ def test_r2_what_a_handler_raises_becomes_a_json_error_and_is_recorded() -> None
     assert result.stop_reason == "finished"
 
 
-def test_w23_a_lost_container_is_no_answer_of_a_tool() -> None:
+def test_w23_a_lost_container_raises_and_is_not_a_tool_result() -> None:
     async def lost(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
         raise SandboxLostError("the container ended")
 
@@ -148,14 +148,14 @@ def test_limits_end_a_conversation(limits: dict[str, Any], reason: str, turns: i
     assert (result.stop_reason, result.turns) == (reason, turns)
 
 
-def test_a_turn_is_asked_for_no_more_than_what_is_left_and_with_a_seed_of_its_own() -> None:
+def test_a_turn_requests_only_the_remaining_tokens_and_has_its_own_seed() -> None:
     model = Scripted(*[calls(("bash", {"command": "a"}))] * 2)
     converse(model, tokens=12)
     assert [asked.max_tokens for _, asked in model.asked] == [12, 7, 2]
     assert [asked.seed for _, asked in model.asked] == [7, 8, 9]
 
 
-def test_the_time_limit_ends_a_tool_and_every_call_has_its_answer() -> None:
+def test_the_time_limit_cancels_a_tool_and_every_call_gets_an_answer() -> None:
     ended = []
 
     async def forever(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
@@ -172,15 +172,15 @@ def test_the_time_limit_ends_a_tool_and_every_call_has_its_answer() -> None:
     assert ended[0] == "bash"
 
 
-def test_a_conversation_too_long_for_the_model_ends_it_and_keeps_what_there_is() -> None:
+def test_a_conversation_that_outgrows_the_context_ends_and_is_kept() -> None:
     result = converse(Scripted(calls(("bash", {"command": "a"})), ContextLengthError("too long")))
     assert (result.stop_reason, result.turns, len(result.messages)) == ("context_limit", 1, 3)
 
 
-def test_w23_opening_messages_too_long_for_the_model_are_no_fault_of_the_agent() -> None:
+def test_w23_opening_messages_that_exceed_the_context_raise_an_error() -> None:
     with pytest.raises(ContextLengthError):
         converse(Scripted(ContextLengthError("too long")))
 
 
-def test_a_turn_that_is_cut_off_without_a_call_is_no_end_of_the_agents_own() -> None:
+def test_a_truncated_turn_without_a_tool_call_stops_with_the_token_limit() -> None:
     assert converse(Scripted(attrs.evolve(says("I would"), finish_reason="length"))).stop_reason == "token_limit"

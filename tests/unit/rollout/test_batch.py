@@ -1,4 +1,4 @@
-"""T1: a batch of prompts: what a row is, and that a batch killed at any instant loses no row and settles none twice."""
+"""T1: batches of prompts: the format of a row; a batch that is killed loses no row and records none twice."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def rows_of(tmp_path: Path, *rows: Any) -> tuple[PromptRow, ...]:
     return read_rows(write_rows(tmp_path / "prompts.jsonl", *rows))
 
 
-class Slots:
-    """Leases that are nothing."""
+class FakeSlots:
+    """Slots without containers; a lease does nothing."""
 
     capacity = 1000
 
@@ -56,7 +56,7 @@ class Slots:
         yield
 
 
-async def nothing(*_: Any) -> str:
+async def no_tool(*_: Any) -> str:
     return ""
 
 
@@ -64,13 +64,13 @@ def row_of(task: AgentTask) -> str:
     return task.id.removesuffix("/0")
 
 
-def said(task: AgentTask, content: Any) -> AgentResult:
+def answered(task: AgentTask, content: Any) -> AgentResult:
     messages = [*task.messages, {"role": "assistant", "content": content}]
     return AgentResult(messages=messages, stop_reason="finished", turns=1)
 
 
 async def echo(task: AgentTask) -> AgentResult:
-    return said(task, f"done {row_of(task)}")
+    return answered(task, f"done {row_of(task)}")
 
 
 async def batch(
@@ -82,8 +82,8 @@ async def batch(
     parts = Parts(
         agent=agent,
         model=cast(Any, SimpleNamespace(name="none")),
-        slots=cast(Any, Slots()),
-        toolset=lambda lease: Tools(schemas=(), handler=nothing),
+        slots=cast(Any, FakeSlots()),
+        toolset=lambda lease: Tools(schemas=(), handler=no_tool),
     )
     runtime = cast(Any, SimpleNamespace(images=None))
     chosen = RolloutOptions(environment="batch", **options)
@@ -102,7 +102,7 @@ def test_a_prompt_becomes_a_user_message_and_unknown_keys_are_kept(tmp_path: Pat
     assert list(unknown_keys([row])) == ["difficulty"]
 
 
-def test_rows_without_an_id_keep_theirs_when_the_file_grows(tmp_path: Path) -> None:
+def test_rows_without_an_id_keep_their_derived_id_when_the_file_grows(tmp_path: Path) -> None:
     before = {row.id for row in rows_of(tmp_path, {"prompt": "a"}, {"prompt": "b"}, {"prompt": "a"})}
     after = {row.id for row in rows_of(tmp_path, {"prompt": "new"}, {"prompt": "a"}, {"prompt": "a"}, {"prompt": "b"})}
     assert len(before) == 3
@@ -130,7 +130,7 @@ def test_rows_without_an_id_keep_theirs_when_the_file_grows(tmp_path: Path) -> N
         ("[" * 100_000, "line 2"),
     ],
 )
-def test_what_is_no_row_is_refused_with_its_line(tmp_path: Path, line: str, words: str) -> None:
+def test_an_invalid_row_is_rejected_with_its_line_number(tmp_path: Path, line: str, words: str) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(f'{{"prompt": "a", "id": "first"}}\n{line}\n')
     with pytest.raises(SpecError, match=words):
@@ -138,7 +138,7 @@ def test_what_is_no_row_is_refused_with_its_line(tmp_path: Path, line: str, word
 
 
 @pytest.mark.parametrize("text", ["", "\n \n"])
-def test_a_file_without_rows_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_without_rows_is_rejected(tmp_path: Path, text: str) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(text)
     with pytest.raises(SpecError, match="this one has none"):
@@ -154,7 +154,7 @@ JSON = st.recursive(
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.dictionaries(st.sampled_from(["prompt", "messages", "id", "image", "docker_image", "cwd", "x"]), JSON))
-def test_any_json_is_a_row_or_a_refusal(value: dict[str, Any]) -> None:
+def test_any_json_object_is_parsed_or_rejected(value: dict[str, Any]) -> None:
     try:
         row = parse_row(value, "line 1")
     except SpecError:
@@ -164,7 +164,7 @@ def test_any_json_is_a_row_or_a_refusal(value: dict[str, Any]) -> None:
     assert row.data == value
 
 
-def test_every_row_gets_one_line_with_the_row_itself(tmp_path: Path) -> None:
+def test_every_row_gets_one_result_line_that_contains_the_row(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, *({"prompt": f"p{n}", "id": f"r{n}", "extra": {"n": n}} for n in range(20)))
     summary = run(rows, tmp_path / "out", parallel=4)
     assert (summary.rows, summary.done, summary.failed, summary.skipped) == (20, 20, 0, 0)
@@ -174,7 +174,7 @@ def test_every_row_gets_one_line_with_the_row_itself(tmp_path: Path) -> None:
     assert all(line["messages"][-1]["content"] == f"done {line['id']}" for line in lines)
 
 
-def test_a_second_call_settles_only_what_is_new(tmp_path: Path) -> None:
+def test_a_second_call_runs_only_new_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, {"prompt": "a"}, {"prompt": "b"})
     run(rows[:1], tmp_path / "out")
     seen: list[str] = []
@@ -188,7 +188,7 @@ def test_a_second_call_settles_only_what_is_new(tmp_path: Path) -> None:
     assert (summary.skipped, summary.done) == (1, 2)
 
 
-def test_a_failing_row_is_recorded_and_harms_no_other(tmp_path: Path) -> None:
+def test_a_failed_row_is_recorded_and_does_not_affect_other_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, *({"prompt": "p", "id": f"r{n}"} for n in range(6)))
     begun: Counter[str] = Counter()
 
@@ -199,7 +199,7 @@ def test_a_failing_row_is_recorded_and_harms_no_other(tmp_path: Path) -> None:
         if row_of(task) == "r2":
             raise ZeroDivisionError("not ours")
         if row_of(task) == "r3":
-            return said(task, object())
+            return answered(task, object())
         return await echo(task)
 
     summary = run(rows, tmp_path / "out", agent, parallel=2, attempts=3)
@@ -212,7 +212,7 @@ def test_a_failing_row_is_recorded_and_harms_no_other(tmp_path: Path) -> None:
     assert lines["r3"]["error"]["kind"] == "TypeError"
 
 
-def test_failed_rows_are_begun_again_only_when_asked(tmp_path: Path) -> None:
+def test_failed_rows_are_retried_only_on_request(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, {"prompt": "a", "id": "bad"}, {"prompt": "b", "id": "good"})
 
     async def fail(task: AgentTask) -> AgentResult:
@@ -228,7 +228,7 @@ def test_failed_rows_are_begun_again_only_when_asked(tmp_path: Path) -> None:
     assert sorted(json.loads(line)["id"] for line in lines) == ["bad", "good"]
 
 
-def test_no_more_rows_than_asked_are_worked_on_at_once(tmp_path: Path) -> None:
+def test_at_most_parallel_rows_run_at_the_same_time(tmp_path: Path) -> None:
     now = most = 0
 
     async def agent(task: AgentTask) -> AgentResult:
@@ -242,13 +242,13 @@ def test_no_more_rows_than_asked_are_worked_on_at_once(tmp_path: Path) -> None:
     assert most == 5
 
 
-def test_a_row_that_changed_under_its_id_is_refused(tmp_path: Path) -> None:
+def test_a_row_that_changed_under_the_same_id_is_rejected(tmp_path: Path) -> None:
     run(rows_of(tmp_path, {"prompt": "a", "id": "x"}), tmp_path / "out")
     with pytest.raises(SpecError, match="use another directory or id"):
         run(rows_of(tmp_path, {"prompt": "other", "id": "x"}), tmp_path / "out")
 
 
-def test_two_batches_in_one_directory_are_refused(tmp_path: Path) -> None:
+def test_a_second_batch_in_the_same_directory_is_rejected(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, {"prompt": "a"})
 
     async def agent(task: AgentTask) -> AgentResult:
@@ -259,7 +259,7 @@ def test_two_batches_in_one_directory_are_refused(tmp_path: Path) -> None:
     assert run(rows, tmp_path / "out", agent).done == 1
 
 
-def test_a_row_that_fails_as_the_batch_is_cancelled_is_not_settled_and_no_other_begins(tmp_path: Path) -> None:
+def test_a_cancelled_batch_does_not_record_its_failing_row_and_starts_no_other(tmp_path: Path) -> None:
     begun: list[str] = []
 
     async def agent(task: AgentTask) -> AgentResult:
@@ -285,7 +285,7 @@ def test_a_row_that_fails_as_the_batch_is_cancelled_is_not_settled_and_no_other_
     assert settled(tmp_path / "out" / RESULTS) == {}
 
 
-def test_a_batch_whose_directory_another_process_takes_over_says_so(
+def test_a_batch_fails_if_another_process_takes_over_its_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defaults = RunLock.__init__.__kwdefaults__
@@ -303,7 +303,7 @@ def test_a_batch_whose_directory_another_process_takes_over_says_so(
     assert json.loads(owner.read_bytes())["token"] == "another"
 
 
-def test_a_torn_last_line_is_worked_on_again(tmp_path: Path) -> None:
+def test_a_row_with_a_truncated_result_line_is_run_again(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, {"prompt": "a", "id": "1"}, {"prompt": "b", "id": "2"})
     run(rows, tmp_path / "out")
     path = tmp_path / "out" / RESULTS
@@ -319,18 +319,18 @@ def test_a_torn_last_line_is_worked_on_again(tmp_path: Path) -> None:
 BATCH = """
 import asyncio, sys
 from pathlib import Path
-from tests.unit.rollout.test_batch import batch, row_of, said
+from tests.unit.rollout.test_batch import batch, row_of, answered
 from hyperruntime.rollout.batch.prompts import read_rows
 
 async def agent(task):
     await asyncio.sleep(0.02)
-    return said(task, row_of(task) * 200)
+    return answered(task, row_of(task) * 200)
 
 asyncio.run(batch(read_rows(Path(sys.argv[1])), Path(sys.argv[2]), agent, parallel=3))
 """
 
 
-def test_a_batch_that_is_killed_again_and_again_loses_no_row_and_settles_none_twice(tmp_path: Path) -> None:
+def test_a_batch_that_is_killed_several_times_loses_no_row_and_records_none_twice(tmp_path: Path) -> None:
     prompts = write_rows(tmp_path / "prompts.jsonl", *({"prompt": f"p{n}", "id": f"r{n}"} for n in range(180)))
     out, killed = tmp_path / "out", 0
     args = [sys.executable, "-c", BATCH, str(prompts), str(out)]
@@ -352,5 +352,5 @@ def test_a_batch_that_is_killed_again_and_again_loses_no_row_and_settles_none_tw
         try:
             count[json.loads(line)["id"]] += 1
         except ValueError:
-            continue  # torn by a kill, and closed off by the next batch
+            continue  # truncated by a kill; the next batch begins a new line
     assert count == Counter(f"r{n}" for n in range(180))

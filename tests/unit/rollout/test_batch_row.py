@@ -1,4 +1,4 @@
-"""T1: what a batch does with a row: its image and directory, its conversation, and what is written of it."""
+"""T1: the work of a batch on one row: its image and directory, its conversation, and its result line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = {"type": "function", "function": {"name": "bash", "parameters": {"type"
 
 
 class FakeSlots:
-    """Slots without containers: which were asked for, and which are held."""
+    """Slots without containers; records the requested leases and the held ones."""
 
     capacity = 100
 
@@ -47,7 +47,7 @@ class FakeSlots:
 
 
 class FakeModel:
-    """Calls a tool once, then answers with what the tool said."""
+    """A model that calls a tool once, then answers with the tool's result."""
 
     name = "scripted"
 
@@ -100,7 +100,7 @@ def row(**value: Any) -> PromptRow:
     return parse_row(value, "line 1")
 
 
-def test_the_conversation_its_usage_and_its_times_are_written(tmp_path: Path) -> None:
+def test_the_result_has_the_conversation_its_usage_and_its_timing(tmp_path: Path) -> None:
     slots = FakeSlots()
     batch([row(prompt="where?", id="x")], tmp_path, slots)
     result = settled(tmp_path)["x"]
@@ -113,7 +113,7 @@ def test_the_conversation_its_usage_and_its_times_are_written(tmp_path: Path) ->
     assert slots.held == set()
 
 
-def test_a_line_has_these_keys_and_no_others(tmp_path: Path) -> None:
+def test_a_result_line_has_exactly_the_documented_keys(tmp_path: Path) -> None:
     batch([row(prompt="a", id="good"), row(prompt="fail", id="bad")], tmp_path)
     both = ["id", "row", "digest", "started_at", "attempts", "status", "error"]
     done = ["model", "messages", "stop_reason", "turns", "tool_calls", "tool_errors", "usage", "timing"]
@@ -124,7 +124,7 @@ def test_a_line_has_these_keys_and_no_others(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} <= {RESULTS, "owner.json", ".owner.lock"}
 
 
-def test_a_row_has_the_image_and_the_directory_that_it_names(tmp_path: Path) -> None:
+def test_a_row_runs_in_the_image_and_directory_that_it_names(tmp_path: Path) -> None:
     slots = FakeSlots()
     rows = [row(prompt="a", id="1"), row(prompt="a", id="2", docker_image="other:2", cwd="/testbed")]
     batch(rows, tmp_path, slots)
@@ -133,7 +133,7 @@ def test_a_row_has_the_image_and_the_directory_that_it_names(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_system_message_is_put_in_front_where_there_is_none(own: bool) -> None:
+def test_the_system_message_is_added_only_if_the_row_has_none(own: bool) -> None:
     messages = [{"role": "system", "content": "mine"}] if own else []
     messages.append({"role": "user", "content": "a"})
     prompts = Prompts([row(messages=messages)], "yours")
@@ -142,13 +142,13 @@ def test_a_system_message_is_put_in_front_where_there_is_none(own: bool) -> None
     assert [message["content"] for message in opening] == ["mine" if own else "yours", "a"]
 
 
-def test_a_limit_ends_a_conversation_and_is_told(tmp_path: Path) -> None:
+def test_a_limit_ends_a_conversation_and_is_recorded(tmp_path: Path) -> None:
     batch([row(prompt="a", id="x")], tmp_path, limits=AgentLimits(turns=1))
     result = settled(tmp_path)["x"]
     assert (result["stop_reason"], result["turns"]) == ("turn_limit", 1)
 
 
-def test_a_model_that_is_gone_fails_its_row_and_the_slot_is_given_back(tmp_path: Path) -> None:
+def test_a_model_error_fails_its_row_and_the_slot_is_released(tmp_path: Path) -> None:
     slots = FakeSlots()
     summary = batch([row(prompt="fail", id="bad"), row(prompt="a", id="good")], tmp_path, slots)
     lines = settled(tmp_path)
@@ -158,7 +158,7 @@ def test_a_model_that_is_gone_fails_its_row_and_the_slot_is_given_back(tmp_path:
     assert slots.held == set()
 
 
-def test_a_batch_sends_no_seed_unless_one_is_chosen(tmp_path: Path) -> None:
+def test_a_batch_sends_no_seed_unless_the_options_set_one(tmp_path: Path) -> None:
     rows, model = [row(prompt="a")], FakeModel()
     batch(rows, tmp_path / "without", model=model)
     assert set(model.seeds) == {None}
@@ -166,12 +166,12 @@ def test_a_batch_sends_no_seed_unless_one_is_chosen(tmp_path: Path) -> None:
     assert model.seeds[-1] is not None
 
 
-def test_a_batch_in_which_every_row_fails_gives_up_on_none(tmp_path: Path) -> None:
+def test_a_batch_in_which_every_row_fails_runs_all_rows(tmp_path: Path) -> None:
     rows = [row(prompt="fail", id=f"r{number}") for number in range(30)]
     assert batch(rows, tmp_path, give_up_after=2).failed == 30
 
 
-def test_options_that_are_invalid_leave_no_directory(tmp_path: Path) -> None:
+def test_invalid_options_create_no_directory(tmp_path: Path) -> None:
     runtime = cast(hr.Runtime, SimpleNamespace(images=None))
     options = RolloutOptions(environment="batch", tools=("no-such-tool",))
     with pytest.raises(SpecError, match="no-such-tool"):

@@ -1,4 +1,4 @@
-"""What careless values and a full disk do to a run of rollouts."""
+"""Invalid values and a full disk in a run of rollouts."""
 
 import asyncio
 import json
@@ -25,19 +25,21 @@ from hyperruntime.rollout.run_files.run_dir import (
 
 
 @pytest.mark.parametrize("temperature", [float("nan"), float("inf"), -1.0, "1"])
-def test_a_temperature_that_is_no_number_is_refused(temperature: Any) -> None:
+def test_an_invalid_temperature_is_rejected(temperature: Any) -> None:
     with pytest.raises(SpecError, match="temperature"):
         RolloutOptions(environment="world", temperature=temperature)
 
 
-def test_options_that_cannot_be_leave_no_run_behind(tmp_path: Path) -> None:
+def test_invalid_options_create_no_run_directory(tmp_path: Path) -> None:
     options = RolloutOptions(environment="there-is-none")
     with pytest.raises(SpecError, match="there-is-none"):
         asyncio.run(run_rollouts(cast(hr.Runtime, None), options, run_dir=tmp_path / "run"))
-    assert not (tmp_path / "run").exists(), "the same command, mended, is no other run"
+    assert not (tmp_path / "run").exists(), "the corrected command must be able to use the same directory"
 
 
-def test_a_model_that_cannot_be_opened_leaves_no_run_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_opened_creates_no_run_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(
@@ -56,14 +58,14 @@ def test_a_model_that_cannot_be_opened_leaves_no_run_behind(tmp_path: Path, monk
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_no_run_is_not_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_without_a_run_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rollout", "run", "--resume-from", str(tmp_path)]) != 0
     said = capsys.readouterr().err
     assert "run.json cannot be read (No such file or directory); name the directory of a rollout run" in said
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_agent_is_a_function_of_a_module_or_of_a_file(tmp_path: Path) -> None:
+def test_an_agent_is_loaded_from_a_module_or_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("async def agent(task):\n    raise RuntimeError\n")
     assert load_agent(f"{file}:agent").__name__ == "agent"
@@ -77,7 +79,7 @@ def test_an_agent_is_a_function_of_a_module_or_of_a_file(tmp_path: Path) -> None
             load_agent(wrong if ":" in wrong else f"{file}:{wrong}")
 
 
-def test_a_full_disk_is_told_as_that_also_when_the_file_is_closed() -> None:
+def test_a_full_disk_raises_a_storage_error_also_on_close() -> None:
     async def write() -> None:
         journal = Journal(Path("/dev/full"))
         try:
@@ -89,7 +91,7 @@ def test_a_full_disk_is_told_as_that_also_when_the_file_is_closed() -> None:
         asyncio.run(write())
 
 
-def test_every_line_of_a_failed_write_is_told_as_not_written() -> None:
+def test_every_line_of_a_failed_write_raises_a_storage_error() -> None:
     async def write() -> list[BaseException | None]:
         journal = Journal(Path("/dev/full"))
         lines = (journal.add(b"line\n") for _ in range(5))
@@ -114,7 +116,7 @@ def test_a_cancelled_line_is_written_before_its_file_is_closed(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("line", [b"{}", b"[1]", b'"x"', b'{"id": "b/0", "segments": 3}'])
-def test_a_line_that_is_no_record_is_named_and_a_torn_one_passed_over(line: bytes, tmp_path: Path) -> None:
+def test_a_damaged_record_is_an_error_and_a_truncated_last_line_is_skipped(line: bytes, tmp_path: Path) -> None:
     good = Trajectory(id="a/0", item_id="a", index=0, environment="e", model="m", status="scored", reward=1.0)
     (tmp_path / TRAJECTORIES).write_bytes(to_line(good) + b'{"torn')
     (tmp_path / GROUPS).write_bytes(line + b"\n")
@@ -127,7 +129,7 @@ def test_a_line_that_is_no_record_is_named_and_a_torn_one_passed_over(line: byte
         read_trajectories(tmp_path)
 
 
-def test_records_of_a_later_version_with_more_fields_are_read(tmp_path: Path) -> None:
+def test_records_with_unknown_fields_are_read(tmp_path: Path) -> None:
     group = {
         "item_id": "a",
         "size": 1,
@@ -147,7 +149,7 @@ def test_records_of_a_later_version_with_more_fields_are_read(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("run_id", ["../out", "a/b", ".", "-x", "a b"])
-def test_the_name_of_a_run_leads_nowhere(run_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_run_id_is_rejected(run_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["rollout", "run", "--environment", "swe", "--model", "m", "--base-url", "http://127.0.0.1:9/v1"]
 
     assert main([*args, "--output-dir-parent", str(tmp_path), f"--run-id={run_id}"]) == 2

@@ -1,4 +1,4 @@
-"""Environments are found by name or by class, and made with what the user wrote."""
+"""Environments are loaded by name or by class, with the options that the user gave."""
 
 from __future__ import annotations
 
@@ -36,21 +36,20 @@ class Half:
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    """A file with environments in a directory with an odd name."""
+    """Return a file with environments, in a directory with a space in its name."""
     (tmp_path / "my files").mkdir()
     (tmp_path / "my files" / "word.py").write_text(PROGRAM)
     return str(tmp_path / "my files" / "word.py")
 
 
 def test_a_class_is_found_in_a_file_and_in_a_module(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both forms make the same."""
     monkeypatch.syspath_prepend(str(tmp_path / "my files"))
     assert load_environment(f"{file}:Word").name == "word"
     assert load_environment("word:Word").name == "word"
 
 
-def test_options_become_what_the_class_is_annotated_with(file: str) -> None:
-    """A command line knows text only."""
+def test_options_are_converted_to_the_annotated_types(file: str) -> None:
+    """The command line passes text only."""
     options = {"count": "5", "rate": "0.5", "loud": "yes", "words": "a, b"}
     made: object = load_environment(f"{file}:Word", options)
     assert made.given == (5, 0.5, True, ("a", "b"))  # type: ignore[attr-defined]
@@ -66,14 +65,13 @@ def test_options_become_what_the_class_is_annotated_with(file: str) -> None:
         ({"loud": "perhaps"}, "true or false"),
     ],
 )
-def test_wrong_options_are_refused(file: str, options: dict[str, str], said: str) -> None:
-    """W26: no unknown key is silently ignored."""
+def test_invalid_options_are_rejected(file: str, options: dict[str, str], said: str) -> None:
+    """W26: an unknown key is not silently ignored."""
     with pytest.raises(SpecError, match=said):
         load_environment(f"{file}:Word", options)
 
 
-def test_errors_name_what_is_missing(file: str) -> None:
-    """An environment, a module, a class, a member."""
+def test_errors_name_the_missing_environment_module_class_or_member(file: str) -> None:
     with pytest.raises(SpecError, match="environment='no-such'"):
         load_environment("no-such")
     with pytest.raises(SpecError, match="module 'no_such' does not exist"):
@@ -84,14 +82,14 @@ def test_errors_name_what_is_missing(file: str) -> None:
         load_environment(f"{file}:Half")
 
 
-def test_a_class_that_breaks_is_named(file: str) -> None:
-    """Its own error is the cause."""
+def test_an_environment_that_raises_is_named_in_the_error(file: str) -> None:
+    """The error message contains the original error."""
     with pytest.raises(DriverLoadError, match="Broken' is broken: OSError: no disk"):
         load_environment(f"{file}:Broken")
 
 
 def test_the_command_lists_environments_with_their_options() -> None:
-    """What a user may write after --option."""
+    """The listed options are those that the command line accepts after --option."""
     result = CliRunner().invoke(app, ["rollout", "environments", "--json"], obj=State())
     views = {view["environment"]: view for view in json.loads(result.stdout)}
     assert views["swe"]["options"]["items"] == "builtin"

@@ -1,4 +1,4 @@
-"""Training data of runs: only what was scored, and exactly the tokens that the server emitted."""
+"""Training data of runs: only scored trajectories, with exactly the tokens that the server emitted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MESSAGES: list[dict[str, Any]] = [
 
 
 def make(item: str, index: int, reward: float | None, **more: Any) -> Trajectory:
-    """Return a trajectory of one segment; without a reward it is one that failed for a reason of ours."""
+    """Return a trajectory of one segment; without a reward, it failed because of the infrastructure."""
     segment = Segment(ids=[5, 6, 7, 8], mask=[0, 0, 1, 1], logprobs=[None, None, -0.25, -1e-9])
     facts: dict[str, Any] = {"segments": [segment], "messages": MESSAGES} | more
     if reward is None:
@@ -45,7 +45,7 @@ def make(item: str, index: int, reward: float | None, **more: Any) -> Trajectory
 
 
 def write_run(directory: Path, *trajectories: Trajectory, size: int | None = None) -> Path:
-    """Write a run directory."""
+    """Write a run directory with these trajectories; return it."""
     directory.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(attrs.asdict(each)) for each in trajectories]
     (directory / "trajectories.jsonl").write_text("".join(f"{line}\n" for line in lines))
@@ -89,7 +89,7 @@ def from_scored_data(data: Mapping[str, Any]) -> ScoredGroup:
 
 @st.composite
 def segments(draw: st.DrawFn) -> Segment:
-    """Segments of any length and mask, the server's log-probabilities on emitted tokens."""
+    """Draw a segment of any length and mask, with log-probabilities only for emitted tokens."""
     mask = draw(st.lists(st.integers(0, 1), min_size=1, max_size=40))
     ids = draw(st.lists(st.integers(0, 2**31 - 1), min_size=len(mask), max_size=len(mask)))
     logprob = st.floats(max_value=0, allow_nan=False, allow_infinity=False)
@@ -97,8 +97,10 @@ def segments(draw: st.DrawFn) -> Segment:
 
 
 @given(st.lists(st.lists(segments(), min_size=1, max_size=3), min_size=1, max_size=4), st.data())
-def test_a_scored_group_comes_back_as_it_was(parts: list[list[Segment]], data: st.DataObject) -> None:
-    """R3, W23: through JSON, every id, mask, log-probability, reward and advantage of every segment is the same."""
+def test_a_scored_group_survives_the_round_trip_through_scored_data(
+    parts: list[list[Segment]], data: st.DataObject
+) -> None:
+    """R3, W23: JSON keeps every id, mask, log-probability, reward and advantage of every segment."""
     rewards = data.draw(st.lists(st.floats(-1e6, 1e6), min_size=len(parts), max_size=len(parts)))
     group = scored_group([make("i", n, rewards[n], segments=part) for n, part in enumerate(parts)], temperature=0.7)
     if not group.samples:
@@ -115,7 +117,7 @@ def test_a_scored_group_comes_back_as_it_was(parts: list[list[Segment]], data: s
 
 @given(segments())
 def test_only_emitted_tokens_are_trained(segment: Segment) -> None:
-    """R3, W23: a mask is the token's own id where the server emitted it, -100 with log-probability 1.0 elsewhere."""
+    """R3, W23: the mask of an emitted token is its id; of any other token -100, with log-probability 1.0."""
     group = scored_group([make("i", 0, 1.0, segments=[segment])])
     emitted = [token for token, flag in zip(segment.ids, segment.mask, strict=True) if flag]
     if not emitted:
@@ -129,8 +131,11 @@ def test_only_emitted_tokens_are_trained(segment: Segment) -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(-100, 100)), max_size=12))
-def test_advantages_are_the_distance_from_the_mean(rewards: list[float | None]) -> None:
-    """arXiv:2402.03300: they sum to nothing, keep the order of rewards, and who was not scored has none."""
+def test_advantages_are_centered_on_the_mean_and_keep_the_order_of_rewards(rewards: list[float | None]) -> None:
+    """They sum to zero; a trajectory without a reward has no advantage.
+
+    Source: arXiv:2402.03300.
+    """
     advantages = group_advantages(rewards)
     assert [a is None for a in advantages] == [r is None for r in rewards]
     known = [(r, a) for r, a in zip(rewards, advantages, strict=True) if r is not None and a is not None]
@@ -142,7 +147,7 @@ def test_advantages_are_the_distance_from_the_mean(rewards: list[float | None]) 
 
 
 def test_infrastructure_failures_are_never_rewards(tmp_path: Path) -> None:
-    """W23: what failed for a reason of ours is in no form of export, not as 0.0 and not as a line."""
+    """W23: no export format contains them, neither as reward 0.0 nor as a line."""
     run = [make("a", 0, 1.0), make("a", 1, None), make("a", 2, 0.0), make("b", 0, None)]
     for to in ("jsonl", "huggingface", "atropos"):
         output = tmp_path / to
@@ -155,15 +160,15 @@ def test_infrastructure_failures_are_never_rewards(tmp_path: Path) -> None:
         assert "b/0" not in text
 
 
-def test_a_failed_attempt_that_was_scored_later_counts_once(tmp_path: Path) -> None:
-    """The last record of a trajectory is the one that counts."""
+def test_only_the_last_record_of_a_trajectory_counts(tmp_path: Path) -> None:
+    """A failed attempt that was scored later is exported once, with its reward."""
     rows = export(tmp_path, "jsonl", make("a", 0, None), make("a", 1, 0.5), make("a", 0, 1.0))
     assert [(row["id"], row["reward"]) for row in rows] == [("a/0", 1.0), ("a/1", 0.5)]
     assert rows[0]["messages"] == MESSAGES
 
 
-def test_incomplete_and_equal_groups_are_choices(tmp_path: Path) -> None:
-    """Trainers of atroposlib want full groups that differ; whoever wants the others says so."""
+def test_incomplete_and_equal_groups_are_exported_only_on_request(tmp_path: Path) -> None:
+    """Trainers of atroposlib need full groups with different rewards."""
     run = [make("a", 0, 1.0), make("b", 0, 1.0), make("b", 1, 1.0), make("c", 0, 1.0), make("c", 1, 0.0)]
     write_run(tmp_path / "run", *run, size=2)
     choices: list[tuple[dict[str, Any], list[str]]] = [
@@ -181,7 +186,7 @@ def test_incomplete_and_equal_groups_are_choices(tmp_path: Path) -> None:
 
 
 def test_every_message_has_role_and_content_for_atroposlib(tmp_path: Path) -> None:
-    """A turn of nothing but tool calls has no content; the server refuses such a message."""
+    """A turn that only calls tools has no content; the atroposlib server rejects such a message."""
     (group,) = export(tmp_path, "atropos", make("a", 0, 1.0), make("a", 1, 0.0))
     assert [[m["content"] for m in messages] for messages in group["messages"]] == [
         ["do it — ☃", "", "a\nb", "done"]
@@ -190,16 +195,16 @@ def test_every_message_has_role_and_content_for_atroposlib(tmp_path: Path) -> No
     assert [sum(row) for row in zip(*group["advantages"], strict=True)] == pytest.approx([0.0] * 4)
 
 
-def test_log_probabilities_that_are_not_known_are_not_made_up(tmp_path: Path) -> None:
-    """W23: a server without log-probabilities gives groups without, not ones of 0.0."""
+def test_unknown_log_probabilities_are_exported_as_none(tmp_path: Path) -> None:
+    """W23: a group from a server without log-probabilities has none; they are not 0.0."""
     silent = Segment(ids=[1, 2], mask=[0, 1], logprobs=[None, None])
     (group,) = export(tmp_path, "atropos", make("a", 0, 1.0, segments=[silent]), make("a", 1, 0.0))
     assert group["inference_logprobs"] is None
     assert group["masks"] == [[IGNORED, 2], [IGNORED, IGNORED, 7, 8]]
 
 
-def test_each_segment_is_a_sequence_or_the_last_one_is(tmp_path: Path) -> None:
-    """A trajectory whose prompts did not grow has several sequences; trainers of fixed groups want one."""
+def test_an_export_has_all_segments_or_only_the_last_one(tmp_path: Path) -> None:
+    """A trajectory whose prompts were rendered anew has several segments; trainers of fixed groups need one."""
     two = [Segment(ids=[n, n], mask=[0, 1], logprobs=[None, -0.5]) for n in (1, 2)]
     run = [make("a", 0, 1.0, segments=two), make("a", 1, 0.0)]
     (both,) = export(tmp_path / "all", "atropos", *run)
@@ -210,8 +215,7 @@ def test_each_segment_is_a_sequence_or_the_last_one_is(tmp_path: Path) -> None:
     assert last["overrides"][0] == {"trajectory": "a/0", "part": 1, "parts": 2}
 
 
-def test_groups_that_do_not_fit_a_trainer_are_counted(tmp_path: Path) -> None:
-    """Too long, or without tokens: left out whole, and said."""
+def test_groups_that_are_too_long_or_without_tokens_are_skipped_and_counted(tmp_path: Path) -> None:
     run = [make("a", 0, 1.0), make("a", 1, 0.0), make("b", 0, 1.0, segments=[]), make("b", 1, 0.0)]
     write_run(tmp_path / "run", *run)
     summary = export_run(tmp_path / "run", tmp_path / "1", ExportOptions(to="atropos", max_tokens=3))
@@ -221,15 +225,15 @@ def test_groups_that_do_not_fit_a_trainer_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("logprob", [float("nan"), float("-inf"), float("inf")])
-def test_numbers_that_poison_a_trainer_are_refused(logprob: float) -> None:
-    """A log-probability that is no finite number is a server's mistake, and said with the trajectory's name."""
+def test_a_log_probability_that_is_not_finite_is_rejected(logprob: float) -> None:
+    """The error names the trajectory."""
     segment = Segment(ids=[1], mask=[1], logprobs=[logprob])
     with pytest.raises(RunError, match="'a/0' has a token"):
         scored_group([make("a", 0, 1.0, segments=[segment])])
 
 
-def test_a_torn_line_is_none_and_a_damaged_record_is_refused(tmp_path: Path) -> None:
-    """A run that was killed in the middle of a line, and gone on with, exports all whole ones."""
+def test_a_truncated_line_is_skipped_and_a_damaged_record_is_rejected(tmp_path: Path) -> None:
+    """A run that was killed in the middle of a line, and then resumed, exports all complete records."""
     run = write_run(tmp_path / "run", make("a", 0, 1.0))
     with (run / "trajectories.jsonl").open("a") as file:
         file.write('{"id": "a/1", "it')
@@ -248,8 +252,8 @@ def test_a_torn_line_is_none_and_a_damaged_record_is_refused(tmp_path: Path) -> 
         ExportOptions(to="parquet")
 
 
-def test_the_command_says_what_it_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``hyperrun rollout export``: the path on standard output, what is not in it on standard error."""
+def test_the_export_command_reports_what_it_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``hyperrun rollout export`` prints the path to standard output and the omissions to standard error."""
     run = str(write_run(tmp_path / "run", make("a", 0, 1.0), make("a", 1, None)))
     output = str(tmp_path / "o.jsonl")
     assert main(["rollout", "export", run, "--to", "jsonl", "--output", output]) == 0

@@ -1,4 +1,4 @@
-"""Tool calls in a model's text, and in its messages."""
+"""Tool calls in the text and in the messages of a model."""
 
 import json
 from typing import Any
@@ -38,7 +38,7 @@ BASH: dict[str, Any] = {
 
 
 @given(_CALLS, _TEXT, _TEXT)
-def test_what_is_rendered_is_parsed_again_with_the_text_around(
+def test_rendered_calls_are_parsed_back_with_the_text_around_them(
     calls: list[tuple[str, dict[str, Any]]], before: str, after: str
 ) -> None:
     text, found = parse_hermes(before + "\n".join(render_hermes(*call) for call in calls) + after)
@@ -47,7 +47,7 @@ def test_what_is_rendered_is_parsed_again_with_the_text_around(
 
 
 @given(_SCRAPS)
-def test_no_text_raises_and_every_call_can_be_answered(text: str) -> None:
+def test_any_text_is_parsed_and_every_call_can_be_answered(text: str) -> None:
     message = settled_message({"role": "assistant", "content": text}, 1)
     calls = tool_calls(message, [BASH])
     assert len({call.id for call in calls}) == len(calls)
@@ -56,7 +56,7 @@ def test_no_text_raises_and_every_call_can_be_answered(text: str) -> None:
     assert settled_message(message, 9) == message
 
 
-def test_a_last_tag_that_is_not_closed_and_one_that_the_next_closes_are_calls() -> None:
+def test_unclosed_tool_call_tags_still_contain_calls() -> None:
     one = '<tool_call>{"name": "bash", "arguments": {"command": "a"}}'
     assert [call.arguments for call in parse_hermes(f"say {one}\n{one}")[1]] == ['{"command": "a"}'] * 2
     assert parse_hermes(f"say {one}")[0] == "say"
@@ -82,7 +82,7 @@ def test_a_closing_tag_inside_an_argument_does_not_end_the_call() -> None:
         ({"function": {"name": "bash", "arguments": '{"command": "ls", "timeout": null}'}}, ""),
     ],
 )
-def test_what_is_wrong_with_a_call_is_said(call: object, problem: str) -> None:
+def test_an_invalid_call_is_described(call: object, problem: str) -> None:
     message = settled_message({"role": "assistant", "content": None, "tool_calls": [call]}, 3)
     (found,) = tool_calls(message, [BASH])
     assert found.id == "call_3_0"
@@ -90,7 +90,7 @@ def test_what_is_wrong_with_a_call_is_said(call: object, problem: str) -> None:
     assert bool(problem) == bool(found.problem)
 
 
-def test_ids_that_are_there_stay_and_doubles_get_their_own() -> None:
+def test_existing_call_ids_stay_and_duplicates_get_new_ids() -> None:
     call = {"id": "x", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
     message = settled_message({"role": "assistant", "content": "", "tool_calls": [call, call]}, 2)
     assert [one["id"] for one in message["tool_calls"]] == ["x", "call_2_1"]

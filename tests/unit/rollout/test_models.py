@@ -1,4 +1,4 @@
-"""R3: clients of model servers, against stand-ins with real sockets."""
+"""R3: clients of model servers, tested against scripted servers on real sockets."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def chat_model(url: str, **options: Any) -> Model:
     return open_model(ModelOptions(name="m", base_url=url, **{"patience_s": 5.0, **options}))
 
 
-def test_failures_are_tried_again_and_the_answer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_failures_are_retried_until_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hyperruntime.rollout.models.server._BACKOFF_S", 0.01)
     replies = iter([json_reply({}, status=503), json_reply({}, status=429, Retry_After="0"), Reply(cut=True)])
     with scripted_upstream(lambda _: next(replies, chat("hi"))) as server:
@@ -50,7 +50,7 @@ def test_failures_are_tried_again_and_the_answer_is_read(monkeypatch: pytest.Mon
     assert len(server.received) == 4
 
 
-def test_a_server_that_fails_on_is_an_error_with_the_cause() -> None:
+def test_a_server_that_keeps_failing_raises_an_error_with_the_cause() -> None:
     broken = scripted_upstream(lambda _: json_reply({"error": "boom"}, status=500))
     with broken as server, pytest.raises(ModelError, match=r"status 500.*boom"):
         ask(chat_model(server.url, patience_s=0.5))
@@ -58,7 +58,7 @@ def test_a_server_that_fails_on_is_an_error_with_the_cause() -> None:
         ask(chat_model("http://127.0.0.1:9", patience_s=0.1))
 
 
-def test_a_server_that_has_retried_itself_is_not_asked_again() -> None:
+def test_a_server_that_forbids_retries_is_not_asked_again() -> None:
     said = json_reply({"error": "no upstream"}, status=502, x_should_retry="false")
     with scripted_upstream(lambda _: said) as server:
         with pytest.raises(ModelError, match=r"failed 1 times \(status 502"):
@@ -66,13 +66,13 @@ def test_a_server_that_has_retried_itself_is_not_asked_again() -> None:
         assert len(server.received) == 1
 
 
-def test_a_conversation_that_is_too_long_has_an_error_of_its_own() -> None:
+def test_a_conversation_that_exceeds_the_context_raises_its_own_error() -> None:
     said = {"message": "This model's maximum context length is 16 tokens", "code": 400}
     with scripted_upstream(lambda _: json_reply(said, status=400)) as server, pytest.raises(ContextLengthError):
         ask(chat_model(server.url))
 
 
-def test_fields_that_a_server_does_not_know_are_left_out_from_then_on() -> None:
+def test_parameters_that_a_server_does_not_know_are_no_longer_sent() -> None:
     def picky(request: Received) -> Reply:
         for name in ("return_token_ids", "max_tokens"):
             if name in request.body:
@@ -85,7 +85,7 @@ def test_fields_that_a_server_does_not_know_are_left_out_from_then_on() -> None:
     assert "return_token_ids" not in server.received[-1].body
 
 
-def test_other_refusals_are_told_at_once_and_never_hold_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_client_errors_are_raised_at_once_without_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "sk-very-secret")
     telling = scripted_upstream(lambda r: json_reply({"sent": r.headers["authorization"]}, status=401))
     with telling as server, pytest.raises(ModelError, match="401") as caught:
@@ -97,7 +97,7 @@ def test_other_refusals_are_told_at_once_and_never_hold_the_key(monkeypatch: pyt
         chat_model(server.url, key_env="NO_SUCH_KEY")
 
 
-def test_an_answer_that_is_encoded_twice_is_read_and_one_that_is_none_is_refused() -> None:
+def test_a_doubly_encoded_answer_is_read_and_an_invalid_one_is_rejected() -> None:
     body = json.loads(chat("hi").pieces[0])
     with scripted_upstream(lambda _: json_reply(json.dumps(body))) as server:
         assert ask(chat_model(server.url)).message["content"] == "hi"
@@ -108,7 +108,7 @@ def test_an_answer_that_is_encoded_twice_is_read_and_one_that_is_none_is_refused
                 ask(chat_model(server.url))
 
 
-def test_options_are_checked() -> None:
+def test_invalid_model_options_are_rejected() -> None:
     for wrong in ({"base_url": "localhost:8000"}, {"base_url": "http://user:pass@host"}, {"wire": "sglang"}):
         with pytest.raises(SpecError) as caught:
             ModelOptions(**{"name": "m", "base_url": "http://h/v1", **wrong})  # type: ignore[arg-type]
@@ -125,7 +125,7 @@ def token_model(wire: str) -> Callable[[TokenServer], Model]:
 
 
 class Forgetful(ByteTokenizer):
-    """Renders all assistant turns but the last one without their text, as templates drop earlier reasoning."""
+    """Renders old assistant turns without their text, as some chat templates drop earlier reasoning."""
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
         last = max((n for n, m in enumerate(messages) if m["role"] == "user"), default=0)
@@ -149,7 +149,7 @@ async def _converse(model: Model) -> RecordedModel:
 
 @pytest.mark.parametrize("wire", ["chat", "sglang", "vllm", "completions"])
 @pytest.mark.parametrize(("tokenizer", "segments"), [(ByteTokenizer(), 1), (Forgetful(), 2)])
-def test_r3_every_turn_is_recorded_as_emitted_whatever_the_template_makes_of_it(
+def test_r3_every_turn_is_recorded_as_emitted_for_any_chat_template(
     wire: str, tokenizer: ByteTokenizer, segments: int
 ) -> None:
     texts = ["I look: é " + render_hermes("bash", {"command": "ls 'é'"}), "it is\tdone", "as  before"]
@@ -160,13 +160,13 @@ def test_r3_every_turn_is_recorded_as_emitted_whatever_the_template_makes_of_it(
     assert [lp for s in found for lp in s.logprobs if lp is not None] == [lp for t in server.turns for lp in t.logprobs]
     assert len(server.turns) == 3
     assert recorded.usage["completion_tokens"] == sum(len(turn.ids) for turn in server.turns)
-    # A server that renders the conversation itself writes the call anew, and not as it was emitted.
+    # A server that renders the conversation itself re-renders the call in another form than it emitted.
     assert len(found) == segments + (wire == "chat")
 
 
 @pytest.mark.parametrize("wire", ["sglang", "vllm", "completions"])
-def test_r3_what_was_emitted_is_never_tokenised_again(wire: str) -> None:
-    """Spaces that a re-rendering of the call would change are in the next prompt as they were emitted."""
+def test_r3_emitted_tokens_are_never_tokenised_again(wire: str) -> None:
+    """Spaces that a re-rendering would remove are in the next prompt as they were emitted."""
     odd = '<tool_call>  {"arguments":{"command":"ls"},   "name":"bash"} </tool_call>'
     with token_server(in_turn(odd, "done", "done")) as server:
         asyncio.run(_converse(token_model(wire)(server)))
@@ -175,7 +175,7 @@ def test_r3_what_was_emitted_is_never_tokenised_again(wire: str) -> None:
     assert server.tokenizer.decode(second.prompt_ids).count("   ") == 1
 
 
-def test_a_server_without_tokens_is_refused_where_they_are_wanted() -> None:
+def test_a_server_without_token_ids_is_rejected_if_they_are_required() -> None:
     with scripted_upstream(lambda _: chat("hi")) as server:
         inner = chat_model(server.url)
         model = RecordedModel(inner, Stopwatch(), require_tokens=True)
@@ -184,7 +184,7 @@ def test_a_server_without_tokens_is_refused_where_they_are_wanted() -> None:
             ask(model)
 
 
-def test_a_directory_with_a_template_and_a_tokenizer_is_enough(tmp_path: Path) -> None:
+def test_a_tokenizer_directory_needs_only_a_template_and_a_tokenizer(tmp_path: Path) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

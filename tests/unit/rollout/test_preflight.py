@@ -1,4 +1,4 @@
-"""R22: a chat template that drops ``tools`` is found before a run, and so is a server that gives no tokens."""
+"""R22: the preflight finds a chat template that drops ``tools`` and a server that returns no tokens."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ DROPS = "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}"
 
 
 class Drops(ByteTokenizer):
-    """Renders no tools."""
+    """A tokenizer whose template drops the tools."""
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
         return super().render(messages, (), prompt=prompt)
@@ -55,7 +55,7 @@ def test_r22_a_local_template_is_rendered_with_and_without_tools(
     assert state == "ok" or code == 1
 
 
-def test_r22_a_template_without_tools_is_told_from_one_with_them() -> None:
+def test_r22_a_template_that_drops_tools_fails_the_check() -> None:
     assert compare_renderings(ByteTokenizer()).state == "ok"
     assert compare_renderings(Drops()).state == "failed"
 
@@ -67,7 +67,7 @@ def test_r22_a_servers_own_template_that_drops_tools_is_found(capsys: pytest.Cap
     assert "drops them" in found["template"]["detail"]
 
 
-def test_a_server_that_does_everything_passes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_with_all_features_passes(capsys: pytest.CaptureFixture[str]) -> None:
     with token_server(speak) as server:
         code, found = checks(capsys, "--base-url", server.url, "--require-tokens")
     assert code == 0
@@ -81,7 +81,7 @@ def test_a_server_that_does_everything_passes(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(("more", "code", "state"), [((), 0, "warning"), (("--require-tokens",), 1, "failed")])
-def test_a_server_without_tokens_is_told(
+def test_a_server_without_token_ids_is_a_warning_or_a_failure(
     more: tuple[str, ...], code: int, state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with scripted_upstream(lambda r: chat("hi", prompt_tokens=10 + len(r.body.get("tools", ())))) as server:
@@ -89,6 +89,6 @@ def test_a_server_without_tokens_is_told(
     assert (found_code, found["tokens"]["state"]) == (code, state)
 
 
-def test_a_server_that_is_not_there_is_told_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_server_fails_the_server_check(capsys: pytest.CaptureFixture[str]) -> None:
     code, found = checks(capsys, "--base-url", "http://127.0.0.1:9/v1")
     assert (code, found["server"]["state"]) == (1, "failed")

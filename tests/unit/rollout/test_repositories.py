@@ -1,4 +1,4 @@
-"""The repository cache: what is fetched, what is kept, and what gets out of it."""
+"""The repository cache: what it fetches and keeps, and what a checkout exposes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hyperruntime.rollout.repositories import Repositories, source_of
 
 
 def make_origin(where: Path) -> list[str]:
-    """Return the commits, oldest first, of a new repository with three of them."""
+    """Create a repository with three commits; return them, oldest first."""
     git(["init", "-q", "--template=", "--initial-branch=main", "--", str(where)])
     commits = []
     for number in range(3):
@@ -40,15 +40,15 @@ def make_origin(where: Path) -> list[str]:
 
 
 def unpacked(tar: str, where: Path) -> Path:
-    """Return the directory that a checkout's tar holds."""
+    """Unpack the tar of a checkout and return its directory."""
     with tarfile.open(tar) as archive:
         archive.extractall(where, filter="data")
     return where
 
 
 @pytest.mark.parametrize("form", ["path", "file", "bare"])
-def test_a_checkout_holds_one_commit_and_neither_past_nor_future(tmp_path: Path, form: str) -> None:
-    """R8: the agent cannot look up the fix in a later commit."""
+def test_a_checkout_contains_one_commit_without_its_ancestors_and_descendants(tmp_path: Path, form: str) -> None:
+    """R8: the agent cannot find the fix in a later commit."""
     origin = tmp_path / "ori gin"
     commits = make_origin(origin)
     if form == "bare":
@@ -70,8 +70,8 @@ def test_a_checkout_holds_one_commit_and_neither_past_nor_future(tmp_path: Path,
     assert not (work / ".git" / "objects" / "info" / "alternates").exists()
 
 
-def test_the_second_time_nothing_is_fetched(tmp_path: Path) -> None:
-    """R8: the origin is gone, and the commit is still there, in another process too."""
+def test_a_cached_commit_is_not_fetched_again(tmp_path: Path) -> None:
+    """R8: the commit is still available after the origin was removed, also to another process."""
     commits = make_origin(tmp_path / "origin")
     first = Repositories(tmp_path / "cache").prepare(f"file://{tmp_path}/origin", commits[2])
     shutil.rmtree(tmp_path / "origin")
@@ -80,8 +80,8 @@ def test_the_second_time_nothing_is_fetched(tmp_path: Path) -> None:
     assert (unpacked(second.tar, tmp_path / "work") / "number.txt").read_text() == "2\n"
 
 
-def test_eight_processes_at_once_on_one_repository_all_succeed(tmp_path: Path) -> None:
-    """R8: one of them fetches, the others wait for it."""
+def test_eight_processes_can_prepare_one_repository_at_the_same_time(tmp_path: Path) -> None:
+    """R8: one process fetches, the others wait for it."""
     commits = make_origin(tmp_path / "origin")
     program = (
         "import sys; from hyperruntime.rollout.repositories import Repositories as R;"
@@ -94,8 +94,8 @@ def test_eight_processes_at_once_on_one_repository_all_succeed(tmp_path: Path) -
     assert len({result.stdout for result in results}) == 1
 
 
-def test_threads_at_once_succeed_too(tmp_path: Path) -> None:
-    """R8: a group of eight trajectories is set up by one process."""
+def test_threads_can_prepare_one_repository_at_the_same_time(tmp_path: Path) -> None:
+    """R8: one process prepares the checkouts of a whole group of trajectories."""
     commits = make_origin(tmp_path / "origin")
     repositories = Repositories(tmp_path / "cache")
     with ThreadPoolExecutor(8) as threads:
@@ -104,8 +104,8 @@ def test_threads_at_once_succeed_too(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.name.startswith(".making")] == []
 
 
-def test_tasks_that_want_the_same_commit_at_once_share_one_fetch(tmp_path: Path) -> None:
-    """R8: a group waits for one thread, and one of it that gives up takes nothing from the others."""
+def test_concurrent_tasks_with_the_same_commit_share_one_fetch(tmp_path: Path) -> None:
+    """R8: if one task of a group is cancelled, the others still get the checkout."""
     commits = make_origin(tmp_path / "origin")
     repositories = Repositories(tmp_path / "cache")
 
@@ -122,14 +122,14 @@ def test_tasks_that_want_the_same_commit_at_once_share_one_fetch(tmp_path: Path)
 
 
 def answers(port: int) -> bool:
-    """Tell whether somebody listens on a port of the loopback."""
+    """Return whether a server listens on a port of the loopback interface."""
     with socket.socket() as attempt:
         return attempt.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A git server on the loopback that serves what lies in a directory: its address and itself."""
+    """A git server on the loopback interface for the repositories below a directory; yields its URL and process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -145,10 +145,10 @@ def daemon(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         server.wait()
 
 
-def test_a_commit_comes_over_the_network_once_and_alone(
+def test_a_fetch_over_the_network_gets_one_commit_and_happens_once(
     tmp_path: Path, daemon: tuple[str, subprocess.Popen[bytes]]
 ) -> None:
-    """R8: then the server may go, and nothing of the past has come."""
+    """R8: the cached commit is available after the server ended; earlier commits were not fetched."""
     url, server = daemon
     commits = make_origin(tmp_path / "own" / "origin.git")
     source = source_of("own/origin", url)
@@ -164,8 +164,8 @@ def test_a_commit_comes_over_the_network_once_and_alone(
 
 
 @pytest.mark.parametrize("name", ["workspace.tar", "repository.git/objects/pack", "manifest.json"])
-def test_a_damaged_entry_is_made_anew(tmp_path: Path, name: str) -> None:
-    """A bit that a disk lost, or a file that somebody edited, reaches no slot."""
+def test_a_damaged_cache_entry_is_made_again(tmp_path: Path, name: str) -> None:
+    """A file that a disk corrupted, or that a user edited, does not reach a slot."""
     commits = make_origin(tmp_path / "origin")
     checkout = Repositories(tmp_path / "cache").prepare(tmp_path / "origin", commits[0])
     damaged = Path(checkout.tar).parent / name
@@ -180,8 +180,8 @@ def test_a_damaged_entry_is_made_anew(tmp_path: Path, name: str) -> None:
         assert store.read_file(commits[0], "number.txt") == b"0\n"
 
 
-def test_states_are_kept_beside_the_cache_and_not_in_it(tmp_path: Path) -> None:
-    """W22: what an agent made adds nothing to what the next one gets."""
+def test_a_snapshot_does_not_change_the_cache(tmp_path: Path) -> None:
+    """W22: the changes of one agent are not visible to the next."""
     commits = make_origin(tmp_path / "origin")
     checkout = Repositories(tmp_path / "cache").prepare(tmp_path / "origin", commits[0])
     before = sorted((path, path.stat().st_size) for path in (tmp_path / "cache").rglob("*"))
@@ -194,14 +194,14 @@ def test_states_are_kept_beside_the_cache_and_not_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["ext::sh -c 'touch /tmp/x'", "http://a/b", "https://a b", "--upload-pack=x", ""])
-def test_odd_sources_are_refused(tmp_path: Path, source: str) -> None:
-    """W24: nothing of an item is ever an option or a program."""
+def test_invalid_sources_are_rejected(tmp_path: Path, source: str) -> None:
+    """W24: text of an item never becomes an option or a program."""
     with pytest.raises(SpecError):
         Repositories(tmp_path).prepare(source, "0" * 40)
 
 
 @pytest.mark.parametrize("commit", ["HEAD", "--depth=1", "0" * 39, "0" * 40 + "\n", "$(touch x)"])
-def test_odd_commits_are_refused(tmp_path: Path, commit: str) -> None:
+def test_invalid_commits_are_rejected(tmp_path: Path, commit: str) -> None:
     """W24."""
     make_origin(tmp_path / "origin")
     with pytest.raises(SpecError):
@@ -209,29 +209,28 @@ def test_odd_commits_are_refused(tmp_path: Path, commit: str) -> None:
 
 
 @pytest.mark.parametrize("repo", ["a/b/c", "../x", "a/..;x", "a", "a/$(x)", "-a/b"])
-def test_odd_names_of_repositories_are_refused(repo: str) -> None:
+def test_invalid_repository_names_are_rejected(repo: str) -> None:
     """W24."""
     with pytest.raises(SpecError):
         source_of(repo, "https://example.org")
 
 
-def test_names_of_repositories_are_found_below_a_base(tmp_path: Path) -> None:
-    """A name is looked for as OWNER/NAME.git, in a directory also as OWNER/NAME."""
+def test_a_repository_name_is_resolved_below_a_base(tmp_path: Path) -> None:
+    """The name becomes OWNER/NAME.git below a URL; below a directory, OWNER/NAME works too."""
     make_origin(tmp_path / "own" / "er")
     assert source_of("own/er", "https://example.org/") == "https://example.org/own/er.git"
     assert source_of("own/er", str(tmp_path)) == str(tmp_path / "own" / "er")
 
 
-def test_a_commit_that_is_not_there_is_an_error_that_says_so(tmp_path: Path) -> None:
-    """And nothing of it stays in the cache."""
+def test_a_missing_commit_raises_an_error_and_leaves_no_cache_entry(tmp_path: Path) -> None:
     make_origin(tmp_path / "origin")
     with pytest.raises(RepositoryError, match="no commit 1111"):
         Repositories(tmp_path / "cache").prepare(tmp_path / "origin", "1" * 40)
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
-def test_what_was_used_longest_ago_is_pruned(tmp_path: Path) -> None:
-    """What was used in the last hour stays."""
+def test_prune_removes_the_least_recently_used_entries(tmp_path: Path) -> None:
+    """Entries that were used in the last hour stay."""
     commits = make_origin(tmp_path / "origin")
     repositories = Repositories(tmp_path / "cache")
     found = [repositories.prepare(tmp_path / "origin", commit) for commit in commits]
@@ -246,7 +245,7 @@ def test_what_was_used_longest_ago_is_pruned(tmp_path: Path) -> None:
     assert [os.path.exists(checkout.tar) for checkout in found] == [False, False, True]
 
 
-def test_an_entry_that_another_process_fetches_is_a_clear_error_of_prune(tmp_path: Path) -> None:
+def test_prune_reports_an_entry_that_another_process_is_fetching(tmp_path: Path) -> None:
     commit = make_origin(tmp_path / "origin")[0]
     entry = Path(Repositories(tmp_path / "cache").prepare(tmp_path / "origin", commit).tar).parent
     os.utime(entry / "manifest.json", (0, 0))

@@ -1,4 +1,4 @@
-"""Runs of rollouts with everything fake but the runner: resuming, failures, cancellation, records."""
+"""Runs of rollouts with a fake model, environment and slots: resuming, failures, cancellation, records."""
 
 import asyncio
 import json
@@ -28,8 +28,8 @@ from hyperruntime.rollout.run_files.run_dir import GROUPS, RESULTS, TRAJECTORIES
 from hyperruntime.rollout.training_data.export import ExportOptions, export_groups, export_run
 
 
-class Slots:
-    """Leases that are nothing, counted."""
+class FakeSlots:
+    """Slots without containers; counts the leases."""
 
     capacity = 100
 
@@ -43,7 +43,7 @@ class Slots:
         try:
             yield self
         finally:
-            self.held -= 1  # as a pool's release: nothing can come between
+            self.held -= 1  # like a pool's release: no await before it
             await asyncio.sleep(0)
 
     fresh = lease
@@ -51,8 +51,8 @@ class Slots:
     async def end_processes(self) -> None: ...
 
 
-class Says:
-    """Says one word; what it says is a function's of the seed."""
+class OneWordModel:
+    """A model that says one word, derived from the seed."""
 
     name = "says"
 
@@ -77,7 +77,7 @@ class Says:
 
 @attrs.define
 class World:
-    """An environment whose verification fails as it is told."""
+    """An environment with scripted failures and rewards."""
 
     count: int = 3
     fails: Callable[[str, int], Exception | None] = lambda item, attempt: None
@@ -114,7 +114,7 @@ def options(**given: Any) -> RolloutOptions:
     return RolloutOptions(**{"environment": "world", "seed": 1, "group_size": 2, "parallel": 3, "tools": (), **given})
 
 
-def made(world: World, model: Says, slots: Slots) -> Parts:
+def made(world: World, model: OneWordModel, slots: FakeSlots) -> Parts:
     async def handle(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
         return "{}"
 
@@ -126,20 +126,20 @@ def rollouts(
     world: World,
     run_dir: Path | None = None,
     *,
-    slots: Slots | None = None,
-    model: Says | None = None,
+    slots: FakeSlots | None = None,
+    model: OneWordModel | None = None,
     on_event: Callable[[RolloutEvent], None] = lambda _: None,
     keep: Callable[[Trajectory], None] = lambda _: None,
     **given: Any,
 ) -> RolloutSummary:
-    parts = made(world, model or Says(), slots or Slots())
+    parts = made(world, model or OneWordModel(), slots or FakeSlots())
     runtime = cast(hr.Runtime, _Runtime())
     return asyncio.run(
         run_rollouts(runtime, options(**given), run_dir=run_dir, parts=parts, on_event=on_event, keep=keep)
     )
 
 
-def test_a_run_leaves_one_line_for_each_trajectory_and_each_group(tmp_path: Path) -> None:
+def test_a_run_records_one_line_per_trajectory_and_per_group(tmp_path: Path) -> None:
     summary = rollouts(World(rewards=lambda item, attempt: float(attempt % 2)), tmp_path / "run")
     found = read_trajectories(tmp_path / "run")
     assert sorted(t.id for t in found) == [f"i{n}/{k}" for n in range(3) for k in range(2)]
@@ -156,19 +156,19 @@ def test_a_run_leaves_one_line_for_each_trajectory_and_each_group(tmp_path: Path
     assert (summary.scored, summary.wanted, summary.mean_reward, summary.groups) == (6, 6, 0.5, 3)
 
 
-def test_files_are_utf8_whatever_a_model_says(tmp_path: Path) -> None:
+def test_record_files_are_valid_utf8_for_any_text_of_a_model(tmp_path: Path) -> None:
     rollouts(World(count=1), tmp_path)
     for line in (tmp_path / TRAJECTORIES).read_bytes().splitlines():
         assert "word ?" in json.loads(line.decode("utf-8"))["messages"][1]["content"]
 
 
 @pytest.mark.parametrize(("whole", "cut"), [(0, 0), (0, 1), (0, 100), (2, 300), (6, 0), (5, -1)])
-def test_a_run_killed_at_any_byte_goes_on_with_none_lost_and_none_twice(tmp_path: Path, whole: int, cut: int) -> None:
+def test_a_run_killed_at_any_byte_is_resumed_without_loss_or_duplicates(tmp_path: Path, whole: int, cut: int) -> None:
     rollouts(World(), tmp_path)
     path = tmp_path / TRAJECTORIES
     lines = path.read_bytes().splitlines(keepends=True)
     torn = b"".join(lines[whole:])[:cut] if cut >= 0 else lines[whole][:-1]
-    whole += cut < 0  # only its end is missing
+    whole += cut < 0  # only its newline is missing
     path.write_bytes(b"".join(lines[: whole - (cut < 0)]) + torn)
     (tmp_path / GROUPS).write_bytes(b'{"torn')
     again: list[str] = []
@@ -182,7 +182,7 @@ def test_a_run_killed_at_any_byte_goes_on_with_none_lost_and_none_twice(tmp_path
     assert len(read_groups(tmp_path)) == 3
 
 
-def test_a_finished_run_gone_on_with_runs_nothing(tmp_path: Path) -> None:
+def test_resuming_a_finished_run_does_nothing(tmp_path: Path) -> None:
     rollouts(World(), tmp_path)
     before = (tmp_path / TRAJECTORIES).read_bytes()
     summary = rollouts(World(), tmp_path)
@@ -192,12 +192,12 @@ def test_a_finished_run_gone_on_with_runs_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pause before another try that is over at once."""
+    """Make the pause before a retry almost zero."""
     monkeypatch.setattr("hyperruntime.rollout.run.scheduler._RETRY_S", 0.01)
 
 
 @pytest.mark.usefixtures("no_pause")
-def test_w23_what_infrastructure_failed_is_tried_again_and_recorded_and_never_a_reward(tmp_path: Path) -> None:
+def test_w23_infrastructure_failures_are_retried_and_recorded_and_are_never_rewards(tmp_path: Path) -> None:
     def fails(item: str, attempt: int) -> Exception | None:
         if item == "i0" or (item == "i1" and attempt == 1):
             return SandboxLostError("the container ended")
@@ -208,7 +208,7 @@ def test_w23_what_infrastructure_failed_is_tried_again_and_recorded_and_never_a_
     lost = found["i0/0"]
     assert (lost.status, lost.reward, lost.attempts) == ("infrastructure", None, 2)
     assert lost.error == {"kind": "SandboxLostError", "message": "the container ended", "phase": "verify"}
-    assert lost.messages, "what the agent said is kept"
+    assert lost.messages, "the messages of the agent must be kept"
     assert (found["i1/0"].status, found["i1/0"].reward, found["i1/0"].attempts) == ("scored", 1.0, 2)
     assert (summary.scored, summary.infrastructure, summary.mean_reward) == (2, 1, 1.0)
     assert summary.errors == {"SandboxLostError": 1}
@@ -217,19 +217,19 @@ def test_w23_what_infrastructure_failed_is_tried_again_and_recorded_and_never_a_
 
 
 @pytest.mark.usefixtures("no_pause")
-def test_w23_a_container_that_ended_for_a_limit_is_a_reward_of_nobody(tmp_path: Path) -> None:
-    """The watchdog also ends containers when the host's own disk runs full, or others filled what they share."""
+def test_w23_a_container_that_a_limit_ended_gives_no_reward(tmp_path: Path) -> None:
+    """The watchdog also ends containers when the host's disk is full, or when others filled a shared disk."""
 
     async def lost() -> None:
         raise SandboxLostError("the container of slot x is gone (it went past limits.disk_bytes=1)")
 
-    rollouts(World(count=1), tmp_path, model=Says(wait=lost), group_size=1, attempts=2)
+    rollouts(World(count=1), tmp_path, model=OneWordModel(wait=lost), group_size=1, attempts=2)
     (got,) = read_trajectories(tmp_path)
     assert (got.status, got.reward, got.attempts) == ("infrastructure", None, 2)
     assert "limits.disk_bytes" in (got.error or {})["message"]
 
 
-def test_failed_trajectories_are_tried_again_when_that_is_asked_for(tmp_path: Path) -> None:
+def test_failed_trajectories_are_retried_only_on_request(tmp_path: Path) -> None:
     rollouts(World(fails=lambda item, attempt: OSError("gone")), tmp_path, attempts=1)
     assert rollouts(World(), tmp_path).scored == 0
     summary = rollouts(World(), tmp_path, retry_failed=True)
@@ -239,23 +239,23 @@ def test_failed_trajectories_are_tried_again_when_that_is_asked_for(tmp_path: Pa
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), "1", None])
-def test_a_reward_that_is_no_number_is_no_reward(reward: Any) -> None:
+def test_an_invalid_reward_is_an_infrastructure_failure(reward: Any) -> None:
     found: list[Trajectory] = []
     rollouts(World(count=1, rewards=lambda item, attempt: reward), keep=found.append, attempts=1)
     assert {t.status for t in found} == {"infrastructure"}
     assert "must be finite numbers" in (found[0].error or {})["message"]
 
 
-def test_failures_in_a_row_end_the_run_with_their_cause(tmp_path: Path) -> None:
+def test_repeated_failures_end_the_run_with_their_cause(tmp_path: Path) -> None:
     world = World(count=50, fails=lambda item, attempt: OSError("disk full"))
-    slots = Slots()
+    slots = FakeSlots()
     with pytest.raises(RunError, match="disk full"):
         rollouts(world, tmp_path, slots=slots, attempts=1, give_up_after=4)
     assert slots.held == 0
     assert 4 <= len(read_trajectories(tmp_path)) <= 4 + 3
 
 
-def test_a_trajectory_that_fails_as_its_run_is_cancelled_is_neither_recorded_nor_tried_again(tmp_path: Path) -> None:
+def test_a_trajectory_that_fails_during_cancellation_is_not_recorded_and_not_retried(tmp_path: Path) -> None:
     async def wait() -> None:
         try:
             await asyncio.sleep(3600 if len(model.seeds) == 1 else 0)
@@ -263,10 +263,10 @@ def test_a_trajectory_that_fails_as_its_run_is_cancelled_is_neither_recorded_nor
             if len(model.seeds) == 1:
                 raise OSError("the connection is gone")
 
-    model = Says(wait=wait)
+    model = OneWordModel(wait=wait)
 
     async def cancelled() -> None:
-        parts = made(World(), model, Slots())
+        parts = made(World(), model, FakeSlots())
         run = run_rollouts(cast(hr.Runtime, _Runtime()), options(parallel=1), run_dir=tmp_path, parts=parts)
         task = asyncio.create_task(run)
         while not model.seeds:
@@ -280,8 +280,8 @@ def test_a_trajectory_that_fails_as_its_run_is_cancelled_is_neither_recorded_nor
     assert read_trajectories(tmp_path) == []
 
 
-def test_r11_a_cancelled_run_gives_every_slot_back_and_records_nothing_half_done(tmp_path: Path) -> None:
-    slots, model = Slots(), Says(wait=lambda: asyncio.sleep(3600))
+def test_r11_a_cancelled_run_releases_every_slot_and_records_no_partial_result(tmp_path: Path) -> None:
+    slots, model = FakeSlots(), OneWordModel(wait=lambda: asyncio.sleep(3600))
 
     async def cancelled() -> None:
         parts = made(World(), model, slots)
@@ -301,11 +301,11 @@ def test_r11_a_cancelled_run_gives_every_slot_back_and_records_nothing_half_done
     assert rollouts(World(), tmp_path).scored == 6
 
 
-def test_two_runs_on_one_directory_are_refused(tmp_path: Path) -> None:
-    model = Says(wait=lambda: asyncio.sleep(3600))
+def test_a_second_run_in_the_directory_of_a_running_one_is_rejected(tmp_path: Path) -> None:
+    model = OneWordModel(wait=lambda: asyncio.sleep(3600))
 
     async def twice() -> None:
-        parts = made(World(), model, Slots())
+        parts = made(World(), model, FakeSlots())
         runtime = cast(hr.Runtime, _Runtime())
         first = asyncio.create_task(run_rollouts(runtime, options(), run_dir=tmp_path, parts=parts))
         async with asyncio.timeout(60):
@@ -319,7 +319,7 @@ def test_two_runs_on_one_directory_are_refused(tmp_path: Path) -> None:
     asyncio.run(twice())
 
 
-def test_another_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+def test_a_run_with_other_options_in_the_same_directory_is_rejected(tmp_path: Path) -> None:
     rollouts(World(), tmp_path)
     with pytest.raises(RunError, match="group_size=2, not 4"):
         rollouts(World(), tmp_path, group_size=4)
@@ -328,7 +328,7 @@ def test_another_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
         rollouts(World(), tmp_path)
 
 
-def test_seeds_depend_on_the_trajectory_and_on_no_order() -> None:
+def test_seeds_depend_on_the_trajectory_and_not_on_the_order() -> None:
     def tokens(**given: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
         rollouts(World(count=4), keep=lambda t: found.update({t.id: list(t.segments[0].ids)}), **given)
@@ -337,12 +337,12 @@ def test_seeds_depend_on_the_trajectory_and_on_no_order() -> None:
     one = tokens(parallel=1)
     assert one == tokens(parallel=8)
     assert one != tokens(parallel=1, seed=2)
-    model = Says()
+    model = OneWordModel()
     rollouts(World(count=4), model=model)
     assert len(set(model.seeds)) == 8
 
 
-def test_items_are_chosen_and_checked() -> None:
+def test_items_are_selected_by_id_and_unknown_ids_are_rejected() -> None:
     found: list[str] = []
     rollouts(World(), items=["i2"], group_size=1, keep=lambda t: found.append(t.id))
     assert found == ["i2/0"]
@@ -352,7 +352,7 @@ def test_items_are_chosen_and_checked() -> None:
         rollouts(World(count=0))
 
 
-def test_options_are_the_same_after_a_file_and_what_is_none_is_refused() -> None:
+def test_options_survive_json_and_invalid_ones_are_rejected() -> None:
     chosen = options(
         environment_options={"items": "x"},
         model=ModelOptions(name="m", base_url="http://h/v1", extra={"top_p": 0.5}, key_env="KEY"),
@@ -375,20 +375,20 @@ def test_options_are_the_same_after_a_file_and_what_is_none_is_refused() -> None
         options(group_size=0)
 
 
-def test_an_item_may_allow_less_time_than_the_run() -> None:
+def test_an_item_may_have_a_shorter_time_limit_than_the_run() -> None:
     @attrs.define
     class Hasty(World):
         def time_limit_s(self, item: Item) -> float | None:
             return 0.05 if item.id == "i0" else None
 
     found: dict[str, str] = {}
-    slow = Says(wait=lambda: asyncio.sleep(0.3))
+    slow = OneWordModel(wait=lambda: asyncio.sleep(0.3))
     keep = lambda t: found.update({t.item_id: t.stop_reason})  # noqa: E731
     rollouts(Hasty(count=2), model=slow, group_size=1, keep=keep)
     assert found == {"i0": "time_limit", "i1": "finished"}
 
 
-def test_a_set_up_that_takes_too_long_is_told_as_that() -> None:
+def test_a_setup_timeout_is_recorded_with_its_phase() -> None:
     @attrs.define
     class Slow(World):
         async def setup(self, item: Item, lease: Any) -> Mapping[str, Any]:
@@ -400,7 +400,7 @@ def test_a_set_up_that_takes_too_long_is_told_as_that() -> None:
     assert found[0].error == {"kind": "TimeoutError", "message": "setup took too long", "phase": "setup"}
 
 
-def test_variables_of_the_host_reach_containers_and_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_host_reach_containers_but_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "very-secret")
     seen: list[hr.ContainerSpec] = []
 
@@ -418,21 +418,21 @@ def test_variables_of_the_host_reach_containers_and_no_file(tmp_path: Path, monk
         rollouts(Looks(count=1), env_names=["SOME_TOKEN"])
 
 
-def test_the_agent_of_the_documentation_works() -> None:
+def test_the_agent_in_the_documentation_works() -> None:
     text = (Path(__file__).parents[3] / "docs" / "rollouts.md").read_text()
     code = next(block for block in text.split("```python\n") if "one_shot" in block).split("```")[0]
     names: dict[str, Any] = {}
     exec(code, names)
     found: list[Trajectory] = []
     world, runtime = World(count=1), cast(hr.Runtime, _Runtime())
-    parts = attrs.evolve(made(world, Says(), Slots()), agent=names["one_shot"])
+    parts = attrs.evolve(made(world, OneWordModel(), FakeSlots()), agent=names["one_shot"])
     asyncio.run(run_rollouts(runtime, options(group_size=1), parts=parts, keep=found.append))
     assert (found[0].status, found[0].turns, len(found[0].messages)) == ("scored", 1, 3)
     assert found[0].segments
 
 
 @pytest.mark.parametrize("display", [BarDisplay, PlainDisplay])
-def test_progress_tells_failures_and_how_far_a_run_is(
+def test_progress_displays_failures_and_the_number_of_results(
     display: type[BarDisplay | PlainDisplay], capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = World(fails=lambda item, attempt: OSError("disk gone") if item == "i1" else None)
@@ -443,7 +443,7 @@ def test_progress_tells_failures_and_how_far_a_run_is(
     assert display is BarDisplay or "6/6" in said
 
 
-def test_what_json_cannot_hold_is_a_failure_that_says_so_and_ends_no_run(tmp_path: Path) -> None:
+def test_a_verdict_that_json_cannot_hold_fails_its_trajectory_but_not_the_run(tmp_path: Path) -> None:
     @attrs.define
     class Odd(World):
         async def verify(
@@ -457,11 +457,11 @@ def test_what_json_cannot_hold_is_a_failure_that_says_so_and_ends_no_run(tmp_pat
     assert "JSON" in (found["i0"].error or {})["message"]
 
 
-def test_a_conversation_that_breaks_off_is_kept(tmp_path: Path) -> None:
+def test_an_aborted_conversation_is_kept(tmp_path: Path) -> None:
     async def gone() -> None:
         raise OSError("the server is gone")
 
-    rollouts(World(count=1), tmp_path, model=Says(wait=gone), group_size=1, attempts=1)
+    rollouts(World(count=1), tmp_path, model=OneWordModel(wait=gone), group_size=1, attempts=1)
     (found,) = read_trajectories(tmp_path)
     assert found.messages == [{"role": "user", "content": "do i0"}]
     assert (found.error or {})["phase"] == "agent"
@@ -491,7 +491,7 @@ class Unscored:
 
 
 def unscored(run_dir: Path, *, fails: bool = False, **given: Any) -> tuple[RolloutSummary, list[Trajectory]]:
-    parts = attrs.evolve(made(World(), Says(), Slots()), environment=Unscored(fails))
+    parts = attrs.evolve(made(World(), OneWordModel(), FakeSlots()), environment=Unscored(fails))
     asked, ended = options(environment="unscored", group_size=1, attempts=1, seed=None, **given), []
 
     async def keep(trajectory: Trajectory) -> None:
@@ -502,7 +502,7 @@ def unscored(run_dir: Path, *, fails: bool = False, **given: Any) -> tuple[Rollo
     return summary, ended
 
 
-def test_a_trajectory_of_an_environment_without_a_reward_has_none_and_counts_in_no_mean(tmp_path: Path) -> None:
+def test_an_environment_without_a_reward_gives_unscored_trajectories(tmp_path: Path) -> None:
     summary, ended = unscored(tmp_path)
     found = read_trajectories(tmp_path)
     assert [t.id for t in ended] == [t.id for t in found] == ["a/0", "b/0"]
@@ -516,7 +516,7 @@ def test_a_trajectory_of_an_environment_without_a_reward_has_none_and_counts_in_
     assert all((group.complete, list(group.rewards)) == (False, [None]) for group in read_groups(tmp_path))
 
 
-def test_failures_of_a_run_without_rewards_are_retried_as_those_of_any_run(tmp_path: Path) -> None:
+def test_failures_in_a_run_without_rewards_are_retried_on_request(tmp_path: Path) -> None:
     summary, _ = unscored(tmp_path, fails=True)
     assert (summary.infrastructure, summary.errors) == (1, {"OSError": 1})
     assert unscored(tmp_path)[0].infrastructure == 1
@@ -524,7 +524,7 @@ def test_failures_of_a_run_without_rewards_are_retried_as_those_of_any_run(tmp_p
     assert ([t.id for t in ended], again.infrastructure) == (["b/0"], 0)
 
 
-def test_a_run_without_rewards_is_no_training_data(tmp_path: Path) -> None:
+def test_a_run_without_rewards_cannot_be_exported_as_training_data(tmp_path: Path) -> None:
     unscored(tmp_path / "run")
     (tmp_path / "batch").mkdir()
     (tmp_path / "batch" / RESULTS).touch()

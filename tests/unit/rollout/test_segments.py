@@ -1,4 +1,4 @@
-"""R3: what a trajectory records of its tokens. W23: earlier turns stay trainable, prompts never are."""
+"""R3: the token record of a trajectory. W23: emitted tokens stay trainable, prompts never are."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ _IDS = st.lists(st.integers(0, 50), max_size=12)
 
 @st.composite
 def _turns(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[float]]]:
-    """Draw turns whose prompts go on from the turn before, or are rendered anew in any way."""
+    """Draw turns whose prompts continue the turn before, or are rendered anew in any way."""
     turns: list[tuple[list[int], list[int], list[float]]] = []
     for _ in range(draw(st.integers(1, 6))):
         before = turns[-1][0] + turns[-1][1] if turns else []
@@ -28,7 +28,7 @@ def _turns(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[float]]]:
 
 
 @given(_turns())
-def test_r3_unmasked_spans_are_exactly_what_was_emitted_and_prompts_are_never_trainable(
+def test_r3_unmasked_tokens_are_exactly_the_emitted_ones_and_prompts_are_masked(
     turns: list[tuple[list[int], list[int], list[float]]],
 ) -> None:
     record = TokenRecord()
@@ -44,7 +44,7 @@ def test_r3_unmasked_spans_are_exactly_what_was_emitted_and_prompts_are_never_tr
 
 
 @given(_turns())
-def test_w23_every_turn_is_trained_after_the_prompt_that_the_server_saw(
+def test_w23_each_turn_is_recorded_after_the_prompt_that_the_server_saw(
     turns: list[tuple[list[int], list[int], list[float]]],
 ) -> None:
     record = TokenRecord()
@@ -57,7 +57,7 @@ def test_w23_every_turn_is_trained_after_the_prompt_that_the_server_saw(
     assert seen == sorted(seen)
 
 
-def test_a_prompt_that_goes_on_extends_the_segment_and_another_begins_a_new_one() -> None:
+def test_a_continued_prompt_extends_the_segment_and_any_other_prompt_starts_a_new_one() -> None:
     record = TokenRecord()
     record.add([1, 2], [3, 4], [-0.1, -0.2])
     record.add([1, 2, 3, 4, 5], [6], [-0.3])
@@ -68,7 +68,7 @@ def test_a_prompt_that_goes_on_extends_the_segment_and_another_begins_a_new_one(
     assert (list(second.ids), list(second.mask), list(second.logprobs)) == ([1, 2, 9, 7], [0, 0, 0, 1], [None] * 4)
 
 
-def test_a_turn_without_its_tokens_leaves_no_record_with_a_hole() -> None:
+def test_a_turn_without_tokens_discards_the_whole_record() -> None:
     record = TokenRecord()
     record.add([1], [2], [-0.1])
     record.add(None, None, None)
@@ -76,7 +76,7 @@ def test_a_turn_without_its_tokens_leaves_no_record_with_a_hole() -> None:
     assert record.missing == 1
 
 
-def test_logprobs_that_do_not_match_the_tokens_are_refused() -> None:
+def test_log_probabilities_that_do_not_match_the_tokens_are_rejected() -> None:
     with pytest.raises(ModelError, match="2 token ids and 1 log prob"):
         TokenRecord().add([1], [2, 3], [-0.1])
     with pytest.raises(ModelError, match="not finite"):

@@ -1,4 +1,4 @@
-"""A spec becomes the argv of Apptainer, or is refused by the name of its field."""
+"""A spec becomes the argument list of Apptainer, or is refused with the name of its field."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def values_of(args: list[str], flag: str) -> list[str]:
     return [args[number + 1] for number, word in enumerate(args) if word == flag]
 
 
-def test_the_whole_of_a_default_container() -> None:
+def test_the_complete_arguments_of_a_default_container() -> None:
     args = args_of()
     assert args[:2] == ["/bin/sh", "-c"]
     assert args[3:6] == ["hyperruntime-apptainer", "/scratch/c", "/state/c.json"]
@@ -69,17 +69,17 @@ def test_the_whole_of_a_default_container() -> None:
         ({"limits": Limits(pids=None)}, "sh", ""),
     ],
 )
-def test_a_field_changes_its_own_flag(fields: dict[str, Any], flag: str, value: str | None) -> None:
+def test_a_field_changes_only_its_own_option(fields: dict[str, Any], flag: str, value: str | None) -> None:
     assert value_of(args_of(**fields), flag) == value
 
 
-def test_the_workdir_reaches_the_first_shell_and_of_the_environment_only_what_gpus_add_to() -> None:
+def test_the_workdir_and_the_library_path_reach_the_first_shell() -> None:
     assert args_of(env={"KEY": "secret"}, workdir="/w")[-4:] == ["/w", "", "", ""]
     assert args_of(env={"KEY": "secret", "LD_LIBRARY_PATH": "/l"})[-1] == "/l"
 
 
 @pytest.mark.parametrize("target", ["/tmp", "/tmp/", "/data"])
-def test_a_read_only_root_has_a_tmp_in_memory_unless_something_is_mounted_there(target: str) -> None:
+def test_a_read_only_root_has_a_tmpfs_at_tmp_unless_a_mount_replaces_it(target: str) -> None:
     mounts = (Mount(source="/m", target=target, read_only=False),)
     args = args_of(read_only_rootfs=True, mounts=mounts)
     targets = [option.rpartition("dst=")[2] for option in values_of(args, "--mount")]
@@ -93,17 +93,17 @@ def test_a_limited_tmp_is_mounted_with_its_size() -> None:
     assert "type=bind,src=/scratch/c/memory,dst=/tmp" in values_of(args, "--mount")
 
 
-def test_the_host_network_shows_the_hosts_devices_and_not_its_cgroups() -> None:
+def test_host_network_containers_see_the_hosts_network_devices_but_not_its_cgroups() -> None:
     mounts = values_of(args_of(network="host"), "--mount")
     assert "type=bind,src=/sys/class,dst=/sys/class,ro" in mounts
     assert not [option for option in mounts if "cgroup" in option or "dst=/sys," in option]
 
 
-def test_a_ceiling_of_the_host_lowers_the_limit_on_processes() -> None:
+def test_a_process_ceiling_of_the_host_lowers_the_limit() -> None:
     assert value_of(args_of(attrs.evolve(SETTINGS, nproc=50)), "sh") == "50"
 
 
-def test_cgroup_limits_are_apptainers_own() -> None:
+def test_cgroup_limits_use_apptainers_own_options() -> None:
     settings = attrs.evolve(SETTINGS, limits={"pids": "rlimit", "memory_bytes": "cgroup", "cpus": "cgroup"})
     args = args_of(settings, limits=Limits(memory_bytes=2**26, cpus=0.5))
     assert (value_of(args, "--memory"), value_of(args, "--memory-swap")) == ("67108864", "67108864")
@@ -121,13 +121,13 @@ def test_cgroup_limits_are_apptainers_own() -> None:
         ({"limits": Limits(pids=16)}, "limits.pids"),
     ],
 )
-def test_what_it_cannot_do_is_refused_by_name(fields: dict[str, object], field: str) -> None:
+def test_unsupported_fields_are_refused_by_name(fields: dict[str, object], field: str) -> None:
     with pytest.raises(UnsupportedOptionError, match=f"apptainer cannot honour {field}: .*(leave|ask|use)"):
         refuse(ContainerSpec(**{"image": "i", **fields}), SETTINGS)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("user", [None, "root", "0", "0:0"])
-def test_root_of_the_container_is_no_other_user(user: str | None) -> None:
+def test_the_user_root_is_supported(user: str | None) -> None:
     refuse(ContainerSpec(image="i", user=user), SETTINGS)
 
 
@@ -138,12 +138,12 @@ def test_any_path_can_be_mounted(path: str) -> None:
 
 
 @pytest.mark.parametrize(("network", "answer"), [("none", "no"), ("host", "yes")])
-def test_the_hosts_resolver_is_seen_only_on_its_network(network: str, answer: str) -> None:
+def test_the_hosts_resolver_is_visible_only_on_its_network(network: str, answer: str) -> None:
     text = config_text(ContainerSpec(image="i", network=network))  # type: ignore[arg-type]
     assert f"config resolv_conf = {answer}\n" in text
     assert "mount home = no\n" in text
 
 
-def test_of_the_hosts_environment_only_what_the_engine_needs_is_handed_on() -> None:
+def test_the_engine_gets_only_the_environment_variables_that_it_needs() -> None:
     host = {"PATH": "/p", "HOME": "/h", "SECRET": "x", "APPTAINERENV_A": "1", "APPTAINER_BIND": "/etc"}
     assert environment(host) == {"PATH": "/p", "HOME": "/h"}

@@ -1,4 +1,4 @@
-"""What a CDI spec says of GPUs becomes what Apptainer is told, or is refused by name."""
+"""The GPUs of a CDI spec become arguments of Apptainer, or are refused by name."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def hook(*words: str) -> Hook:
         (("disable-device-node-modification",), Wishes()),
     ],
 )  # fmt: skip
-def test_nvidias_hooks_are_understood(words: tuple[str, ...], expected: Wishes) -> None:
+def test_nvidia_hooks_are_parsed(words: tuple[str, ...], expected: Wishes) -> None:
     assert parse_hooks([hook(*words)]) == expected
 
 
 @pytest.mark.parametrize("args", [("site-setup", "x"), (), ("nvidia-ctk", "hook", "create-symlinks", "--link", "odd")])
-def test_what_a_hook_wants_that_is_not_understood_is_refused_with_its_words(args: tuple[str, ...]) -> None:
+def test_an_unknown_hook_is_refused_with_its_arguments(args: tuple[str, ...]) -> None:
     with pytest.raises(UnsupportedOptionError, match=" ".join(args) or "/opt/setup") as caught:
         parse_hooks([Hook(name="poststop", path="/opt/setup", args=args)])
     assert caught.value.field == "gpus"
@@ -48,7 +48,7 @@ def test_what_a_hook_wants_that_is_not_understood_is_refused_with_its_words(args
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """A library whose file name is not the name by which programs ask for it."""
+    """Return a library whose file name differs from its soname."""
     path = tmp_path / "libfake.so.535"
     shutil.copy(next(Path("/usr/lib").glob("*/libz.so.1")), path)
     return path
@@ -59,7 +59,7 @@ def edits_of(library: Path, *hooks: Hook) -> Edits:
     return Edits(mounts=(mount,), hooks=hooks, env={"LD_LIBRARY_PATH": "/more", "A": "1"})
 
 
-def test_the_linker_is_told_of_each_library_by_every_name(library: Path) -> None:
+def test_the_linker_finds_each_library_by_all_its_names(library: Path) -> None:
     links = hook("create-symlinks", "--link", f"one.so::{FOLDER}/two.so", "--link", f"libz.so.1::{FOLDER}/one.so")
     found = apply_edits(edits_of(library, hook("update-ldcache", "--folder", FOLDER), links))
     place = f"{FOLDER}/libfake.so.535"
@@ -72,24 +72,24 @@ def test_the_linker_is_told_of_each_library_by_every_name(library: Path) -> None
     assert gpu_args(found, PLACES)[-1] == "type=bind,src=/scratch/c/libraries,dst=/opt/hyperruntime-gpu,ro"
 
 
-def test_a_directory_of_libraries_counts_like_its_libraries(library: Path) -> None:
+def test_a_mounted_directory_of_libraries_is_searched_for_libraries(library: Path) -> None:
     mount = DeviceMount(host_path=str(library.parent), container_path="/opt/driver")
     (library.parent / "readme").touch()
     found = apply_edits(Edits(mounts=(mount,), hooks=(hook("update-ldcache", "--folder", "/opt/driver"),)))
     assert found.libraries == dict.fromkeys(("libfake.so.535", "libz.so.1"), "/opt/driver/libfake.so.535")
 
 
-def test_without_the_hook_the_linker_is_told_nothing(library: Path) -> None:
+def test_without_the_ldcache_hook_there_are_no_linker_entries(library: Path) -> None:
     assert apply_edits(edits_of(library)).libraries == {}
 
 
-def test_links_in_a_circle_are_refused(library: Path) -> None:
+def test_links_that_form_a_circle_are_refused(library: Path) -> None:
     circle = hook("create-symlinks", "--link", "b::/x/a", "--link", "a::/x/b")
     with pytest.raises(UnsupportedOptionError, match="which it does not mount"):
         apply_edits(edits_of(library, circle))
 
 
-def test_a_link_to_a_device_is_a_device() -> None:
+def test_a_link_to_a_device_becomes_a_device() -> None:
     node = DeviceNode(path="/dev/dri/card0", host_path="/dev/null")
     link = hook("create-symlinks", "--link", "../card0::/dev/dri/by-path/pci-1")
     found = apply_edits(Edits(device_nodes=(node,), hooks=(link,)))
@@ -112,12 +112,14 @@ def test_a_link_to_a_device_is_a_device() -> None:
         (Edits(groups=(2**31 - 9,)), UnsupportedOptionError, "group"),
     ],
 )
-def test_what_cannot_be_had_is_an_error(edits: Edits, error: type[Exception], words: str) -> None:
+def test_missing_or_unsupported_devices_and_mounts_raise_an_error(
+    edits: Edits, error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
         apply_edits(edits)
 
 
-def test_a_device_called_otherwise_outside_needs_a_dev_of_its_own() -> None:
+def test_a_device_with_another_name_inside_needs_a_separate_dev() -> None:
     same = DeviceNode(path="/dev/nvidia0", host_path="/dev/nvidia0")
     other = DeviceNode(path="/dev/a", host_path="/dev/b")
     assert device_args(Gpus(nodes=(same,)), PLACES) == []
@@ -128,7 +130,7 @@ def test_a_device_called_otherwise_outside_needs_a_dev_of_its_own() -> None:
 
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An ``nvidia-smi`` that tells of two GPUs, on a machine without CDI specs."""
+    """Install an ``nvidia-smi`` that lists two GPUs, on a machine without CDI specs."""
     program = tmp_path / "bin/nvidia-smi"
     program.parent.mkdir()
     rows = [f"{number}, GPU-fake{number}, 1, 1000, 0, 1.0, Fake" for number in range(2)]
@@ -140,7 +142,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("smi")
 @pytest.mark.parametrize("gpus", ["all", ("0", "1"), ("GPU-fake1", "0")])
-def test_without_a_cdi_spec_all_gpus_come_by_apptainers_own_way(gpus: str | tuple[str, ...]) -> None:
+def test_without_a_cdi_spec_all_gpus_are_passed_with_the_option_nv(gpus: str | tuple[str, ...]) -> None:
     found = find_gpus(gpus)
     assert gpu_args(found, PLACES) == ["--nv"]
     assert found.library_path
@@ -148,23 +150,23 @@ def test_without_a_cdi_spec_all_gpus_come_by_apptainers_own_way(gpus: str | tupl
 
 @pytest.mark.usefixtures("smi")
 @pytest.mark.parametrize("gpus", [("0",), ("1", "2"), ("0", "1", "2")])
-def test_that_way_gives_all_or_none(gpus: tuple[str, ...]) -> None:
+def test_without_a_cdi_spec_a_subset_of_the_gpus_is_refused(gpus: tuple[str, ...]) -> None:
     with pytest.raises(UnsupportedOptionError, match="nvidia-ctk cdi generate"):
         find_gpus(gpus)
 
 
 @pytest.mark.usefixtures("smi")
-def test_a_device_of_another_kind_is_not_got_by_it() -> None:
+def test_without_a_cdi_spec_a_device_of_another_kind_is_not_found() -> None:
     with pytest.raises(DeviceNotFoundError):
         find_gpus(("example.com/gpu=0",))
 
 
-def test_no_gpus_change_nothing() -> None:
+def test_without_gpus_there_are_no_gpu_arguments() -> None:
     assert gpu_args(find_gpus(None), PLACES) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + b"\xff" * 200, b"text"])
-def test_what_is_no_library_has_no_name(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_library_has_no_soname(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.so"
     path.write_bytes(content)
     assert read_soname(path) is None

@@ -1,4 +1,4 @@
-"""Apptainer's images without Apptainer: the store, archives, bases of Containerfiles, and what a failed pull says."""
+"""Apptainer's images without Apptainer: the store, archives, bases of Containerfiles, and pull arguments."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def left_behind(store: Store) -> list[str]:
     return [path.name for path in store.root.iterdir() if path.name.startswith(".new-")]
 
 
-def test_an_image_is_found_by_exactly_its_reference_or_identifier(store: Store) -> None:
+def test_an_image_is_found_only_by_its_exact_reference_or_identifier(store: Store) -> None:
     store.make(DIGEST, "localhost/a/b", fill, workdir="/w")
     for name in ("localhost/a/b", "localhost/a/b:latest", DIGEST, f"sha256:{DIGEST}"):
         found = store.find(name)
@@ -55,7 +55,7 @@ def test_an_image_is_found_by_exactly_its_reference_or_identifier(store: Store) 
         assert store.find(almost) is None
 
 
-def test_two_at_once_make_one_image(store: Store) -> None:
+def test_concurrent_callers_make_an_image_only_once(store: Store) -> None:
     made = []
 
     def slowly(directory: Path) -> None:
@@ -70,7 +70,7 @@ def test_two_at_once_make_one_image(store: Store) -> None:
     assert set(entry.references) == set(names)
 
 
-def test_an_image_that_could_not_be_made_is_not_there(store: Store) -> None:
+def test_a_failed_image_leaves_no_entry(store: Store) -> None:
     def fail(directory: Path) -> None:
         fill(directory)
         raise ImageError("no")
@@ -83,7 +83,7 @@ def test_an_image_that_could_not_be_made_is_not_there(store: Store) -> None:
     assert store.find("localhost/x") is not None
 
 
-def test_what_a_killed_maker_left_goes_when_the_next_image_is_made(store: Store) -> None:
+def test_the_next_make_removes_files_of_a_killed_one(store: Store) -> None:
     code = "import os, sys; from pathlib import Path; from hyperruntime_apptainer.store import Store\n"
     code += "Store(Path(sys.argv[1])).make('b' * 64, 'localhost/x', lambda directory: os.kill(os.getpid(), 9))"
     assert run_process([sys.executable, "-c", code, str(store.root)]).exit_code == -signal.SIGKILL
@@ -94,7 +94,7 @@ def test_what_a_killed_maker_left_goes_when_the_next_image_is_made(store: Store)
     assert left_behind(store) == []
 
 
-def test_what_a_killed_removal_left_is_no_obstacle(store: Store) -> None:
+def test_files_of_a_killed_removal_do_not_block_a_make(store: Store) -> None:
     store.make(DIGEST, "localhost/x", fill)
     (store.root / "images" / DIGEST / "meta.json").unlink()
     assert store.find("localhost/x") is None
@@ -103,7 +103,7 @@ def test_what_a_killed_removal_left_is_no_obstacle(store: Store) -> None:
 
 
 @pytest.mark.parametrize("planted", ["a link", "open to others", "our own"])
-def test_no_image_is_run_from_where_another_user_could_have_put_it(
+def test_images_are_not_run_from_a_directory_that_another_user_can_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
 ) -> None:
     monkeypatch.setenv("APPTAINER_TMPDIR", str(tmp_path))
@@ -120,7 +120,7 @@ def test_no_image_is_run_from_where_another_user_could_have_put_it(
     assert store.unpacked(DIGEST, tmp_path / "image.sif") == expected / DIGEST
 
 
-def test_a_reference_moves_to_the_image_that_got_it_last(store: Store) -> None:
+def test_a_reference_moves_to_the_newest_image(store: Store) -> None:
     store.make(DIGEST, "localhost/x", fill)
     store.make(OTHER, "localhost/x", fill)
     found = store.find("localhost/x")
@@ -128,7 +128,7 @@ def test_a_reference_moves_to_the_image_that_got_it_last(store: Store) -> None:
     assert found.id == OTHER
 
 
-def test_an_image_goes_with_its_last_reference(store: Store) -> None:
+def test_an_image_is_removed_with_its_last_reference(store: Store) -> None:
     images = ApptainerImages(store)
     store.make(DIGEST, "localhost/x:1", fill)
     store.make(DIGEST, "localhost/x:2", fill)
@@ -141,7 +141,7 @@ def test_an_image_goes_with_its_last_reference(store: Store) -> None:
         images.remove("localhost/x:2")
 
 
-def test_an_image_that_gets_another_reference_while_it_loses_its_last_one_stays(store: Store) -> None:
+def test_an_image_stays_if_it_gets_a_new_reference_during_untag(store: Store) -> None:
     store.make(DIGEST, "localhost/x:1", fill)
     seen = store.find("localhost/x:1")
     assert seen is not None
@@ -152,7 +152,7 @@ def test_an_image_that_gets_another_reference_while_it_loses_its_last_one_stays(
     assert (left.references, left.sif.exists()) == (("localhost/x:2",), True)
 
 
-def test_a_file_of_the_users_is_an_image_and_is_never_removed(store: Store, tmp_path: Path) -> None:
+def test_a_sif_file_of_the_user_is_an_image_and_is_never_removed(store: Store, tmp_path: Path) -> None:
     images = ApptainerImages(store)
     sif = tmp_path / "mine.sif"
     assert not images.exists(str(sif))
@@ -185,7 +185,7 @@ def docker_archive(path: Path, *names: str) -> dict[str, str]:
     return ids
 
 
-def test_a_docker_archive_is_read(tmp_path: Path) -> None:
+def test_a_docker_archive_is_read_and_split_into_single_images(tmp_path: Path) -> None:
     ids = docker_archive(tmp_path / "a.tar", "x:1", "y:2")
     one, two = read_archive(tmp_path / "a.tar")
     assert (one.reference, one.id, one.workdir) == ("x:1", ids["x:1"], "/1")
@@ -194,7 +194,7 @@ def test_a_docker_archive_is_read(tmp_path: Path) -> None:
     assert (alone.reference, alone.id, alone.entry) == ("y:2", ids["y:2"], None)
 
 
-def test_what_is_written_as_an_archive_is_read_back(tmp_path: Path) -> None:
+def test_a_written_archive_is_read_back(tmp_path: Path) -> None:
     (tmp_path / "layer.tar").write_bytes(b"layer")
     write_archive(tmp_path / "a.tar", "localhost/x:1", tmp_path / "layer.tar", DIGEST, "/w")
     (image,) = read_archive(tmp_path / "a.tar")
@@ -217,7 +217,7 @@ def test_an_oci_archive_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no tar at all", b"\0" * 4096])
-def test_what_is_no_archive_is_refused_as_that(store: Store, tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_an_archive_is_rejected(store: Store, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.tar").write_bytes(content)
     with pytest.raises(ImageError, match="it is not an image archive"):
         ApptainerImages(store).load(tmp_path / "x.tar")
@@ -231,11 +231,11 @@ def test_what_is_no_archive_is_refused_as_that(store: Store, tmp_path: Path, con
         ("ARG X=1\nFROM $X\nFROM a$X\n", ()),
     ],
 )
-def test_the_bases_of_a_containerfile(text: str, found: tuple[str, ...]) -> None:
+def test_the_base_images_of_a_containerfile_are_found(text: str, found: tuple[str, ...]) -> None:
     assert bases(text) == found
 
 
-def test_a_definition_that_names_an_image_of_the_store_gets_its_file() -> None:
+def test_a_definition_with_an_image_of_the_store_gets_the_path_of_its_file() -> None:
     files = {"localhost/x:1": "/store/x.sif"}.get
     text = "Bootstrap: localimage\nFrom: localhost/x:1\n"
     assert local_bases(text, files) == "Bootstrap: localimage\nFrom: /store/x.sif\n"
@@ -255,12 +255,14 @@ def test_a_definition_that_names_an_image_of_the_store_gets_its_file() -> None:
         ("a", False),
     ],
 )
-def test_plain_http_is_for_this_machine_only(reference: str, *, plain: bool) -> None:
+def test_plain_http_is_used_only_for_registries_on_this_machine(reference: str, *, plain: bool) -> None:
     assert ("--no-https" in pull_args(reference, "/x.sif")) is plain
 
 
-def test_scratch_is_where_programs_can_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Builds and loads failed, in the engine's words, where TMPDIR was on a file system that is mounted noexec."""
+def test_the_scratch_directory_is_on_a_file_system_that_allows_programs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Builds and loads failed with an unclear error if TMPDIR was on a file system mounted with noexec."""
     look = os.statvfs
 
     def statvfs(path: str) -> os.statvfs_result:

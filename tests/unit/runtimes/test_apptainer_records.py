@@ -1,4 +1,4 @@
-"""The records that stand for the list of containers Apptainer does not keep; processes here are plain ones."""
+"""The records that replace a list of containers, which Apptainer lacks; the processes here are ordinary ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hyperruntime.host.process import (
 from hyperruntime_apptainer import ApptainerDriver, records
 from hyperruntime_apptainer.texts import KEEPER
 
-NAP = f"sleep 941.{os.getpid()}"  # of no other test run on this machine
+NAP = f"sleep 941.{os.getpid()}"  # unique to this test run
 LABELS = {"io.hyperruntime.owner": "token", "mine": "1"}
 
 
@@ -45,7 +45,7 @@ def files(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keeper(files: Path) -> Iterator[HostProcess]:
-    """A process that names the container's directory, and has a child that does not."""
+    """Start a keeper process that names the container's directory, with a child process that does not."""
     args = ["/bin/sh", "-c", f"setsid {NAP} & wait", "keeper", str(files)]
     process = spawn(args, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
     assert wait_until(lambda: len(records.processes_of(str(files))) == 2, 60)
@@ -61,13 +61,13 @@ def write(process: HostProcess, files: Path) -> records.Record:
     return records.write("c", "image", "/source", LABELS, process.pid, str(files))
 
 
-def test_a_container_is_listed_while_it_runs(keeper: HostProcess, files: Path) -> None:
+def test_a_running_container_is_listed(keeper: HostProcess, files: Path) -> None:
     write(keeper, files)
     (listed,) = ApptainerDriver().containers()
     assert (listed.id, listed.image, listed.state, listed.labels) == ("c", "image", "running", LABELS)
 
 
-def test_ending_it_leaves_no_process_no_file_and_no_record(keeper: HostProcess, files: Path, state: Path) -> None:
+def test_removing_a_container_leaves_no_process_file_or_record(keeper: HostProcess, files: Path, state: Path) -> None:
     write(keeper, files)
     ApptainerDriver().remove_container("c")
     assert keeper.wait(30) == -9
@@ -78,16 +78,14 @@ def test_ending_it_leaves_no_process_no_file_and_no_record(keeper: HostProcess, 
 
 
 @pytest.mark.parametrize("label", ["io.hyperruntime.owner=other", "other=token", "mine"])
-def test_the_guard_removes_only_what_carries_its_label(keeper: HostProcess, files: Path, label: str) -> None:
+def test_the_guard_removes_only_containers_with_its_label(keeper: HostProcess, files: Path, label: str) -> None:
     write(keeper, files)
     for wanted, left in ((label, 1), ("io.hyperruntime.owner=token", 0)):
         assert run_process(ApptainerDriver().cleanup_args(wanted), cwd="/", env={**os.environ}).exit_code == 0
         assert len(ApptainerDriver().containers()) == left
 
 
-def test_what_is_left_of_a_dead_one_is_listed_until_it_is_removed(
-    keeper: HostProcess, files: Path, state: Path
-) -> None:
+def test_a_dead_container_is_listed_until_its_files_are_removed(keeper: HostProcess, files: Path, state: Path) -> None:
     write(keeper, files)
     kill_group(keeper)
     keeper.wait()
@@ -98,7 +96,7 @@ def test_what_is_left_of_a_dead_one_is_listed_until_it_is_removed(
     assert not list(state.rglob("*.json"))
 
 
-def test_another_machines_container_is_listed_and_left_alone(keeper: HostProcess, files: Path) -> None:
+def test_a_container_of_another_machine_is_listed_but_not_removed(keeper: HostProcess, files: Path) -> None:
     write(keeper, files)
     path = Path(records.path_of("c"))
     facts = json.loads(path.read_text())
@@ -114,13 +112,13 @@ def test_another_machines_container_is_listed_and_left_alone(keeper: HostProcess
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"name": 1}', "\0"])
-def test_a_damaged_record_hides_no_other(keeper: HostProcess, files: Path, text: str) -> None:
+def test_a_damaged_record_does_not_hide_other_containers(keeper: HostProcess, files: Path, text: str) -> None:
     write(keeper, files)
     Path(records.path_of("damaged")).write_text(text)
     assert [listed.id for listed in ApptainerDriver().containers()] == ["c"]
 
 
-def test_what_an_owner_left_who_was_killed_before_the_keeper_ran_is_found(tmp_path: Path) -> None:
+def test_files_of_an_owner_that_was_killed_before_the_keeper_started_are_removed(tmp_path: Path) -> None:
     code = """if True:
         import os, sys
         from hyperruntime.driver import Launch
@@ -141,7 +139,7 @@ def test_what_an_owner_left_who_was_killed_before_the_keeper_ran_is_found(tmp_pa
     assert list(records.read_all()) == []
 
 
-def test_the_record_of_files_that_could_not_be_removed_stays(files: Path, tmp_path: Path) -> None:
+def test_a_record_stays_if_its_files_could_not_be_removed(files: Path, tmp_path: Path) -> None:
     record, programs = tmp_path / "record", tmp_path / "programs"
     record.write_text("{}")
     programs.mkdir()

@@ -1,4 +1,4 @@
-"""A spec becomes the argv of bubblewrap, or is refused by the name of its field; its one image is the host."""
+"""A spec becomes the argument list of bubblewrap; unsupported fields are refused; the only image is the host."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def binds(args: list[str], flag: str) -> list[tuple[str, str]]:
     return [(args[n + 1], args[n + 2]) for n, word in enumerate(args) if word == flag]
 
 
-def test_of_the_host_only_its_programs_and_named_files_are_seen() -> None:
+def test_only_programs_and_named_files_of_the_host_are_visible() -> None:
     args = args_of()
     assert binds(args, "--ro-bind") == [
         ("/usr", "/usr"),
@@ -47,7 +47,7 @@ def test_of_the_host_only_its_programs_and_named_files_are_seen() -> None:
     assert binds(args, "--bind") == []
 
 
-def test_what_is_set_for_this_machine_below_usr_is_not_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_machine_specific_directories_below_usr_are_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "there")
     names = ("there", "link", "missing")
@@ -58,7 +58,7 @@ def test_what_is_set_for_this_machine_below_usr_is_not_seen(monkeypatch: pytest.
     assert text.count(str(tmp_path)) == 2
 
 
-def test_everything_is_unshared_and_nothing_handed_on() -> None:
+def test_all_namespaces_are_unshared_and_the_environment_is_cleared() -> None:
     args = args_of()
     wanted = {"--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop"}
     assert wanted <= set(args)
@@ -68,14 +68,14 @@ def test_everything_is_unshared_and_nothing_handed_on() -> None:
 
 
 @pytest.mark.parametrize(("ceiling", "count"), [(0, 512), (400, 400), (9000, 512)])
-def test_of_two_limits_on_processes_the_stricter_one_counts(
+def test_the_stricter_of_two_limits_on_processes_applies(
     monkeypatch: pytest.MonkeyPatch, ceiling: int, count: int
 ) -> None:
     monkeypatch.setattr("hyperruntime.host.inherited.process_ceiling", lambda: ceiling)
     assert args_of()[-3:] == ["/usr/bin/prlimit", f"--nproc={count}:{count}", "/bin/sh"]
 
 
-def test_the_keeper_tells_which_container_it_keeps() -> None:
+def test_the_keeper_carries_the_name_and_the_labels_of_its_container() -> None:
     assert args_of()[:6] == [
         *("/bin/sh", "-c", KEEPER, MARK, "hyperruntime-1"),
         '{"image": "host", "labels": {"a": "b"}}',
@@ -94,7 +94,7 @@ def test_the_keeper_tells_which_container_it_keeps() -> None:
         ({"limits": Limits(pids=99)}, ["/usr/bin/prlimit", "--nproc=99:99"]),
     ],
 )
-def test_each_field_has_its_words(fields: dict[str, object], words: list[str]) -> None:
+def test_each_field_adds_its_own_arguments(fields: dict[str, object], words: list[str]) -> None:
     def holds(args: list[str]) -> bool:
         return any(args[n : n + len(words)] == words for n in range(len(args)))
 
@@ -102,7 +102,7 @@ def test_each_field_has_its_words(fields: dict[str, object], words: list[str]) -
     assert not holds(args_of())
 
 
-def test_a_mount_of_the_users_hides_what_is_ours() -> None:
+def test_a_mount_of_the_user_overrides_a_default_mount() -> None:
     args = args_of(mounts=(Mount(source="/m", target="/etc/hosts"),))
     targets = [target for _, target in binds(args, "--ro-bind") if target == "/etc/hosts"]
     assert len(targets) == 2
@@ -120,12 +120,14 @@ def test_a_mount_of_the_users_hides_what_is_ours() -> None:
         ({"limits": Limits()}, "limits.pids"),
     ],
 )
-def test_what_it_cannot_do_is_refused_by_name(fields: dict[str, object], field: str) -> None:
+def test_unsupported_fields_are_refused_by_name(fields: dict[str, object], field: str) -> None:
     with pytest.raises(UnsupportedOptionError, match=f"bubblewrap cannot honour {field}"):
         refuse(ContainerSpec(**{"image": "host", "limits": Limits(pids=None), **fields}), "no")  # type: ignore[arg-type]
 
 
-def test_the_host_is_the_base_image_where_it_has_its_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_host_is_the_base_image_if_it_has_the_required_programs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     store = ImageStore(BubblewrapDriver().images)
     for name in ("git", "patch", "python3", "tar"):
         (tmp_path / name).write_text("#!/bin/sh\n")
@@ -139,7 +141,7 @@ def test_the_host_is_the_base_image_where_it_has_its_programs(monkeypatch: pytes
     assert not store.exists("localhost/other:latest")
 
 
-def test_images_are_refused_by_name(tmp_path: Path) -> None:
+def test_image_operations_are_refused_by_name(tmp_path: Path) -> None:
     images: Images = BubblewrapDriver().images
     tar = tmp_path / "a.tar"
     uses: dict[str, Callable[[], object]] = {
@@ -155,7 +157,7 @@ def test_images_are_refused_by_name(tmp_path: Path) -> None:
             use()
 
 
-def test_containers_are_listed_and_ended_by_what_their_keepers_say() -> None:
+def test_containers_are_listed_and_removed_by_their_keepers() -> None:
     args = [
         "/bin/sh",
         "-c",
@@ -185,7 +187,7 @@ def test_containers_are_listed_and_ended_by_what_their_keepers_say() -> None:
         keeper.wait()
 
 
-def test_a_keeper_that_has_ended_meanwhile_saves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keeper_that_has_already_ended_does_not_stop_a_removal(monkeypatch: pytest.MonkeyPatch) -> None:
     gone, stays = (spawn(["sleep", "952"], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL) for _ in range(2))
     record = ContainerRecord(id="c", image="host", state="running", created=0.0, labels={})
     listed = [(psutil.Process(process.pid), record) for process in (gone, stays)]
@@ -196,7 +198,7 @@ def test_a_keeper_that_has_ended_meanwhile_saves_no_other(monkeypatch: pytest.Mo
     assert stays.wait(30) == -9
 
 
-def test_it_is_the_last_that_is_tried_and_under_two_hundred_lines() -> None:
+def test_bubblewrap_is_the_last_automatic_choice_and_has_fewer_than_200_lines() -> None:
     assert registry.auto_order()[-1] == "bubblewrap"
     folder = Path(hyperruntime_bubblewrap.__file__).parent
     lines = [line for path in folder.glob("*.py") for line in path.read_text().splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""What a spec becomes for Docker: golden tables, and what is refused."""
+"""A spec becomes the body of a Docker request; unsupported fields are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def spec(**changes: Any) -> hr.ContainerSpec:
     return hr.ContainerSpec(**{"image": "localhost/i:1", "limits": hr.Limits(pids=None), **changes})
 
 
-def test_the_whole_body_of_the_plainest_container() -> None:
+def test_the_complete_body_of_a_minimal_container() -> None:
     assert config(spec()) == {
         "Image": "localhost/i:1",
         "Entrypoint": ["/bin/sh"],
@@ -83,13 +83,15 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("changes", "body", "host"), TABLE)
-def test_each_field_becomes_just_this(changes: dict[str, Any], body: dict[str, Any], host: dict[str, Any]) -> None:
+def test_each_field_changes_only_its_own_keys(
+    changes: dict[str, Any], body: dict[str, Any], host: dict[str, Any]
+) -> None:
     plain, made = config(spec()), config(spec(**changes))
     assert made["HostConfig"] == plain["HostConfig"] | host
     assert {**made, "HostConfig": None} == {**plain, **body, "HostConfig": None}
 
 
-def test_a_workdir_is_entered_by_the_shell_for_docker_would_make_one_that_is_missing() -> None:
+def test_the_shell_changes_to_the_workdir_because_docker_would_create_a_missing_one() -> None:
     made = config(spec(workdir="/it's here"))
     assert made["WorkingDir"] == "/"
     assert [*made["Entrypoint"], *made["Cmd"]][:2] == ["/bin/sh", "-c"]
@@ -114,7 +116,9 @@ BOTH = Settings(nvidia=True, cdi_dirs=("/etc/cdi",))
         (BOTH, ("vendor.com/class=x",), {"Driver": "cdi", "DeviceIDs": ["vendor.com/class=x"]}),
     ],
 )
-def test_gpus_are_asked_for_in_the_daemons_own_way(settings: Settings, gpus: Any, request_: dict[str, Any]) -> None:
+def test_gpus_are_requested_in_the_form_that_the_daemon_supports(
+    settings: Settings, gpus: Any, request_: dict[str, Any]
+) -> None:
     assert config(spec(gpus=gpus), settings)["HostConfig"]["DeviceRequests"] == [request_]
 
 
@@ -129,13 +133,15 @@ def test_gpus_are_asked_for_in_the_daemons_own_way(settings: Settings, gpus: Any
         ({"limits": hr.Limits(pids=None, memory_bytes=1 << 30)}, Settings(), "limits.memory_bytes"),
     ],
 )
-def test_what_this_daemon_cannot_do_is_refused_by_name(changes: Any, settings: Settings, field: str) -> None:
+def test_fields_that_the_daemon_does_not_support_are_refused_by_name(
+    changes: Any, settings: Settings, field: str
+) -> None:
     with pytest.raises(UnsupportedOptionError) as caught:
         config(spec(**changes), settings)
     assert caught.value.field == field
 
 
-def test_containers_have_the_same_capabilities_on_every_engine() -> None:
+def test_docker_and_podman_containers_have_the_same_capabilities() -> None:
     assert CAPABILITIES == PODMAN_CAPABILITIES
 
 
@@ -148,7 +154,7 @@ def test_containers_have_the_same_capabilities_on_every_engine() -> None:
         (("nvidia.com/gpu=0",), BOTH, ["A=1", "NVIDIA_VISIBLE_DEVICES=void"]),
     ],
 )
-def test_an_image_gets_no_gpu_by_its_environment(gpus: Any, settings: Settings, env: list[str]) -> None:
+def test_an_image_cannot_request_gpus_with_its_environment(gpus: Any, settings: Settings, env: list[str]) -> None:
     asked = hr.ContainerSpec(image="i", env={"A": "1"}, gpus=gpus, limits=hr.Limits(pids=None))
     launch = Launch(spec=asked, name="n", labels={}, exchange=hr.Mount(source="/x", target="/y"), private_dir="")
     assert container_config(launch, settings)["Env"] == env

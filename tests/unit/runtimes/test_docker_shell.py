@@ -1,4 +1,4 @@
-"""An attached connection becomes three streams and an end, however its frames are cut."""
+"""An attached connection is split into streams and an exit code, however its frames are cut."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def encode(frames: Frames) -> bytes:
     frames=st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=40)), max_size=8),
     cuts=st.lists(st.integers(min_value=1, max_value=30), max_size=40),
 )
-def test_frames_come_apart_whatever_pieces_they_arrive_in(frames: Frames, cuts: list[int]) -> None:
+def test_frames_are_parsed_from_pieces_of_any_size(frames: Frames, cuts: list[int]) -> None:
     encoded, splitter, parts = encode(frames), FrameSplitter(), []
     for cut in [*cuts, len(encoded) + 1]:
         parts += splitter.feed(encoded[:cut])
@@ -50,7 +50,7 @@ def read_all(descriptor: int) -> bytes:
     return data
 
 
-def test_streams_come_apart_and_end_with_the_connection(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_output_and_errors_are_separate_and_end_with_the_connection(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, daemons = ends
     shell = SocketShell(ours, encode([(2, b"early ")]), lambda: 7)
     daemons.sendall(encode([(1, b"out"), (2, b"err"), (1, b"put")]))
@@ -66,7 +66,9 @@ def test_streams_come_apart_and_end_with_the_connection(ends: tuple[socket.socke
     shell.close_output()
 
 
-def test_closing_the_input_is_an_end_of_file_and_output_still_comes(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_closing_the_input_sends_end_of_file_and_output_still_arrives(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
     ours, daemons = ends
     shell = SocketShell(ours, b"", lambda: 0)
     shell.close_input()
@@ -79,7 +81,7 @@ def test_closing_the_input_is_an_end_of_file_and_output_still_comes(ends: tuple[
     shell.close_output()
 
 
-def test_output_that_nobody_reads_any_more_does_not_hold_the_end(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_unread_output_does_not_block_the_end(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, daemons = ends
     shell = SocketShell(ours, b"", lambda: 3)
     shell.close_output()
@@ -93,7 +95,7 @@ def test_output_that_nobody_reads_any_more_does_not_hold_the_end(ends: tuple[soc
     shell.close()
 
 
-def test_an_end_that_nobody_can_confirm_is_no_exit_code(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_an_unknown_exit_code_is_none(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, daemons = ends
     shell = SocketShell(ours, b"", lambda: None)
     daemons.close()
@@ -103,7 +105,7 @@ def test_an_end_that_nobody_can_confirm_is_no_exit_code(ends: tuple[socket.socke
     shell.close_output()
 
 
-def test_all_that_a_short_container_says_is_read(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_all_output_of_a_short_container_is_read(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, daemons = ends
     daemons.sendall(encode([(2, b"and "), (1, b"ever")]))
     daemons.close()

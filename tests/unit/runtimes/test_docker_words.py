@@ -1,4 +1,4 @@
-"""What the daemon's words, and machines' files, mean: one clear error for each cause."""
+"""Messages of the daemon, and files of the machine, become one clear error per cause."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ DIGEST = "sha256:" + "ab" * 32
         ("", EngineUnavailableError, "never answered"),
     ],
 )
-def test_a_start_that_fails_is_told_by_its_cause(text: str, error: type[Exception], words: str) -> None:
+def test_a_failed_start_raises_the_error_for_its_cause(text: str, error: type[Exception], words: str) -> None:
     found = explain(text, SPEC)
     assert type(found) is error
     assert words in str(found)
@@ -72,7 +72,9 @@ def test_a_start_that_fails_is_told_by_its_cause(text: str, error: type[Exceptio
         ("something new", ImagePullError),
     ],
 )
-def test_a_failed_pull_says_whether_image_login_or_registry_is_wrong(text: str, error: type[Exception]) -> None:
+def test_a_failed_pull_names_the_image_the_login_or_the_registry_as_the_cause(
+    text: str, error: type[Exception]
+) -> None:
     assert type(explain_pull("r:1/i:2", text, "docker login")) is error
 
 
@@ -87,7 +89,7 @@ def test_a_failed_pull_says_whether_image_login_or_registry_is_wrong(text: str, 
         (f"quay.io/a@{DIGEST}", f"quay.io/a@{DIGEST}", ("quay.io/a", DIGEST), "quay.io"),
     ],
 )
-def test_references_are_named_as_the_daemon_lists_them(
+def test_references_are_normalised_as_the_daemon_lists_them(
     reference: str, listed: str, parts: tuple[str, str], registry: str
 ) -> None:
     assert (familiar(reference), split(reference), registry_of(reference)) == (listed, parts, registry)
@@ -102,17 +104,17 @@ def test_references_are_named_as_the_daemon_lists_them(
         ("client version 1.20 is too old", "too old"),
     ],
 )
-def test_a_daemon_that_does_not_answer_has_a_cause_and_a_next_step(text: str, words: str) -> None:
+def test_an_unreachable_daemon_has_a_cause_and_a_next_step(text: str, words: str) -> None:
     assert words in str(unreachable(text, "unix:///var/run/docker.sock"))
 
 
 @pytest.mark.parametrize("where", ["ssh://me@there", "https://there:2376"])
-def test_a_daemon_reached_by_ssh_or_tls_is_refused(where: str) -> None:
+def test_a_daemon_over_ssh_or_tls_is_refused(where: str) -> None:
     with pytest.raises(EngineUnavailableError, match="DOCKER_HOST"):
         refuse_remote(where)
 
 
-def test_a_limit_counts_as_enforced_only_when_it_was_seen_inside() -> None:
+def test_a_limit_counts_as_enforced_only_if_the_container_shows_it() -> None:
     assert limits_shown("memory 67108864\npids 100\ncpu 50000\nworks\n") == dict.fromkeys(
         ("memory_bytes", "pids", "cpus"), "cgroup"
     )
@@ -121,7 +123,7 @@ def test_a_limit_counts_as_enforced_only_when_it_was_seen_inside() -> None:
     assert unlimited == dict.fromkeys(("memory_bytes", "pids", "cpus"), "no")
 
 
-def test_the_environment_of_a_cdi_spec_is_known_for_execs(tmp_path: Path) -> None:
+def test_the_environment_of_a_cdi_spec_is_used_for_execs(tmp_path: Path) -> None:
     device = {"name": "0", "containerEdits": {"env": ["ONE=a=b"]}}
     other = {"name": "1", "containerEdits": {"env": ["ONE=wrong"]}}
     spec = {
@@ -140,7 +142,7 @@ def test_the_environment_of_a_cdi_spec_is_known_for_execs(tmp_path: Path) -> Non
     assert device_env("all", Settings(nvidia=True)) == {}
 
 
-def test_an_oom_kill_is_read_from_the_containers_cgroup(tmp_path: Path) -> None:
+def test_an_oom_kill_is_read_from_the_cgroup_of_the_container(tmp_path: Path) -> None:
     (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
     assert not kernel_killed_in(tmp_path)
     (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
@@ -150,12 +152,12 @@ def test_an_oom_kill_is_read_from_the_containers_cgroup(tmp_path: Path) -> None:
     assert kernel_killed_in(tmp_path)
 
 
-def test_cgroups_that_cannot_be_seen_are_none() -> None:
+def test_missing_cgroups_are_ignored() -> None:
     assert cgroup_paths("4:memory:/no/such/cgroup\n0::/nor/this\n") == ()
     assert memory_cgroups(0) == ()
 
 
-def test_the_driver_loads_no_sdk_before_it_is_used(tmp_path: Path) -> None:
+def test_the_driver_imports_no_sdk_before_its_first_use(tmp_path: Path) -> None:
     script = "import hyperruntime_docker, sys; hyperruntime_docker.DockerDriver(); print('docker' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("False\n", "")

@@ -1,4 +1,4 @@
-"""How Podman is called: arguments, environment, and what to do about its words."""
+"""How the driver calls Podman: arguments, environment, and errors for Podman's messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAUNCH = Launch(
 )
 
 
-def test_a_container_counts_its_processes_in_a_user_namespace_of_its_own() -> None:
+def test_a_container_has_its_own_user_namespace_to_count_its_processes() -> None:
     for args in (run_args(LAUNCH, APART), probe_args(APART, "/rootfs", [], "true", limited=False)):
         assert args[args.index("--uidmap") + 1] == "0:0:65537"
         assert args[args.index("--gidmap") + 1] == "0:0:65536"
@@ -36,7 +36,7 @@ def test_a_container_counts_its_processes_in_a_user_namespace_of_its_own() -> No
 
 
 @pytest.mark.parametrize(("pids", "count"), [(60, 60), (512, 400)])
-def test_of_two_limits_on_processes_the_stricter_one_counts(pids: int, count: int) -> None:
+def test_the_stricter_of_two_limits_on_processes_applies(pids: int, count: int) -> None:
     spec = hr.ContainerSpec(image="base", limits=hr.Limits(pids=pids))
     assert f"nproc={count}:{count}" in run_args(attrs.evolve(LAUNCH, spec=spec), SHARED)
 
@@ -44,7 +44,7 @@ def test_of_two_limits_on_processes_the_stricter_one_counts(pids: int, count: in
 @pytest.mark.parametrize(
     ("settings", "words"), [(SHARED, "all containers of this user together .* limits.pids=60"), (APART, "ulimit -u")]
 )
-def test_no_process_left_to_make_is_said_as_that(settings: Settings, words: str) -> None:
+def test_an_exhausted_process_limit_has_a_clear_error(settings: Settings, words: str) -> None:
     container = PodmanContainer.__new__(PodmanContainer)
     container._launch, container._settings = LAUNCH, settings
     said = "ERROR (catatonit:1): failed to spawn pid1: Resource temporarily unavailable"
@@ -57,7 +57,7 @@ def test_no_process_left_to_make_is_said_as_that(settings: Settings, words: str)
 
 @pytest.fixture
 def ordinary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An ordinary user without a login."""
+    """Simulate an ordinary user without a login session; return the expected run directory."""
     owner = os.geteuid()
     monkeypatch.setattr(edge, "_RUN_FILES", str(tmp_path / "podman-run"))
     monkeypatch.setattr(edge, "own_runtime_directory", lambda _: "")
@@ -68,7 +68,7 @@ def ordinary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def as_owner(look: Any, owner: int) -> Any:
-    """Return ``lstat`` that says of every file that a user owns it."""
+    """Return an ``lstat`` that reports this owner for every file."""
 
     def lstat(*args: Any, **options: Any) -> os.stat_result:
         status = look(*args, **options)
@@ -77,7 +77,7 @@ def as_owner(look: Any, owner: int) -> Any:
     return lstat
 
 
-def test_without_a_login_run_files_have_a_directory_that_no_tmpdir_moves(
+def test_without_a_login_the_run_directory_does_not_depend_on_tmpdir(
     ordinary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in ("/one", "/two"):
@@ -87,14 +87,14 @@ def test_without_a_login_run_files_have_a_directory_that_no_tmpdir_moves(
     assert f"XDG_RUNTIME_DIR={ordinary}" in PodmanDriver().cleanup_args("a=b")
 
 
-def test_a_directory_that_others_can_write_is_not_taken(ordinary: Path) -> None:
+def test_a_run_directory_that_others_can_write_is_not_used(ordinary: Path) -> None:
     ordinary.mkdir()
     ordinary.chmod(0o777)
     assert edge.run_files() == {}
     assert edge.environment()["XDG_RUNTIME_DIR"] == "/run/user/of-another-node"
 
 
-def test_libraries_of_modules_are_not_podmans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_podman_does_not_get_the_library_path_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/modules/lib")
     monkeypatch.setenv("CONTAINERS_CONF", "/kept")
     assert "LD_LIBRARY_PATH" not in edge.environment()
@@ -103,8 +103,8 @@ def test_libraries_of_modules_are_not_podmans(monkeypatch: pytest.MonkeyPatch) -
     assert args[args.index("LD_LIBRARY_PATH") - 1] == "-u"
 
 
-def test_a_program_in_podmans_namespace_has_its_own_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What containers wrote is taken back by this Python, which may be from a module."""
+def test_a_program_in_podmans_namespace_gets_the_library_path_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This Python, which may need the library path of an environment module, reclaims the files of containers."""
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     assert edge.unshare_args()[-2:] == ("podman", "unshare")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/modules/lib")
@@ -113,7 +113,7 @@ def test_a_program_in_podmans_namespace_has_its_own_libraries(monkeypatch: pytes
     assert args[-4:] == ("podman", "unshare", "env", "LD_LIBRARY_PATH=/opt/modules/lib")
 
 
-def test_a_store_of_a_login_session_has_a_next_step() -> None:
+def test_a_store_in_a_lost_login_session_has_a_next_step() -> None:
     step = edge.store_step("Error: creating events dirs: mkdir /run/user/1007/libpod: permission denied")
     for word in ("/run/user/1007", "enable-linger", "XDG_DATA_HOME"):
         assert word in step

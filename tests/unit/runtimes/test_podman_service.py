@@ -1,4 +1,4 @@
-"""What Podman's API service does wrong is one of our errors, and it leaves nothing."""
+"""Failures of Podman's API service raise our errors and leave no files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ while True:
         ("is not there", EngineUnavailableError, "no `podman` on PATH"),
     ],
 )
-def test_what_the_service_does_wrong_is_one_clear_error(
+def test_a_failure_of_the_service_raises_a_clear_error_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, error: type[Exception], words: str
 ) -> None:
     program = tmp_path / "podman"
@@ -79,8 +79,8 @@ def test_what_the_service_does_wrong_is_one_clear_error(
     assert not [path for path in made if os.path.exists(path)]
 
 
-def test_a_service_that_is_just_ending_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It still runs and takes no more connections: what Podman's does, after some idle seconds, on a busy machine."""
+def test_a_service_that_is_ending_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, an idle Podman service may still run for a moment but accept no connections."""
     program = tmp_path / "podman"
     program.write_text(SERVICE)
     program.chmod(0o755)
@@ -105,10 +105,10 @@ def make_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> P
     return PodmanService(lambda: tempfile.mkdtemp(prefix="h-", dir="/tmp"))
 
 
-def test_a_service_that_answers_when_its_idle_time_may_be_over_is_not_asked(
+def test_a_service_near_its_idle_timeout_is_replaced_before_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Podman's answers then for a while and ends nevertheless."""
+    """Podman's service still answers for a moment, but then ends."""
     monkeypatch.setattr("hyperruntime_podman.service._IDLE_S", 0.5)
     service = make_service(tmp_path, monkeypatch, "is idle")
     try:
@@ -119,7 +119,9 @@ def test_a_service_that_answers_when_its_idle_time_may_be_over_is_not_asked(
         service.close()
 
 
-def test_a_service_that_one_cannot_ask_goes_on_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_connection_does_not_stop_the_service_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service = make_service(tmp_path, monkeypatch, "works")
 
     def no_more_files(connection: object) -> None:
@@ -140,8 +142,8 @@ def test_a_service_that_one_cannot_ask_goes_on_for_others(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(("failures", "words"), [(3, None), (9, "image not known"), (1, "the store is broken")])
-def test_images_are_listed_also_while_one_is_removed(failures: int, words: str | None) -> None:
-    """Podman's own list then fails with the image that is gone; any other failure is told at once."""
+def test_images_can_be_listed_while_one_is_removed(failures: int, words: str | None) -> None:
+    """Podman's list then fails because of the removed image and is retried; any other failure is raised at once."""
     asked: list[str] = []
 
     class Service:
@@ -162,7 +164,7 @@ def test_images_are_listed_also_while_one_is_removed(failures: int, words: str |
 
 
 @pytest.mark.parametrize(("failures", "error"), [(2, False), (99, True)])
-def test_a_container_that_takes_long_to_end_is_removed_again(
+def test_a_container_that_ends_slowly_is_removed_with_retries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, *, error: bool
 ) -> None:
     program, asked = tmp_path / "podman", tmp_path / "asked"

@@ -1,4 +1,4 @@
-"""The lease on a run directory: who is refused, who is taken over from, and what a loser does."""
+"""The lock of a run directory: when an owner is rejected, when it takes over, and how it learns that it lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ELSEWHERE: list[dict[str, Any]] = [
 
 
 def write_owner(folder: Path, age_s: float = 0.0, **facts: Any) -> None:
-    """Make a directory owned by whoever the facts say, who renewed the lease some time ago."""
+    """Write an owner record with these facts, whose lease was renewed some time ago."""
     value = attrs.asdict(OwnerIdentity.current()) | {"pid": 2**22 + 1} | facts
     path = folder / RECORD
     path.write_text(json.dumps(value))
@@ -47,13 +47,13 @@ def write_owner(folder: Path, age_s: float = 0.0, **facts: Any) -> None:
 
 @pytest.fixture
 def live() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that lives."""
+    """Start a process that lives until the end of the test."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     yield process
     process.communicate()
 
 
-def test_the_owner_has_it_and_gives_it_up(tmp_path: Path) -> None:
+def test_the_owner_holds_the_lock_and_releases_it(tmp_path: Path) -> None:
     with RunLock(tmp_path) as lock:
         lock.check()
         assert owner_state(tmp_path) == "alive"
@@ -62,9 +62,7 @@ def test_the_owner_has_it_and_gives_it_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
-def test_an_owner_of_another_machine_is_respected_while_it_renews_its_lease(
-    tmp_path: Path, where: dict[str, Any]
-) -> None:
+def test_an_owner_on_another_machine_keeps_the_lock_while_it_renews(tmp_path: Path, where: dict[str, Any]) -> None:
     write_owner(tmp_path, age_s=100, **where)
     assert owner_state(tmp_path) == "alive"
     with pytest.raises(RunLockedError, match="renewed its lease less than 120 s ago"):
@@ -72,28 +70,28 @@ def test_an_owner_of_another_machine_is_respected_while_it_renews_its_lease(
 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
-def test_an_owner_of_another_machine_is_replaced_when_it_does_not(tmp_path: Path, where: dict[str, Any]) -> None:
+def test_an_owner_on_another_machine_is_replaced_when_its_lease_expires(tmp_path: Path, where: dict[str, Any]) -> None:
     write_owner(tmp_path, age_s=130, **where)
     assert owner_state(tmp_path) == "dead"
     with RunLock(tmp_path) as lock:
         lock.check()
 
 
-def test_a_clock_that_is_wrong_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_clock_does_not_expire_a_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_owner(tmp_path, **ELSEWHERE[0])
     monkeypatch.setattr("time.time", lambda: 4e9)
     with pytest.raises(RunLockedError):
         RunLock(tmp_path).acquire()
 
 
-def test_a_dead_owner_of_this_machine_is_replaced_at_once(tmp_path: Path) -> None:
+def test_a_dead_owner_on_this_machine_is_replaced_at_once(tmp_path: Path) -> None:
     write_owner(tmp_path)
     assert owner_state(tmp_path) == "dead"
     with RunLock(tmp_path) as lock:
         lock.check()
 
 
-def test_the_copy_of_a_directory_is_nobodys_and_a_moved_one_is_its_owners(tmp_path: Path) -> None:
+def test_a_copied_directory_has_no_owner_and_a_moved_one_keeps_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     with RunLock(run) as lock:
@@ -108,9 +106,7 @@ def test_the_copy_of_a_directory_is_nobodys_and_a_moved_one_is_its_owners(tmp_pa
             RunLock(tmp_path / "moved").acquire()
 
 
-def test_a_live_process_of_a_record_without_a_directory_is_respected(
-    tmp_path: Path, live: subprocess.Popen[bytes]
-) -> None:
+def test_a_live_owner_in_an_old_record_keeps_the_lock(tmp_path: Path, live: subprocess.Popen[bytes]) -> None:
     from hyperruntime.host.process import process_start_ticks
 
     write_owner(tmp_path, age_s=9999, pid=live.pid, start_ticks=process_start_ticks(live.pid))
@@ -125,7 +121,7 @@ def test_the_lease_is_renewed(tmp_path: Path) -> None:
         wait_for(lambda: record.stat().st_mtime > 1000)
 
 
-def test_who_lost_its_lease_is_told_and_leaves_the_others_record_alone(tmp_path: Path) -> None:
+def test_an_owner_that_lost_its_lease_is_notified_and_leaves_the_new_record(tmp_path: Path) -> None:
     told = threading.Event()
     lock = RunLock(tmp_path, renew_s=0.02)
     with lock:
@@ -139,7 +135,7 @@ def test_who_lost_its_lease_is_told_and_leaves_the_others_record_alone(tmp_path:
     assert lease.owner.token == "another"
 
 
-def test_of_many_that_want_it_one_gets_it(tmp_path: Path) -> None:
+def test_only_one_of_many_concurrent_callers_gets_the_lock(tmp_path: Path) -> None:
     write_owner(tmp_path)
     won, lost, start = [], [], threading.Barrier(8)
 
@@ -187,7 +183,7 @@ def test_a_run_that_was_taken_over_ends_and_archives_nothing_more(tmp_path: Path
     lambda inner: st.dictionaries(st.sampled_from(["token", "host", "pid", "boot_id", "directory"]), inner)
     | st.lists(inner, max_size=3),
 )))  # fmt: skip
-def test_whatever_the_record_holds_it_is_read(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_any_content_of_the_record_is_read(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     folder = tmp_path_factory.mktemp("run")
     (folder / RECORD).write_bytes(data)
     lease = read_lease(folder)
@@ -196,9 +192,7 @@ def test_whatever_the_record_holds_it_is_read(tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.parametrize("left", [(), (".owner.lock",), (".owner.lock", ".owner.json.partial")])
-def test_a_start_that_was_killed_before_it_owned_its_directory_is_begun_anew(
-    tmp_path: Path, left: tuple[str, ...]
-) -> None:
+def test_a_directory_left_by_a_killed_start_is_reused(tmp_path: Path, left: tuple[str, ...]) -> None:
     options = GenerateOptions(domains=("circle_packing",), run_id="1", output_dir_parent=str(tmp_path))
     run_dir = tmp_path / "generate_1"
     run_dir.mkdir()
@@ -208,7 +202,7 @@ def test_a_start_that_was_killed_before_it_owned_its_directory_is_begun_anew(
     assert not run_dir.exists()
 
 
-def test_a_directory_that_somebody_takes_or_that_holds_anything_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_that_is_locked_or_has_files_is_rejected(tmp_path: Path) -> None:
     options = GenerateOptions(domains=("circle_packing",), run_id="1", output_dir_parent=str(tmp_path))
     run_dir = tmp_path / "generate_1"
     run_dir.mkdir()
@@ -221,7 +215,7 @@ def test_a_directory_that_somebody_takes_or_that_holds_anything_is_left_alone(tm
 
 
 def wait_for(condition: object) -> None:
-    """Wait until a function says so."""
+    """Wait until a function returns true."""
     from hyperruntime.host.process import wait_until
 
     assert callable(condition)

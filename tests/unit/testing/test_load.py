@@ -1,4 +1,4 @@
-"""The load of a machine and the time bounds that follow from it, with made-up measurements."""
+"""The load of a machine and its time bounds, with simulated measurements."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def test_a_quiet_machine_has_the_factor_1() -> None:
 
 
 @pytest.mark.parametrize("field", attrs.fields_dict(Measurement))
-def test_each_operation_that_is_slower_raises_the_factor(field: str) -> None:
+def test_each_slower_operation_raises_the_factor(field: str) -> None:
     assert load_factor(slower(3, field)) == pytest.approx(3)
 
 
-def test_the_slowest_operation_counts_and_the_factor_has_a_maximum() -> None:
+def test_the_slowest_operation_decides_and_the_factor_has_a_maximum() -> None:
     both = attrs.evolve(slower(2, "start_median_s"), write_worst_s=QUIET.write_worst_s * 5)
     assert load_factor(both) == pytest.approx(5)
     assert load_factor(slower(1e6, "late_worst_s")) == MAX_FACTOR
 
 
-def test_a_bound_is_the_strict_one_times_the_factor() -> None:
+def test_a_bound_is_the_strict_bound_times_the_factor() -> None:
     assert Load(lambda: QUIET).bound(5) == 5
     assert Load(measured_in_turn(4)).bound(5) == pytest.approx(20)
 
@@ -61,7 +61,7 @@ def test_a_load_that_ended_still_counts() -> None:
     assert load.factor == pytest.approx(3)
 
 
-def test_a_wait_ends_at_its_bound_or_goes_on_while_the_load_grows() -> None:
+def test_a_wait_ends_at_its_bound_or_continues_while_the_load_grows() -> None:
     started = time.monotonic()
     assert not Load(measured_in_turn(1, 1)).wait_until(lambda: False, 0.05, 0.01)
     assert time.monotonic() - started >= 0.05
@@ -75,7 +75,7 @@ def test_a_wait_ends_at_its_bound_or_goes_on_while_the_load_grows() -> None:
     assert [round(timeout_s) for timeout_s in calls] == [10, 20, 30]
 
 
-def test_a_line_says_what_was_found() -> None:
+def test_the_description_states_the_measured_load() -> None:
     assert str(Load(measured_in_turn(1))) == "this machine is quiet: time bounds are the strict ones"
     load = Load(measured_in_turn(1.5, 4))
     assert str(load) == "this machine is loaded or slow: time bounds are 1.5 times the strict ones"

@@ -1,4 +1,4 @@
-"""Trees survive a round trip exactly, and a hostile archive writes nothing outside its target."""
+"""Trees survive a round trip exactly, and a hostile archive cannot write outside its target."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Snapshot = dict[bytes, tuple[object, ...]]
 
 
 def snapshot(root: bytes | Path, *, times: bool = True) -> Snapshot:
-    """Return everything about a tree that a copy must keep."""
+    """Return all properties of a tree that a copy must keep."""
     found: Snapshot = {}
     todo = [os.fsencode(root)]
     while todo:
@@ -75,7 +75,7 @@ def unpack(archive: bytes, target: Path, limits: ExtractLimits = LIMITS, *, rena
 
 
 def member(name: bytes, kind: bytes = b"0", data: bytes = b"", link: bytes = b"", **fields: int) -> bytes:
-    """Return a member as no honest tar would write it."""
+    """Return a tar member with any fields, also those that no regular tar program would write."""
     info = tarfile.TarInfo(name.decode("utf-8", "surrogateescape"))
     info.type, info.linkname, info.size = kind, link.decode("utf-8", "surrogateescape"), len(data)
     info.mode = 0o755 if kind == b"5" else 0o644
@@ -89,7 +89,7 @@ END = bytes(1024)
 
 @pytest.fixture
 def odd_tree(tmp_path: Path) -> Path:
-    """Return a tree with everything that is hard to copy."""
+    """Make a tree with names, links, modes and times that are hard to copy."""
     root = tmp_path / 'it\'s a "tree"'
     (root / "empty").mkdir(parents=True)
     (root / "deep" / ("d" * 120) / ("e" * 120)).mkdir(parents=True)
@@ -113,9 +113,7 @@ def test_a_tree_with_odd_names_links_modes_and_times_survives_a_round_trip(odd_t
 
 
 @pytest.mark.parametrize("tar", [["tar"], ["busybox", "tar"]], ids=["gnu", "busybox"])
-def test_what_other_tars_write_is_read_and_what_we_write_they_read(
-    tar: list[str], odd_tree: Path, tmp_path: Path
-) -> None:
+def test_archives_can_be_exchanged_with_gnu_tar_and_busybox_tar(tar: list[str], odd_tree: Path, tmp_path: Path) -> None:
     assert shutil.which(tar[0]), f"{tar[0]} is missing; `scripts/setup test` installs it"
     os.link(odd_tree / "a b", odd_tree / "second name")
     command = [*tar, "-cf", "-", "-C", str(odd_tree.parent), "--", odd_tree.name]
@@ -126,12 +124,12 @@ def test_what_other_tars_write_is_read_and_what_we_write_they_read(
     assert (tmp_path / "copy" / "a b").samefile(tmp_path / "copy" / "second name")
     (tmp_path / "out").mkdir()
     subprocess.run([*tar, "-xpf", "-", "-C", tmp_path / "out"], input=pack(odd_tree), check=True)
-    times = tar == ["tar"]  # busybox sets a directory's time before it writes into it
+    times = tar == ["tar"]  # busybox sets the time of a directory before it writes into it
     assert snapshot(tmp_path / "out" / "top", times=times) == snapshot(odd_tree, times=times)
 
 
 @pytest.mark.parametrize("form", ["gnu", "posix", "ustar"])
-def test_gnu_tars_formats_and_holes_are_understood(form: str, tmp_path: Path) -> None:
+def test_gnu_tar_formats_and_sparse_files_are_extracted(form: str, tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / ("n" * 90) / ("o" * 90)).mkdir(parents=True)
     with (source / "holes").open("wb") as file:
@@ -195,7 +193,7 @@ def test_special_files_are_left_out_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("new_size", "note"), [(100_000, "shrank"), (9_000_000, "grew")])
-def test_a_file_that_changes_size_while_it_is_read_leaves_the_archive_whole(
+def test_a_file_that_changes_size_during_the_read_does_not_damage_the_archive(
     tmp_path: Path, new_size: int, note: str
 ) -> None:
     (tmp_path / "source").mkdir()
@@ -241,7 +239,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("bad", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_member_is_refused_by_name_and_the_rest_arrives(bad: bytes, tmp_path: Path) -> None:
+def test_a_hostile_member_is_refused_by_name_and_the_others_are_extracted(bad: bytes, tmp_path: Path) -> None:
     (tmp_path / "canary").mkdir()
     (tmp_path / "canary" / "kept").write_text("kept")
     before = snapshot(tmp_path / "canary")
@@ -262,7 +260,7 @@ def test_special_mode_bits_and_owners_are_dropped(tmp_path: Path) -> None:
         assert path.stat().st_uid == os.getuid()
 
 
-def test_a_name_that_comes_as_file_then_link_then_file_never_writes_through_the_link(tmp_path: Path) -> None:
+def test_a_name_that_is_a_file_then_a_link_then_a_file_is_never_written_through_the_link(tmp_path: Path) -> None:
     archive = [
         member(b"top", b"5"),
         member(b"top/v", data=b"victim"),
@@ -322,7 +320,7 @@ def test_no_archive_writes_outside_its_target_or_leaves_a_link_that_leads_out(
 
 @ROOMY
 @given(st.data())
-def test_a_cut_or_damaged_archive_is_a_clear_error_or_harmless_and_leaves_nothing_half_written(
+def test_a_truncated_or_damaged_archive_raises_an_error_and_leaves_no_partial_files(
     data: st.DataObject,
 ) -> None:
     file = member(b"top/" + b"n" * 200, data=b"d" * 700)
@@ -341,7 +339,7 @@ def test_a_cut_or_damaged_archive_is_a_clear_error_or_harmless_and_leaves_nothin
 
 
 class Endless(io.RawIOBase):
-    """A stream that goes on after its head for as long as anyone reads."""
+    """A stream that repeats a pattern after its head without end."""
 
     def __init__(self, head: bytes, pattern: bytes) -> None:
         self._pattern, self._pending = pattern * (65536 // len(pattern)), head
@@ -372,7 +370,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize(("stream", "cap"), BOMBS.values(), ids=BOMBS.keys())
-def test_a_bomb_is_stopped_by_a_named_cap_in_little_memory_and_nothing_stays(
+def test_an_archive_bomb_is_stopped_by_a_named_limit_with_little_memory(
     stream: io.RawIOBase, cap: str, tmp_path: Path
 ) -> None:
     tracemalloc.start()
@@ -387,7 +385,7 @@ def test_a_bomb_is_stopped_by_a_named_cap_in_little_memory_and_nothing_stays(
 
 
 class Counting(Endless):
-    """Notes how many files, directories and links there are at most while it is read."""
+    """Records the largest number of files, directories and links that exist while it is read."""
 
     def __init__(self, pieces: Iterator[bytes], root: Path) -> None:
         super().__init__(b"", b"-" * 512)
@@ -410,23 +408,25 @@ INODES = {
 
 
 @pytest.mark.parametrize("make", INODES.values(), ids=INODES.keys())
-def test_the_cap_of_members_holds_before_each_is_made(make: Callable[[int], bytes], tmp_path: Path) -> None:
+def test_the_limit_of_members_is_checked_before_each_member_is_made(
+    make: Callable[[int], bytes], tmp_path: Path
+) -> None:
     limits = ExtractLimits(max_bytes=1 << 30, max_members=50)
     stream = Counting((make(number) for number in itertools.count()), tmp_path)
     with pytest.raises(UnsafeArchiveError, match=r"more than 50 files, directories and links.*max_members"):
         extract_tree(cast(BinaryIO, stream), tmp_path / "t", limits=limits)
-    assert 1 < stream.most <= 51  # and the directory where it is staged
+    assert 1 < stream.most <= 51  # includes the staging directory
     assert os.listdir(tmp_path) == []
 
 
-def test_as_many_members_as_the_cap_says_arrive(tmp_path: Path) -> None:
+def test_an_archive_with_exactly_the_maximum_of_members_is_extracted(tmp_path: Path) -> None:
     members = [member(b"top", b"5"), *(member(b"top/%d" % number, b"5") for number in range(9)), END]
     assert unpack(b"".join(members), tmp_path / "t", ExtractLimits(max_members=10)).members == 10
     with pytest.raises(UnsafeArchiveError, match="max_members"):
         unpack(b"".join(members), tmp_path / "u", ExtractLimits(max_members=9))
 
 
-def test_what_is_not_wanted_after_all_is_not_installed(tmp_path: Path) -> None:
+def test_an_error_in_before_install_prevents_the_installation(tmp_path: Path) -> None:
     def refuse() -> None:
         assert [name for name in os.listdir(tmp_path) if not name.startswith(".")] == []
         raise KeyError
@@ -449,7 +449,7 @@ except TransferError as error:
 
 
 @pytest.mark.parametrize("data", [[b"x" * (4 << 20)], [b""] * 400], ids=["of space", "of inodes"])
-def test_a_disk_that_is_full_is_a_clear_error_and_what_came_is_removed(tmp_path: Path, data: list[bytes]) -> None:
+def test_a_full_disk_raises_a_clear_error_and_leaves_no_files(tmp_path: Path, data: list[bytes]) -> None:
     archive = member(b"top", b"5") + b"".join(member(b"top/%d" % at, data=one) for at, one in enumerate(data)) + END
     mount = 'mount -t tmpfs -o size=1m,nr_inodes=100 none "$1" && exec "$2" -c "$3" "$1"'
     args = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", str(tmp_path), sys.executable]
@@ -458,10 +458,10 @@ def test_a_disk_that_is_full_is_a_clear_error_and_what_came_is_removed(tmp_path:
     assert done.stdout.endswith(b"nothing was written: free space there or choose another target OSError []\n")
 
 
-def test_a_disk_that_is_full_during_a_merge_is_not_said_to_hold_nothing_of_it(
+def test_after_a_full_disk_during_a_merge_the_error_mentions_partial_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ext4 has to enlarge a directory for a new name; a file system in memory never has to."""
+    """The rename is patched to fail: ext4 may need space to enlarge a directory, a file system in memory never does."""
     moved: list[bytes] = []
     move = os.rename
 
@@ -479,7 +479,7 @@ def test_a_disk_that_is_full_during_a_merge_is_not_said_to_hold_nothing_of_it(
     assert [os.fsencode(name) for name in os.listdir(tmp_path / "there")] == moved
 
 
-def test_holes_count_as_if_they_were_data(tmp_path: Path) -> None:
+def test_holes_count_with_their_full_size(tmp_path: Path) -> None:
     (tmp_path / "holes").touch()
     os.truncate(tmp_path / "holes", 1 << 32)
     bomb = subprocess.run(["tar", "-Scf", "-", "-C", tmp_path, "holes"], capture_output=True, check=True).stdout
@@ -489,7 +489,7 @@ def test_holes_count_as_if_they_were_data(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["holes"]
 
 
-def test_a_member_over_its_own_cap_is_refused_and_the_rest_arrives(tmp_path: Path) -> None:
+def test_a_member_above_its_own_limit_is_refused_and_the_others_are_extracted(tmp_path: Path) -> None:
     limits = ExtractLimits(max_bytes=10_000, max_members=10, max_member_bytes=100)
     archive = member(b"top/big", data=b"x" * 101) + member(b"top/small", data=b"x") + END
     report = unpack(archive, tmp_path / "t", limits)
@@ -498,7 +498,7 @@ def test_a_member_over_its_own_cap_is_refused_and_the_rest_arrives(tmp_path: Pat
     assert report.bytes == 1
 
 
-def test_an_existing_directory_is_merged_with_and_its_links_are_replaced_not_followed(tmp_path: Path) -> None:
+def test_an_existing_directory_is_merged_and_its_links_are_replaced(tmp_path: Path) -> None:
     target, elsewhere = tmp_path / "target", tmp_path / "elsewhere"
     (target / "full").mkdir(parents=True)
     elsewhere.mkdir()
@@ -530,7 +530,7 @@ def test_an_existing_directory_is_merged_with_and_its_links_are_replaced_not_fol
     assert stat.S_IMODE(target.stat().st_mode) == 0o700
 
 
-def test_a_link_at_the_target_itself_is_replaced_not_followed(tmp_path: Path) -> None:
+def test_a_link_at_the_target_is_replaced_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     for name, archive in (("a", member(b"top", data=b"x")), ("b", member(b"top/f", data=b"x"))):
         (tmp_path / name).symlink_to("elsewhere")
@@ -539,7 +539,7 @@ def test_a_link_at_the_target_itself_is_replaced_not_followed(tmp_path: Path) ->
     assert os.listdir(tmp_path / "elsewhere") == []
 
 
-def test_a_target_that_cannot_be_written_is_one_clear_sentence(tmp_path: Path) -> None:
+def test_a_target_that_cannot_be_written_raises_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "f").touch()
     for target, error in (("missing/t", "No such file"), ("full/f/t", "Not a directory")):
@@ -554,7 +554,7 @@ def test_a_target_that_cannot_be_written_is_one_clear_sentence(tmp_path: Path) -
         ExtractLimits(max_bytes=0, max_members=1)
 
 
-def test_a_large_file_goes_through_a_pipe_both_ways_in_little_memory(tmp_path: Path) -> None:
+def test_a_large_file_is_sent_and_received_through_a_pipe_with_little_memory(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(96 << 20)
         file.write(b"front")

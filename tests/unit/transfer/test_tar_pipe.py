@@ -1,4 +1,4 @@
-"""The host's ends of a copy end, also where others hold a descriptor or the disk is slow."""
+"""The host's threads of a copy end, even if another process holds their descriptors or the disk is slow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hyperruntime.transfer.tar_pipe import Feeder, LateError, NotTakenError, Rec
 
 @contextmanager
 def forked_child() -> Iterator[None]:
-    """Have a child that holds a copy of every descriptor."""
+    """Fork a child that holds a copy of every descriptor."""
     if (child := os.fork()) == 0:
         signal.pause()
         os._exit(0)
@@ -35,7 +35,7 @@ def never() -> None:
     raise AssertionError
 
 
-def test_a_feeder_that_nobody_reads_is_stopped_though_a_child_holds_its_ends() -> None:
+def test_a_feeder_without_a_reader_stops_although_a_child_holds_its_descriptors() -> None:
     def write(pipe: BinaryIO) -> None:
         for _ in itertools.count():
             pipe.write(bytes(65536))
@@ -47,7 +47,7 @@ def test_a_feeder_that_nobody_reads_is_stopped_though_a_child_holds_its_ends() -
     assert feeder.error is None
 
 
-def test_what_a_feeder_wrote_ends_though_a_child_holds_its_ends() -> None:
+def test_the_output_of_a_feeder_ends_although_a_child_holds_its_descriptors() -> None:
     feeder = Feeder(lambda pipe: pipe.write(b"all"), never)
     with forked_child():
         feeder.start()
@@ -55,7 +55,7 @@ def test_what_a_feeder_wrote_ends_though_a_child_holds_its_ends() -> None:
         feeder.stop()
 
 
-def test_why_a_feeder_failed_is_told_at_once_and_kept() -> None:
+def test_an_error_of_a_feeder_is_reported_at_once_and_kept() -> None:
     told: list[Exception | None] = []
 
     def fail(_: BinaryIO) -> None:
@@ -68,12 +68,12 @@ def test_why_a_feeder_failed_is_told_at_once_and_kept() -> None:
     assert isinstance(feeder.error, KeyError)
 
 
-def test_a_feeder_and_a_receiver_that_never_began_are_stopped(tmp_path: Path) -> None:
+def test_a_feeder_and_a_receiver_that_were_not_started_can_be_stopped(tmp_path: Path) -> None:
     Feeder(lambda pipe: None, never).stop()
     Receiver(tmp_path / "t", ExtractLimits(), never).stop()
 
 
-def test_a_receiver_takes_nothing_more_once_it_failed(tmp_path: Path) -> None:
+def test_a_failed_receiver_accepts_no_more_data(tmp_path: Path) -> None:
     told: list[bool] = []
     receiver = Receiver(tmp_path / "missing" / "t", ExtractLimits(), lambda: told.append(True))
     receiver.start(None)
@@ -87,7 +87,7 @@ def test_a_receiver_takes_nothing_more_once_it_failed(tmp_path: Path) -> None:
     assert isinstance(receiver.error.__cause__, FileNotFoundError)
 
 
-def test_a_deadline_holds_while_the_host_writes_nothing() -> None:
+def test_a_deadline_applies_while_the_host_does_not_write() -> None:
     chunks = _Chunks()
     chunks.put(bytes(1 << 26))
     chunks.deadline = time.monotonic() + 0.1
