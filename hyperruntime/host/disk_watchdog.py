@@ -99,6 +99,8 @@ class DiskWatch:
     def _count(self, now: Mapping[int, Free]) -> str:
         started = time.monotonic()
         use = measure(self._tops, self._namespace, self._limit_bytes)
+        if use.used_bytes > self._limit_bytes:  # a file that is replaced during a count may be counted twice
+            use = min(use, measure(self._tops, self._namespace, self._limit_bytes), key=lambda use: use.used_bytes)
         self.used_bytes, self._counted = use.used_bytes, now
         took = time.monotonic() - started
         self._next = started + took + max(_CALM_S, _DUTY * took)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hyperruntime.driver import PostMortem
 from hyperruntime.errors import ContainerLostError, SpecError
 from hyperruntime.host import disk_usage as diskuse
 from hyperruntime.host import disk_watchdog as diskwatch
-from hyperruntime.host.disk_usage import LEAST_BYTES, measure
+from hyperruntime.host.disk_usage import LEAST_BYTES, Use, measure
 from hyperruntime.host.disk_watchdog import DiskWatch, free_space
 from hyperruntime.host.process import wait_until
 from hyperruntime.host.rmtree import remove_tree
@@ -117,6 +118,24 @@ def test_usage_above_the_limit_is_reported_once(tmp_path: Path) -> None:
     assert wait_until(lambda: bool(said), 60)
     assert [limit for _, limit in said] == ["disk_bytes"]
     assert "limits.disk_bytes=4194304" in said[0][0]
+
+
+def test_a_file_that_was_counted_twice_ends_no_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, watched = [Use(10 * MIB, hidden=False)], threading.Event()
+
+    def count(*args: object) -> Use:
+        if not counts:
+            watched.set()
+            return Use(MIB, hidden=False)
+        return counts.pop()
+
+    monkeypatch.setattr(diskwatch, "measure", count)
+    reasons: list[tuple[str, str]] = []
+    watch = DiskWatch(5 * MIB, [str(tmp_path)], None, lambda why, limit: reasons.append((why, limit)))
+    assert watched.wait(60)
+    assert wait_until(lambda: watch.used_bytes == MIB, 60)
+    watch.stop()
+    assert reasons == []
 
 
 def test_a_disk_that_others_fill_is_not_reported_as_a_limit_of_the_container(
