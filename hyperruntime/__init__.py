@@ -10,27 +10,43 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hyperruntime.container import Container
-    from hyperruntime.domain import Domain, Score, Split, Task
-    from hyperruntime.driver import EngineInfo, PostMortem
-    from hyperruntime.errors import HyperRuntimeError
-    from hyperruntime.exec.persistent.shell import Shell
-    from hyperruntime.gateway import Access, Budget, Gateway, GatewayConfig, ModelRule, Upstream
-    from hyperruntime.pool.lease import Lease
-    from hyperruntime.pool.manager import PoolManager
-    from hyperruntime.pool.pool import SlotPool
-    from hyperruntime.pool.sync import SyncPool, open_pool
-    from hyperruntime.pool.values.config import PoolConfig
-    from hyperruntime.pool.values.policy import ToolPolicy
-    from hyperruntime.pool.values.profiles import Profiles, load_profiles
-    from hyperruntime.pool.values.result import ExecutionResult, ToolResult
-    from hyperruntime.pool.values.slot import Slot
-    from hyperruntime.rollout.models import ModelOptions
-    from hyperruntime.rollout.run.options import RolloutOptions
-    from hyperruntime.rollout.run.runner import run_rollouts
-    from hyperruntime.run_as import RunAs
-    from hyperruntime.runtime import Runtime, open_runtime
-    from hyperruntime.spec import ContainerSpec, ExecResult, Limits, Mount
+    from hyperruntime.container import Container as Container
+    from hyperruntime.domain import Domain as Domain
+    from hyperruntime.domain import Score as Score
+    from hyperruntime.domain import Split as Split
+    from hyperruntime.domain import Task as Task
+    from hyperruntime.driver import EngineInfo as EngineInfo
+    from hyperruntime.driver import PostMortem as PostMortem
+    from hyperruntime.errors import HyperRuntimeError as HyperRuntimeError
+    from hyperruntime.exec.persistent.shell import Shell as Shell
+    from hyperruntime.gateway import Access as Access
+    from hyperruntime.gateway import Budget as Budget
+    from hyperruntime.gateway import Gateway as Gateway
+    from hyperruntime.gateway import GatewayConfig as GatewayConfig
+    from hyperruntime.gateway import ModelRule as ModelRule
+    from hyperruntime.gateway import Upstream as Upstream
+    from hyperruntime.pool.lease import Lease as Lease
+    from hyperruntime.pool.manager import PoolManager as PoolManager
+    from hyperruntime.pool.pool import SlotPool as SlotPool
+    from hyperruntime.pool.sync import SyncPool as SyncPool
+    from hyperruntime.pool.sync import open_pool as open_pool
+    from hyperruntime.pool.values.config import PoolConfig as PoolConfig
+    from hyperruntime.pool.values.policy import ToolPolicy as ToolPolicy
+    from hyperruntime.pool.values.profiles import Profiles as Profiles
+    from hyperruntime.pool.values.profiles import load_profiles as load_profiles
+    from hyperruntime.pool.values.result import ExecutionResult as ExecutionResult
+    from hyperruntime.pool.values.result import ToolResult as ToolResult
+    from hyperruntime.pool.values.slot import Slot as Slot
+    from hyperruntime.rollout.models import ModelOptions as ModelOptions
+    from hyperruntime.rollout.run.options import RolloutOptions as RolloutOptions
+    from hyperruntime.rollout.run.runner import run_rollouts as run_rollouts
+    from hyperruntime.run_as import RunAs as RunAs
+    from hyperruntime.runtime import Runtime as Runtime
+    from hyperruntime.runtime import open_runtime as open_runtime
+    from hyperruntime.spec import ContainerSpec as ContainerSpec
+    from hyperruntime.spec import ExecResult as ExecResult
+    from hyperruntime.spec import Limits as Limits
+    from hyperruntime.spec import Mount as Mount
 
 __version__ = "0.1.0"
 
@@ -74,45 +90,7 @@ _HOMES = {
     "run_rollouts": "rollout.run.runner",
 }
 
-__all__ = [
-    "Access",
-    "Budget",
-    "Container",
-    "ContainerSpec",
-    "Domain",
-    "EngineInfo",
-    "ExecResult",
-    "ExecutionResult",
-    "Gateway",
-    "GatewayConfig",
-    "HyperRuntimeError",
-    "Lease",
-    "Limits",
-    "ModelOptions",
-    "ModelRule",
-    "Mount",
-    "PoolConfig",
-    "PoolManager",
-    "PostMortem",
-    "Profiles",
-    "RolloutOptions",
-    "RunAs",
-    "Runtime",
-    "Score",
-    "Shell",
-    "Slot",
-    "SlotPool",
-    "Split",
-    "SyncPool",
-    "Task",
-    "ToolPolicy",
-    "ToolResult",
-    "Upstream",
-    "load_profiles",
-    "open_pool",
-    "open_runtime",
-    "run_rollouts",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name

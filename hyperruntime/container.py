@@ -13,6 +13,7 @@ from typing import Unpack
 import attrs
 
 from hyperruntime.concurrency.cancellation import run_cancellable
+from hyperruntime.concurrency.closing import Closing
 from hyperruntime.driver import Driver, Launch, LiveContainer
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.exec.exchange_dir import EXCHANGE_TARGET, make_exchange
@@ -20,11 +21,11 @@ from hyperruntime.exec.exec_script import export_script, make_request, shell_kee
 from hyperruntime.exec.execution import Execution
 from hyperruntime.exec.options import ExecKeywords, ExecOptions
 from hyperruntime.exec.persistent.script import check_names
-from hyperruntime.exec.persistent.shell import Shell, ShellStart
-from hyperruntime.exec.user_sessions import SessionContext, UserSessions
+from hyperruntime.exec.persistent.shell import Shell
+from hyperruntime.exec.user_sessions import UserSessions
 from hyperruntime.gpu.grant import GpuGrant
 from hyperruntime.host.owner import Owner
-from hyperruntime.host.watchdog import Watch, split_limits, unwatch, watch_container
+from hyperruntime.host.watchdog import split_limits, unwatch, watch_container
 from hyperruntime.logs import get_logger
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
@@ -37,7 +38,7 @@ _CLOSE_TIMEOUT_S = 3.0
 _LOST_TIMEOUT_S = 0.3
 
 
-class Container:
+class Container(Closing):
     """A running container; made by :meth:`Runtime.container`, used as a context manager.
 
     Safe to use from many threads at once.
@@ -63,7 +64,6 @@ class Container:
         self.name = f"hyperruntime-{uuid.uuid4().hex[:12]}"
         self._pid = os.getpid()
         self._removal: threading.Thread | None = None
-        self._watch: Watch | None = None
         self._shells: set[Shell] = set()
         self._gpus = GpuGrant(spec.gpus)
         self._dir = os.path.join(owner.private_dir, self.name)
@@ -71,9 +71,7 @@ class Container:
         early_env = {name: value for name, value in spec.env.items() if shell_keeps(name)}
         self._exchange = make_exchange(self._dir, export_script(early_env))
         self._sessions = UserSessions(
-            SessionContext(
-                name=self.name, engine=driver.name, user=spec.user, exchange=self._exchange, remove=self._remove_async
-            )
+            name=self.name, engine=driver.name, user=spec.user, exchange=self._exchange, remove=self._remove_async
         )
         started = time.monotonic()
         try:
@@ -88,7 +86,7 @@ class Container:
             self._live: LiveContainer = driver.launch(launch)
             self._sessions.begin(self._live)
             self._live.observe()
-            self._watch = self._sessions.watch = watch_container(watched, launch, driver.name, self._live)
+            self._sessions.watch = watch_container(watched, launch, driver.name, self._live)
             self._gpus.check(self.exec)
         except BaseException:
             self.close()
@@ -108,7 +106,8 @@ class Container:
     @property
     def watchdog_verdict(self) -> str:
         """Why this library's watchdog ended it, as part of a sentence, or ""; up to date, and free to read."""
-        return self._watch.verdict if self._watch is not None else ""
+        watch = self._sessions.watch
+        return watch.verdict if watch is not None else ""
 
     def responds(self, timeout_s: float | None = None) -> bool:
         """Return whether its supervisor answers, after at most ``timeout_s``; runs no command.
@@ -202,9 +201,8 @@ class Container:
         """
         checked = make_request(["bash"], env=env, workdir=workdir)
         check_names(checked.env)
-        start = ShellStart(
-            user=user, env={**self._late_env, **self._live.exec_env, **checked.env}, workdir=workdir, group=group
-        )
+        variables = {**self._late_env, **self._live.exec_env, **checked.env}
+        start = ExecOptions(user=user, env=variables, workdir=workdir, group=group)
         shell = Shell(self._sessions, start, self._shells.discard)
         self._shells.add(shell)
         return shell
@@ -320,12 +318,11 @@ class Container:
         if self._sessions.close():
             return
         try:
-            if live := getattr(self, "_live", None):
-                self._sessions.end(live, timeout_s)
+            self._sessions.end(timeout_s)
         finally:
             for shell in tuple(self._shells):
                 shell.abandon()
-            unwatch(self._watch)
+            unwatch(self._sessions.watch)
             self._gpus.release()
             shutil.rmtree(self._dir, ignore_errors=True)
 
@@ -339,14 +336,6 @@ class Container:
         except HyperRuntimeError as error:
             # The caller knows that it is lost; the owner's guard, or `prune`, removes the rest.
             log.warning("container not removed", name=self.name, error=str(error))
-
-    def __enter__(self) -> Container:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the container."""
-        self.close()
 
     def _run(self, args: Sequence[str | bytes], options: ExecOptions) -> ExecResult:
         env = {**self._late_env, **self._live.exec_env, **(options.env or {})}

@@ -193,17 +193,9 @@ class ImageUnknownError(ImagePullError, LookupError):
 class ImageLoginError(ImagePullError, PermissionError):
     """The registry requires a login, or refused the given one."""
 
-    def __str__(self) -> str:
-        """Return the sentence (OSError would print its tuple)."""
-        return str(self.args[0])
-
 
 class RegistryUnreachableError(ImagePullError, ConnectionError):
     """The registry does not answer."""
-
-    def __str__(self) -> str:
-        """Return the sentence (OSError would print its tuple)."""
-        return str(self.args[0])
 
 
 class ContainerStateError(HyperRuntimeError):
@@ -242,10 +234,6 @@ class WorkdirNotFoundError(ExecStartError, FileNotFoundError):
             "create it first or pass another workdir"
         )
 
-    def __str__(self) -> str:
-        """Return the sentence (OSError would print its tuple)."""
-        return str(self.args[0])
-
 
 class CommandFailedError(HyperRuntimeError):
     """A command ended with a non-zero exit code, and the caller called ``result.check()``."""
@@ -271,19 +259,11 @@ class UnsafeArchiveError(TransferError):
 class TransferTimeoutError(TransferError, TimeoutError):
     """A copy into or out of a container ran past its deadline and was stopped."""
 
-    def __str__(self) -> str:
-        """Return the sentence (OSError would print its tuple)."""
-        return str(self.args[0])
-
 
 class StorageError(HyperRuntimeError, OSError):
     """A file or directory on the host could not be written: no space, no permission, not a directory."""
 
     exit_code = 2
-
-    def __str__(self) -> str:
-        """Return the sentence (OSError would print its tuple)."""
-        return str(self.args[0])
 
 
 class RepositoryError(HyperRuntimeError):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 import attrs
 
 from hyperruntime import registry
+from hyperruntime.concurrency.closing import Closing
 from hyperruntime.container import Container
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo
 from hyperruntime.errors import (
@@ -25,6 +25,7 @@ from hyperruntime.host.process import wait_until
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.images.store import ImageStore
 from hyperruntime.logs import get_logger
+from hyperruntime.spec import ContainerSpec
 
 log = get_logger(__name__)
 
@@ -48,7 +49,7 @@ class OwnedContainer:
     owner_state: str
 
 
-class Runtime:
+class Runtime(Closing):
     """An opened engine; a context manager. Safe to use from many threads.
 
     Attributes:
@@ -98,11 +99,8 @@ class Runtime:
             TypeError: ``spec`` is not a ContainerSpec.
             SpecError: the source of a mount does not exist.
         """
-        from hyperruntime.spec import ContainerSpec
-
         if not self._owner.is_here:
             raise EngineError("this runtime belongs to the parent of this process; open another one after the fork")
-
         if not isinstance(spec, ContainerSpec):
             raise TypeError(f"container() takes a ContainerSpec, not {type(spec).__name__}")
         for mount in spec.mounts:
@@ -162,16 +160,6 @@ class Runtime:
         if self._owner.is_here:
             self._driver.close()
             self._owner.close()
-
-    def __enter__(self) -> Runtime:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
 
 def open_runtime(name: str | None = None, *, run_id: str = "") -> Runtime:

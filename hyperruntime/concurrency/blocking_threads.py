@@ -1,4 +1,4 @@
-"""Threads for blocking work, shared by all pools of a process; separate from asyncio's default executor."""
+"""Threads for blocking work, shared by all code of a process; separate from asyncio's default executor."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-STARTS, RESETS = "start", "reset"
-_THREADS = {STARTS: 16, RESETS: 32}
+EXECS, STARTS, RESETS = "exec", "start", "reset"
+_THREADS = {EXECS: 1024, STARTS: 16, RESETS: 32}
 
 _executors: dict[tuple[int, str], ThreadPoolExecutor] = {}
 
@@ -23,10 +23,11 @@ async def blocking(kind: str, work: Callable[[], T]) -> T:
         kind: ``STARTS`` or ``RESETS``.
         work: called in the thread; its result is returned.
     """
-    return await asyncio.get_running_loop().run_in_executor(_executor(kind), work)
+    return await asyncio.get_running_loop().run_in_executor(threads(kind), work)
 
 
-def _executor(kind: str) -> ThreadPoolExecutor:
+def threads(kind: str) -> ThreadPoolExecutor:
+    """Return the threads of this process for a kind of work: ``EXECS``, ``STARTS`` or ``RESETS``."""
     key = (os.getpid(), kind)  # a forked child has none of its parent's threads
     known = _executors.get(key)
     if known is None:

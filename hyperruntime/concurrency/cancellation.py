@@ -6,21 +6,13 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TypeVar
 
+from hyperruntime.concurrency.blocking_threads import EXECS, threads
+from hyperruntime.concurrency.end_event import make_waiter
+
 T = TypeVar("T")
-
-MAX_AT_ONCE = 1024
-_pools: dict[int, ThreadPoolExecutor] = {}  # by process: a forked child has none of its parent's threads
-
-
-def awaited_threads() -> ThreadPoolExecutor:
-    """Return the threads of all awaited commands of this process; at most 1024 commands run at once."""
-    if (known := _pools.get(os.getpid())) is None:
-        made = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="hyperruntime-exec")
-        known = _pools.setdefault(os.getpid(), made)
-    return known
 
 
 async def run_cancellable(work: Callable[[int], T]) -> T:
@@ -33,7 +25,7 @@ async def run_cancellable(work: Callable[[int], T]) -> T:
     """
     signal = _CancelSignal()
     try:
-        begun = awaited_threads().submit(work, signal.descriptor)
+        begun = threads(EXECS).submit(work, signal.descriptor)
     except BaseException:
         signal.close()
         raise
@@ -68,20 +60,8 @@ def check_cancelled() -> None:
 
 async def _until_done(begun: Future[T]) -> None:
     """Wait for work in a thread; takes one callback on the event loop, where asyncio's own way takes four."""
-    loop = asyncio.get_running_loop()
-    waiter = loop.create_future()
-
-    def settle() -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    def tell(_: Future[T]) -> None:
-        try:
-            loop.call_soon_threadsafe(settle)
-        except RuntimeError:
-            pass  # the loop is closed, so no task waits
-
-    begun.add_done_callback(tell)
+    waiter, wake = make_waiter()
+    begun.add_done_callback(wake)
     await waiter
 
 

@@ -7,6 +7,24 @@ import threading
 from collections.abc import Callable
 
 
+def make_waiter() -> tuple[asyncio.Future[None], Callable[..., None]]:
+    """Return a future of the running event loop, and the function that sets it; any thread may call it, and again."""
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def settle() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def wake(*_: object) -> None:
+        try:
+            loop.call_soon_threadsafe(settle)
+        except RuntimeError:
+            pass  # the loop is closed, so no task waits
+
+    return waiter, wake
+
+
 class EndEvent:
     """An event that is set once; a later listener is called at once. Safe to use from many threads."""
 
@@ -39,21 +57,10 @@ class EndEvent:
 
     async def wait(self) -> None:
         """Wait until the event is set."""
-        loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
-
-        def settle() -> None:
-            if not future.done():
-                future.set_result(None)
-
-        def tell() -> None:
-            try:
-                loop.call_soon_threadsafe(settle)
-            except RuntimeError:
-                pass  # the loop is closed, so no task waits
-
-        forget = self.listen(tell)
+        waiter, wake = make_waiter()
+        forget = self.listen(wake)
         try:
-            await future
+            await waiter
         finally:
             forget()
 

@@ -49,7 +49,8 @@ async def with_retries(
     exponential = wait_exponential(multiplier=first_s, max=longest_s)
 
     def wait(state: RetryCallState) -> float:
-        asked = 0.0 if _failed(state) else asked_s(_result(state)) or 0.0
+        outcome = _outcome(state)
+        asked = 0.0 if isinstance(outcome, errors) else asked_s(outcome) or 0.0
         return max(asked, exponential(state) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
 
     def stop(state: RetryCallState) -> bool:
@@ -66,10 +67,6 @@ async def with_retries(
         retry_error_callback=_result,
     )
     return cast(T, await retrying(attempt))
-
-
-def _failed(state: RetryCallState) -> bool:
-    return state.outcome is not None and state.outcome.failed
 
 
 def _outcome(state: RetryCallState) -> Any:  # noqa: ANN401 - a result of any type, or an exception

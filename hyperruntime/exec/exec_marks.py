@@ -150,13 +150,12 @@ class MarkNumbers:
                 self._groups.setdefault(group, []).append(series)
         return series
 
-    def close_series(self, series: MarkSeries) -> None:
-        """Forget a series that has no living process."""
+    def close_series(self, group: str, series: MarkSeries) -> None:
+        """Forget a series of a group that has no living process."""
         with self._lock:
-            for name, known in tuple(self._groups.items()):
-                kept = [other for other in known if other is not series]
-                if kept != known:
-                    self._set_group(name, kept)
+            others = [known for known in self._groups.pop(group, []) if known is not series]
+            if others:
+                self._groups[group] = others
 
     def leave_group(self, group: str) -> list[MarkSeries]:
         """Return a group's series and forget them; later execs of the group get new ones."""
@@ -176,12 +175,6 @@ class MarkNumbers:
                 own = MarkSeries(self, shared=True)
                 series.append(own)
             return own
-
-    def _set_group(self, name: str, series: list[MarkSeries]) -> None:
-        if series:
-            self._groups[name] = series
-        else:
-            del self._groups[name]
 
 
 class MarkSeries:

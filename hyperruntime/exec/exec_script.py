@@ -12,7 +12,7 @@ from hyperruntime.errors import SpecError
 from hyperruntime.exec.exec_marks import Mark
 from hyperruntime.spec import check_env, check_inside_path
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Names that a shell sets, reads or refuses to assign. Sources: dash(1), bash(1) "Shell Variables", POSIX.1 sh.
 _SPECIAL = frozenset(
     "_ IFS OPTIND OPTARG OPTERR LINENO PPID UID EUID GROUPS RANDOM SRANDOM SECONDS EPOCHSECONDS EPOCHREALTIME SHELLOPTS"
@@ -78,7 +78,7 @@ def make_request(
 
 def shell_keeps(name: str) -> bool:
     """Return whether a shell passes on a variable of this name unchanged; other variables go through env(1)."""
-    return _NAME.fullmatch(name) is not None and name not in _SPECIAL and not name.startswith(("BASH_", "_hr_"))
+    return VARIABLE.fullmatch(name) is not None and name not in _SPECIAL and not name.startswith(("BASH_", "_hr_"))
 
 
 def export_script(env: Mapping[str, str]) -> bytes:

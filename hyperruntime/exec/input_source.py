@@ -103,18 +103,20 @@ class _Pump:
         except Exception as error:  # noqa: BLE001 - handed to the thread that runs the exec
             self.error = error
         finally:
-            try:
-                self._writer.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+            shut_down(self._writer)
             self._writer.close()
 
     def close(self) -> None:
-        try:
-            self.reader.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
+        shut_down(self.reader)
         self.reader.close()
+
+
+def shut_down(end: socket.socket) -> None:
+    """Shut a socket down in both directions, also for forked children that hold it."""
+    try:
+        end.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # the other end has done it
 
 
 def checked(chunk: object) -> bytes:

@@ -18,7 +18,7 @@ from hyperruntime.exec.exec_marks import Mark
 from hyperruntime.exec.exec_script import ExecRequest, lane_script
 from hyperruntime.run_as import RunAs
 
-_TO_HOST, _TO_CONTAINER = 0o622, 0o644
+_READ_INSIDE = ("go", "i")  # FIFOs that are read in the container; the others are written there
 
 
 class Lane:
@@ -64,14 +64,8 @@ class Lane:
         os.mkdir(self._dir)
         try:
             os.chmod(self._dir, 0o755)
-            for name, mode in (
-                ("go", _TO_CONTAINER),
-                ("i", _TO_CONTAINER),
-                ("o", _TO_HOST),
-                ("e", _TO_HOST),
-                ("s", _TO_HOST),
-            ):
-                self._make_fifo(name, mode)
+            for name in ("go", "i", "o", "e", "s"):
+                self._make_fifo(name)
             self._script = self._keep(os.open(self._path("c"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644))
             os.fchmod(self._script, 0o644)
             self.go = self._keep(self._open_fifo("go", os.O_RDWR))
@@ -165,7 +159,7 @@ class Lane:
     def renew_stream(self, name: str) -> None:
         """Replace FIFO ``name`` by a new one for the next exec; a process may still hold the old one."""
         os.unlink(self._path(name))
-        self._make_fifo(name, _TO_CONTAINER if name == "i" else _TO_HOST)
+        self._make_fifo(name)
 
     def is_open(self) -> bool:
         """Return whether it has not been closed."""
@@ -202,9 +196,9 @@ class Lane:
     def _path(self, name: str) -> str:
         return os.path.join(self._dir, name)
 
-    def _make_fifo(self, name: str, mode: int) -> None:
+    def _make_fifo(self, name: str) -> None:
         os.mkfifo(self._path(name))
-        os.chmod(self._path(name), mode)
+        os.chmod(self._path(name), 0o644 if name in _READ_INSIDE else 0o622)
 
     def _open_fifo(self, name: str, flags: int) -> int:
         descriptor = os.open(self._path(name), flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

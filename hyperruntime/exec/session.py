@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 
 from hyperruntime.attached_shell import AttachedShell
 from hyperruntime.errors import ContainerLostError
+from hyperruntime.exec.exchange_dir import EXCHANGE_TARGET
 from hyperruntime.exec.exec_marks import Mark, MarkLimit, MarkNumbers, MarkSeries
 from hyperruntime.exec.lane import Lane
 from hyperruntime.exec.lane_pool import LanePool
@@ -50,7 +51,6 @@ class Session:
         lost: set once the attached shell is gone.
         on_death: called when a lane is seen to be dead.
         announces: whether each command must report that its process was started, because the container's shell is bash.
-        inside: path of the exchange directory in the container.
         lanes: the lanes of its execs.
         refusal: the reason why the container cannot run commands although its shell works, or "".
     """
@@ -59,7 +59,6 @@ class Session:
         self,
         shell: AttachedShell,
         exchange: str,
-        inside: str,
         numbers: MarkNumbers,
         on_death: Callable[[], None] = lambda: None,
         on_lost: Callable[[], None] = lambda: None,
@@ -69,7 +68,6 @@ class Session:
         Args:
             shell: the attached shell; the session owns it from now on.
             exchange: the exchange directory on the host.
-            inside: path where it is mounted in the container.
             numbers: the container's mark numbers.
             on_death: called by the thread that finds a lane dead.
             on_lost: called once when the shell has ended, for any reason.
@@ -77,7 +75,6 @@ class Session:
         self.lost = threading.Event()
         self.on_death, self._on_lost = on_death, on_lost
         self.announces = False
-        self.inside = inside
         self._shell, self._numbers = shell, numbers
         self.lanes = LanePool(exchange, self._request_lane, self._next_lane_mark)
         self._switch: int | None = None
@@ -102,7 +99,7 @@ class Session:
         self._thread.start()
         deadline = time.monotonic() + timeout_s
         try:
-            self._send(f"_hr_dir={self.inside}; . {self.inside}/supervisor.sh\n")
+            self._send(f"_hr_dir={EXCHANGE_TARGET}; . {EXCHANGE_TARGET}/supervisor.sh\n")
         except ContainerLostError:
             self._thread.join(timeout_s)
         while not self._ready.wait(0.05):

@@ -18,7 +18,6 @@ from hyperruntime.errors import (
     HyperRuntimeError,
     UnsupportedOptionError,
 )
-from hyperruntime.exec.exchange_dir import EXCHANGE_TARGET
 from hyperruntime.exec.exec_marks import MarkNumbers, MarkSeries
 from hyperruntime.exec.execution import KILLED_EXIT_CODE, Execution
 from hyperruntime.exec.input_source import CallerError
@@ -35,25 +34,6 @@ _START_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 3.0
 
 
-@attrs.frozen(kw_only=True)
-class SessionContext:
-    """The facts about a container that its sessions need.
-
-    Attributes:
-        name: the container's name.
-        engine: the engine's name, for errors.
-        user: user of the container's main shell; None is the image's user.
-        exchange: the exchange directory on the host.
-        remove: starts removing the container in the background.
-    """
-
-    name: str
-    engine: str
-    user: str | None
-    exchange: str
-    remove: Callable[[], None]
-
-
 class UserSessions:
     """The sessions of one container, by user; safe to use from many threads.
 
@@ -64,12 +44,21 @@ class UserSessions:
         live: the running container; None before :meth:`begin`.
     """
 
-    def __init__(self, context: SessionContext) -> None:
-        """Prepare; the container does not exist yet."""
+    def __init__(self, *, name: str, engine: str, user: str | None, exchange: str, remove: Callable[[], None]) -> None:
+        """Prepare; the container does not exist yet.
+
+        Args:
+            name: the container's name.
+            engine: the engine's name, for errors.
+            user: user of the container's main shell; None is the image's user.
+            exchange: the exchange directory on the host.
+            remove: starts removing the container in the background.
+        """
         self.numbers, self.ended = MarkNumbers(), EndEvent()
         self.watch: Watch | None = None
         self.live: LiveContainer | None = None
-        self._context, self._pid = context, os.getpid()
+        self._name, self._engine, self._user = name, engine, user
+        self._exchange, self._remove, self._pid = exchange, remove, os.getpid()
         self._lock = threading.Lock()
         self._sessions: dict[str | None, Session] = {}
         self._closed = False
@@ -118,7 +107,7 @@ class UserSessions:
             if self._lost is not None:
                 raise ContainerLostError(str(self._lost), self._lost.post_mortem)
             if self._closed:
-                raise ContainerStateError(f"container {self._context.name} is closed; start another one")
+                raise ContainerStateError(f"container {self._name} is closed; start another one")
 
     def find(self, user: str | RunAs | None) -> Session:
         """Return the session whose lanes run as a user.
@@ -133,7 +122,7 @@ class UserSessions:
             UnsupportedOptionError: this container or engine cannot run commands as this user.
         """
         if not isinstance(user, RunAs):
-            return self._find(None if user == self._context.user else user)
+            return self._find(None if user == self._user else user)
         return self._find(None if self._switches(self._find(None)) else str(user))
 
     def run(self, execution: Execution) -> ExecResult:
@@ -180,14 +169,15 @@ class UserSessions:
             before, self._closed = self._closed, True
             return before
 
-    def end(self, live: LiveContainer, timeout_s: float) -> None:
-        """End the container and its sessions: through its main shell, or through the engine if that fails.
+    def end(self, timeout_s: float) -> None:
+        """End the container, if there is one, and its sessions: through its main shell, else through the engine.
 
         Args:
-            live: the container.
             timeout_s: seconds that the main shell has to end.
         """
-        main = self._sessions.get(None)
+        main, live = self._sessions.get(None), self.live
+        if live is None:
+            return
         ended = main is not None and main.close(timeout_s)
         if not ended:
             live.remove()
@@ -215,7 +205,7 @@ class UserSessions:
         if users and main is not None and main.responds():
             self._drop(users[0], session)
             return ExecLostError(
-                f"the shell of user {users[0]!r} in {self._context.name} ended while a command ran in it, so the "
+                f"the shell of user {users[0]!r} in {self._name} ended while a command ran in it, so the "
                 "result is unknown; the next command starts a new shell"
             )
         has_ended = main is not None and main.lost.is_set()
@@ -223,11 +213,11 @@ class UserSessions:
             main.wait_end(_END_TIMEOUT_S)  # a busy engine reports the exit code long after the streams end
         with self._lock:
             if self._closed and self._lost is None:
-                return ContainerLostError(f"container {self._context.name} was closed while a command ran in it")
+                return ContainerLostError(f"container {self._name} was closed while a command ran in it")
             if self._lost is None:
                 self._lost = self._explain(error, has_ended=has_ended)
                 # On an overloaded machine the removal takes seconds, and the caller must not wait for it.
-                self._context.remove()
+                self._remove()
             lost = self._lost
         return ContainerLostError(str(lost), lost.post_mortem)
 
@@ -237,22 +227,20 @@ class UserSessions:
         post_mortem: PostMortem = attrs.evolve(self.live.post_mortem(), ended_by=verdict, limit=limit)
         if has_ended and post_mortem.exit_code is None:  # the engine may still report it as running
             post_mortem = attrs.evolve(post_mortem, state="exited")
-        log.warning("container lost", name=self._context.name, state=post_mortem.state, oom=post_mortem.oom_killed)
-        return ContainerLostError(
-            f"{error} ({self._context.name}: {post_mortem}); start another container", post_mortem
-        )
+        log.warning("container lost", name=self._name, state=post_mortem.state, oom=post_mortem.oom_killed)
+        return ContainerLostError(f"{error} ({self._name}: {post_mortem}); start another container", post_mortem)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ContainerStateError(
-                f"container {self._context.name} belongs to process {self._pid}; a forked child must start its own"
+                f"container {self._name} belongs to process {self._pid}; a forked child must start its own"
             )
 
     def _switches(self, main: Session) -> bool:
         switches = main.switches_users()
         if switches is None:
             why = "only root can switch users, and the container's user is not root; leave ContainerSpec.user at None"
-            raise UnsupportedOptionError(self._context.engine, "user", why)
+            raise UnsupportedOptionError(self._engine, "user", why)
         return switches
 
     def _find(self, key: str | None) -> Session:
@@ -268,7 +256,7 @@ class UserSessions:
         assert self.live is not None
         shell = self.live.shell if user is None else self.live.open_shell(user)
         on_lost = self.ended.set if user is None else lambda: None
-        session = Session(shell, self._context.exchange, EXCHANGE_TARGET, self.numbers, self.live.observe, on_lost)
+        session = Session(shell, self._exchange, self.numbers, self.live.observe, on_lost)
         release_on_fork(session)
         if not session.start(_START_TIMEOUT_S):
             text = session.error_text()

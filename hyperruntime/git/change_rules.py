@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 import attrs
 
-from hyperruntime.transfer import link_check as links
+from hyperruntime.transfer import extract
 
 FILE, PROGRAM, LINK, SUBMODULE = b"100644", b"100755", b"120000", b"160000"
 GONE = b"000000"
@@ -103,7 +103,7 @@ def link_problem(path: bytes, target: bytes) -> str:
         return "a symbolic link into git's own files"
     if any(_GIT_MODULES.fullmatch(part) for part in _SEPARATORS.split(path)):
         return "a symbolic link with the name of a git file"
-    return links.link_problem(target, path.count(b"/"))
+    return extract.link_problem(target, path.count(b"/"))
 
 
 def settle(changes: Iterable[Change], dropped: dict[bytes, str]) -> list[Change]:

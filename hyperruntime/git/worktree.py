@@ -11,10 +11,10 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 
 import attrs
 
+from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import PatchError
 from hyperruntime.git.change_rules import (
     FILE,
@@ -29,6 +29,7 @@ from hyperruntime.git.change_rules import (
     link_problem,
     settle,
 )
+from hyperruntime.transfer.tar_writer import SPECIAL
 
 MAX_ENTRIES = 300_000
 MAX_NEW_BYTES = 256 * 1024 * 1024
@@ -36,12 +37,6 @@ MAX_NEW_BYTES = 256 * 1024 * 1024
 _MAX_DEPTH = 100
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_SPECIAL = {
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a character device",
-    stat.S_IFBLK: "a block device",
-}
 
 
 @attrs.frozen
@@ -74,7 +69,7 @@ class Found:
     link: bytes = b""
 
 
-class WorkTree:
+class WorkTree(Closing):
     """A directory and the entries found in it.
 
     Attributes:
@@ -97,13 +92,6 @@ class WorkTree:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> WorkTree:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Close the directory."""
-        self.close()
 
     def close(self) -> None:
         """Close the directory."""
@@ -151,7 +139,7 @@ class WorkTree:
     def _look(self, directory: int, name: bytes, path: bytes, depth: int) -> None:
         info = os.stat(name, dir_fd=directory, follow_symlinks=False)
         kind = stat.S_IFMT(info.st_mode)
-        if problem := escape_problem(path) or (_SPECIAL.get(kind, "") and f"{_SPECIAL[kind]} cannot be stored"):
+        if problem := escape_problem(path) or (kind in SPECIAL and f"{SPECIAL[kind]} cannot be stored"):
             self.problems[path] = problem
         elif kind == stat.S_IFLNK:
             link = os.readlink(name, dir_fd=directory)

@@ -6,11 +6,12 @@ and directories of that container remain. If the step is killed instead, the bui
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 
 import psutil
+
+from hyperruntime.host.process import pid_namespace
 
 _ROUND_S = 0.1
 
@@ -22,10 +23,10 @@ def end_inner(pid: int, timeout_s: float) -> None:
         pid: pid of the program, a child of this process.
         timeout_s: seconds to wait for its end; after that the caller must kill it.
     """
-    deadline, ours = time.monotonic() + timeout_s, _namespace(os.getpid())
+    deadline, ours = time.monotonic() + timeout_s, pid_namespace()
     while _runs(pid) and time.monotonic() < deadline:
         for child in _below(pid):
-            if _namespace(child.pid) not in ("", ours):
+            if pid_namespace(child.pid) not in (0, ours):
                 with suppress(psutil.Error):  # it may have ended
                     child.kill()
         time.sleep(_ROUND_S)
@@ -41,10 +42,3 @@ def _below(pid: int) -> list[psutil.Process]:
     with suppress(psutil.Error):
         return psutil.Process(pid).children(recursive=True)
     return []
-
-
-def _namespace(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/pid")
-    except OSError:
-        return ""

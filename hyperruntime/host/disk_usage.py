@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 
+from hyperruntime.host.process import read_proc
 from hyperruntime.host.process_tree import Namespace, members, tmpfs_bytes
 
 LEAST_BYTES = 4096  # least size of each entry, because names and empty files also take space
@@ -57,7 +58,8 @@ def measure(tops: Iterable[str], namespace: Namespace | None, stop_at: int) -> U
 
 def overlay_layer(namespace: Namespace | None) -> str:
     """Return the host directory of a container's changes to its image (the overlay's upper layer); "" if unknown."""
-    for line in _lines(f"/proc/{namespace.init}/mountinfo" if namespace is not None else os.devnull):
+    mounts = read_proc(namespace.init, "mountinfo") if namespace is not None else b""
+    for line in os.fsdecode(mounts).splitlines():
         before, _, after = line.partition(" - ")
         upper = _UPPER.search(after)
         if before.split()[4:5] == ["/"] and upper is not None:
@@ -145,11 +147,3 @@ def _stats(paths: Iterable[str]) -> Iterator[os.stat_result]:
             yield os.stat(path)
         except OSError:
             continue
-
-
-def _lines(path: str) -> Collection[str]:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read().splitlines()
-    except OSError:
-        return ()

@@ -7,16 +7,16 @@ not reach us.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import IO
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import IO, cast
 
 import attrs
 
@@ -92,7 +92,6 @@ def stream_process(
     on_line: Callable[[str], None],
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
-    timeout_s: float | None = None,
     before_kill: Callable[[int], None] | None = None,
 ) -> ProcessResult:
     """Run a program and hand each line of its merged output to ``on_line`` while it runs.
@@ -101,39 +100,26 @@ def stream_process(
         on_line: called with each line, without its line end.
         cwd: working directory; None is this process's.
         env: whole environment; None as for :func:`spawn`.
-        timeout_s: seconds it may take; None is no limit.
         before_kill: called with its pid before it is killed, for any reason.
 
     Raises:
         FileNotFoundError: the program or ``cwd`` does not exist.
-        TimeoutError: it ran longer than ``timeout_s`` and was killed with its process group.
     """
     process = spawn(args, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, cwd=cwd, env=env)
+    assert process.stdout is not None
     _streaming[process] = before_kill
-    expired = threading.Event()
-
-    def expire() -> None:
-        expired.set()
-        _kill_after(process, before_kill)
-
-    timer = threading.Timer(timeout_s or 0, expire)
-    if timeout_s is not None:
-        timer.start()
     tail: deque[bytes] = deque(maxlen=400)
     try:
-        for line in _lines(process.stdout):
-            tail.append(line)
-            on_line(line.decode(errors="replace").rstrip("\r\n"))
+        with io.BufferedReader(cast(io.RawIOBase, process.stdout)) as output:
+            for line in output:
+                tail.append(line)
+                on_line(line.decode(errors="replace").rstrip("\r\n"))
         process.wait()
     except BaseException:
         _kill_after(process, before_kill)
         raise
     finally:
-        timer.cancel()
         del _streaming[process]
-        _close(process)
-    if expired.is_set():
-        raise TimeoutError(f"{args[0]} ran past {timeout_s} s and was ended")
     kept = b"".join(tail)[-_TAIL_BYTES:]
     return ProcessResult(args=tuple(args), exit_code=process.returncode, stdout=b"", stderr=kept)
 
@@ -235,10 +221,10 @@ def boot_id() -> str:
         return ""
 
 
-def pid_namespace() -> int:
-    """Return the inode of this process's pid namespace, or 0 if unknown. Source: namespaces(7)."""
+def pid_namespace(pid: int | str = "self") -> int:
+    """Return the inode of a process's pid namespace, or 0 if unknown. Source: namespaces(7)."""
     try:
-        return os.stat("/proc/self/ns/pid").st_ino
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
     except OSError:
         return 0
 
@@ -249,12 +235,8 @@ def process_start_ticks(pid: int) -> int | None:
     Together with pid, boot id and pid namespace it identifies a process uniquely. Clock changes do not affect it.
     Source: proc(5), fields 3 and 22 of ``/proc/PID/stat``.
     """
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return None if fields[0] in (b"Z", b"X") else int(fields[19])
-    except (OSError, IndexError):
-        return None
+    fields = read_proc(pid, "stat").rpartition(b")")[2].split()
+    return int(fields[19]) if len(fields) > 19 and fields[0] not in (b"Z", b"X") else None
 
 
 def is_alive(pid: int, start_ticks: int) -> bool:
@@ -294,7 +276,7 @@ def kill_limited(title: str, spans: Collection[tuple[int, int]], *, groups: bool
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        match = line.search(_read_proc(name, "limits"))
+        match = line.search(read_proc(name, "limits"))
         limit = int(match[1]) if match else -1
         if not any(least <= limit <= most for least, most in spans) or _is_dead(name):
             continue
@@ -311,13 +293,14 @@ def kill_limited(title: str, spans: Collection[tuple[int, int]], *, groups: bool
 
 def _is_dead(pid: str) -> bool:
     """Return whether a process is a zombie or gone. Source: proc(5), ``/proc/PID/stat``."""
-    return _read_proc(pid, "stat").rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"], [])
+    return read_proc(pid, "stat").rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"], [])
 
 
-def _read_proc(pid: str, name: str) -> bytes:
+def read_proc(pid: int | str, name: str) -> bytes:
+    """Return the content of a file of a process in ``/proc``; empty if it is gone or may not be read."""
     try:
         with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
-            return file.read(4096)
+            return file.read()
     except OSError:
         return b""
 
@@ -357,10 +340,7 @@ class ProcessShell:
 
     def wait(self, timeout_s: float) -> int | None:
         """Return the exit code, or None if the process still runs."""
-        try:
-            return self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
+        return reap(self._process, timeout_s)
 
     def close(self) -> None:
         """Kill the attached process if it still runs; the reader of its output sees end-of-file."""
@@ -374,20 +354,3 @@ class ProcessShell:
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
-
-
-def _lines(stream: IO[bytes] | None) -> Iterable[bytes]:
-    if stream is None:
-        return
-    buffered = b""
-    while chunk := stream.read(_TAIL_BYTES):
-        *lines, buffered = (buffered + chunk).split(b"\n")
-        yield from (line + b"\n" for line in lines)
-    if buffered:
-        yield buffered
-
-
-def _close(process: subprocess.Popen[bytes]) -> None:
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()

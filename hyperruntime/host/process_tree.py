@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 import attrs
 
+from hyperruntime.host.process import pid_namespace, read_proc
+
 _KIB = 1024
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
@@ -56,12 +58,12 @@ def find_namespace(mark: str, given: Collection[str] = ()) -> Namespace | None:
         None if the container shares the host's pid namespace, or its processes run on another machine or may not be
         read by this user.
     """
-    wanted, ours = mark.encode() + b" ", _namespace_of("self")
+    wanted, ours = mark.encode() + b" ", pid_namespace()
     for pid in _pids():
-        inode = _namespace_of(pid)
-        if inode in (None, ours) or wanted not in _read(pid, "mountinfo"):
+        inode = pid_namespace(pid)
+        if inode in (0, ours) or wanted not in read_proc(pid, "mountinfo"):
             continue
-        namespace = _open_namespace(pid, int(inode or 0), given)
+        namespace = _open_namespace(pid, inode, given)
         if namespace is not None:
             return namespace
     return None
@@ -69,13 +71,13 @@ def find_namespace(mark: str, given: Collection[str] = ()) -> Namespace | None:
 
 def _open_namespace(member: str, inode: int, given: Collection[str]) -> Namespace | None:
     for pid in (member, *_pids()):
-        if _namespace_of(pid) != inode or not _is_first(pid):
+        if pid_namespace(pid) != inode or not _is_first(pid):
             continue
         try:
             handle = os.pidfd_open(int(pid))
         except OSError:
             return None
-        if _namespace_of(pid) != inode:
+        if pid_namespace(pid) != inode:
             os.close(handle)
             return None
         return Namespace(inode=inode, init=int(pid), handle=handle, tmpfs=tuple(_own_tmpfs(pid, given)))
@@ -111,16 +113,16 @@ def members(namespaces: Iterable[Namespace]) -> dict[int, list[str]]:
 
 def rough_memory_bytes(pids: Iterable[str], tmpfs: Iterable[str] = ()) -> int:
     """Return an upper bound of the memory of processes and memory file systems; shared pages count for each process."""
-    return sum(_kib(_read(pid, "status"), (b"VmRSS", b"VmSwap")) for pid in pids) * _KIB + tmpfs_bytes(tmpfs)
+    return sum(_kib(read_proc(pid, "status"), (b"VmRSS", b"VmSwap")) for pid in pids) * _KIB + tmpfs_bytes(tmpfs)
 
 
 def exact_memory_bytes(pids: Iterable[str], tmpfs: Iterable[str] = ()) -> int:
     """Return the memory of processes and memory file systems, each shared page once; slower than the upper bound."""
     used = shared = 0
     for pid in pids:
-        rollup = _read(pid, "smaps_rollup")
+        rollup = read_proc(pid, "smaps_rollup")
         if not rollup:  # not readable by this user, or gone
-            used += _kib(_read(pid, "status"), (b"VmRSS", b"VmSwap"))
+            used += _kib(read_proc(pid, "status"), (b"VmRSS", b"VmSwap"))
             continue
         used += _kib(rollup, (b"Pss", b"SwapPss"))
         shared += _kib(rollup, (b"Pss_Shmem",))
@@ -148,8 +150,8 @@ def tmpfs_bytes(paths: Iterable[str]) -> int:
 
 def _own_tmpfs(pid: str, given: Collection[str]) -> Iterator[str]:
     """Yield the writable memory file systems of a process, without those mounted from the host."""
-    hosts = {line.split()[2] for line in _read("self", "mountinfo").splitlines()}
-    for line in _read(pid, "mountinfo").splitlines():
+    hosts = {line.split()[2] for line in read_proc("self", "mountinfo").splitlines()}
+    for line in read_proc(pid, "mountinfo").splitlines():
         before, _, after = line.partition(b" - ")
         fields = before.split()
         own = len(fields) > 5 and (fields[3] == b"/" or fields[2] not in hosts)  # else it is the host's
@@ -164,29 +166,14 @@ def _pids() -> list[str]:
     return [name for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _namespace_of(pid: str) -> int | None:
-    try:
-        return os.stat(f"/proc/{pid}/ns/pid").st_ino
-    except OSError:
-        return None
-
-
 def _is_first(pid: str) -> bool:
     """Return whether a process has pid 1 in its namespace."""
-    for line in _read(pid, "status").splitlines():
+    for line in read_proc(pid, "status").splitlines():
         if line.startswith(b"NSpid:"):
             return line.split()[-1] == b"1"
     return False
 
 
 def _parent(pid: str) -> str:
-    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    fields = read_proc(pid, "stat").rpartition(b")")[2].split()
     return fields[1].decode() if len(fields) > 1 else ""
-
-
-def _read(pid: str, name: str) -> bytes:
-    try:
-        with open(f"/proc/{pid}/{name}", "rb") as file:
-            return file.read()
-    except OSError:
-        return b""

@@ -27,35 +27,16 @@ log = get_logger(__name__)
 
 _CALM_S = 0.1
 _NEAR_S = 0.02  # between checks while a container uses more than half of its limit
+_NOTHING = Limits(pids=None)
 
 
-@attrs.frozen(kw_only=True)
-class Watched:
-    """The limits that the watchdog enforces; None is no limit.
-
-    Attributes:
-        memory_bytes: memory of all processes of the container.
-        wall_s: lifetime in seconds, from the start of the watch.
-        disk_bytes: size of the files that it can write.
-    """
-
-    memory_bytes: int | None = None
-    wall_s: float | None = None
-    disk_bytes: int | None = None
-
-    @property
-    def nothing(self) -> bool:
-        """Whether there is nothing to watch."""
-        return self.memory_bytes is None and self.wall_s is None and self.disk_bytes is None
-
-
-def split_limits(spec: ContainerSpec, info: EngineInfo) -> tuple[Limits, Watched]:
+def split_limits(spec: ContainerSpec, info: EngineInfo) -> tuple[Limits, Limits]:
     """Split the limits of a spec into those for the engine and those for the watchdog."""
     limits = spec.limits
     enforced = info.limits.get("memory_bytes", "no") != "no"
     memory = limits.memory_bytes if spec.limits_mode == "watchdog" and not enforced else None
     asked = attrs.evolve(limits, wall_s=None, disk_bytes=None, memory_bytes=None if memory else limits.memory_bytes)
-    return asked, Watched(memory_bytes=memory, wall_s=limits.wall_s, disk_bytes=limits.disk_bytes)
+    return asked, attrs.evolve(_NOTHING, memory_bytes=memory, wall_s=limits.wall_s, disk_bytes=limits.disk_bytes)
 
 
 class Watch:
@@ -70,7 +51,7 @@ class Watch:
         deadline: end of its lifetime, by the monotonic clock, or None.
     """
 
-    def __init__(self, watched: Watched, namespace: Namespace | None, remove: Callable[[], None]) -> None:
+    def __init__(self, watched: Limits, namespace: Namespace | None, remove: Callable[[], None]) -> None:
         """Start the clock.
 
         Args:
@@ -184,7 +165,7 @@ class Watcher:
 _watchers: dict[int, Watcher] = {}  # by process: a forked child has no threads of its parent
 
 
-def watch_container(watched: Watched, launch: Launch, driver_name: str, live: LiveContainer) -> Watch | None:
+def watch_container(watched: Limits, launch: Launch, driver_name: str, live: LiveContainer) -> Watch | None:
     """Watch a running container; return its watch, or None if there is no limit to watch.
 
     Args:
@@ -196,7 +177,7 @@ def watch_container(watched: Watched, launch: Launch, driver_name: str, live: Li
     Raises:
         UnsupportedOptionError: its memory cannot be watched, because its processes are not visible from here.
     """
-    if watched.nothing:
+    if watched == _NOTHING:
         return None
     mark = f"{launch.name}/{posixpath.basename(launch.exchange.source)}"
     targets = [posixpath.normpath(mount.target) for mount in (launch.exchange, *launch.spec.mounts)]

@@ -227,16 +227,10 @@ def _state(lease: LockRecord, run_dir: Path, clock: Callable[[], float], stale_s
 
 def _file_system_time(folder: Path) -> float:
     """Return the current time of the file system's clock, in seconds since the epoch."""
-    with _probe(folder / _PROBE) as path:
-        os.utime(path)
-        return os.stat(path).st_mtime
-
-
-@contextmanager
-def _probe(path: Path) -> Iterator[Path]:
+    path = folder / _PROBE
     path.touch()
     try:
-        yield path
+        return os.stat(path).st_mtime
     finally:
         path.unlink(missing_ok=True)
 

@@ -10,13 +10,12 @@ from typing import BinaryIO
 import attrs
 
 from hyperruntime.errors import SpecError, TransferError, UnsafeArchiveError
-from hyperruntime.transfer.link_check import link_problem
 from hyperruntime.transfer.staged_tree import ROOT, EntryRefusedError, Parts, StagedTree, stamp_file
 from hyperruntime.transfer.tar_reader import CHUNK, Member, TarReader
-from hyperruntime.transfer.tar_writer import Path, Refusals, write_tree
+from hyperruntime.transfer.tar_writer import Path
 from hyperruntime.units import GIB
 
-__all__ = ["ExtractLimits", "ExtractReport", "Path", "Refusals", "extract_tree", "write_tree"]
+Refusals = tuple[tuple[str, str], ...]
 
 DEFAULT_MAX_MEMBERS = 200_000
 _MAX_NAME_BYTES = 4096
@@ -96,8 +95,7 @@ def extract_tree(
 
     Source: GNU tar manual, "Basic Tar Format"; POSIX.1-2017 pax.
     """
-    reader = TarReader(fileobj)
-    extraction = _Extraction(reader, limits, rename_root=rename_root)
+    extraction = _Extraction(TarReader(fileobj), limits, rename_root=rename_root)
     path, installing = os.fsencode(target), False
     try:
         with StagedTree(path, extraction.count_member) as tree:
@@ -113,8 +111,6 @@ def extract_tree(
         next_step = _next_step(error, installing=installing)
         message = f"cannot write the archive to {os.fsdecode(path)!r}: {error.strerror or error}{next_step}"
         raise TransferError(message) from error
-    finally:
-        reader.close()
     return ExtractReport(members=extraction.written, bytes=extraction.bytes, refused=extraction.refusals())
 
 
@@ -226,6 +222,26 @@ class _Extraction:
         if len(parts) > self._limits.max_depth + 1:
             self._stop("max_depth", self._limits.max_depth, "levels of directories")
         return parts
+
+
+def link_problem(target: bytes, depth: int) -> str:
+    """Return the reason why a symbolic link could lead out of its tree; empty if it cannot.
+
+    ``..`` is allowed only at the start of a target. There it leaves a real directory, and these can be counted. After a
+    name it leaves the directory that the name resolves to, which may be a link. So no chain of allowed links
+    leads out of the tree.
+
+    Args:
+        target: target of the link, as stored.
+        depth: number of directories between the top of the tree and the link.
+    """
+    parts = [part for part in target.split(b"/") if part not in (b"", b".")]
+    up = next((at for at, part in enumerate(parts) if part != b".."), len(parts))
+    if not target or b"\0" in target or target.startswith(b"/"):
+        return "a symbolic link to an absolute path"
+    if up > depth:
+        return "a symbolic link that leads out of the tree"
+    return "a symbolic link with .. after a name" if b".." in parts[up:] else ""
 
 
 def _next_step(error: OSError, *, installing: bool) -> str:

@@ -12,13 +12,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from hyperruntime.errors import UnsafeArchiveError
+from hyperruntime.exec.input_source import shut_down
 from hyperruntime.transfer.extract import PADDING_BYTES, ExtractLimits, ExtractReport, extract_tree
 
 _SOCKET_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 16
 _QUEUE_BYTES = 4 << 20
 
 
@@ -64,23 +67,26 @@ class Feeder:
 
     def stop(self) -> None:
         """Stop writing, wait for the thread and close the socket."""
-        _shut_down(self._near)
+        shut_down(self._near)
         if self._thread.ident is not None:
             _join(self._thread)
         for end in (self.reader, self._near, self._far):
             end.close()
 
     def _feed(self) -> None:
+        pipe = self._far.makefile("wb", buffering=_BUFFER_BYTES)
         try:
-            with self._far.makefile("wb", buffering=0) as pipe:
-                self._write(cast(BinaryIO, pipe))
+            self._write(cast(BinaryIO, pipe))
+            pipe.flush()
         except BrokenPipeError:
             pass
         except Exception as error:  # noqa: BLE001 - handed to the calling thread
             self.error = error
             self._on_error()
         finally:
-            _shut_down(self._far)
+            shut_down(self._far)
+            with suppress(OSError):
+                pipe.close()  # writes what is left in its buffer, so it comes after the call of `on_error`
 
 
 class Receiver:
@@ -248,10 +254,3 @@ def _join(thread: threading.Thread) -> None:
     except BaseException:
         thread.join()
         raise
-
-
-def _shut_down(end: socket.socket) -> None:
-    try:
-        end.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # already shut down by the other end

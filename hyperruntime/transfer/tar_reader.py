@@ -20,7 +20,6 @@ BLOCK = 512
 CHUNK = 1024 * 1024
 Kind = Literal["file", "directory", "symlink", "hardlink", "other"]
 
-_BUFFER = 64 * 1024
 _MAX_RECORD = 64 * 1024  # bytes of a long name or a set of PAX attributes; GNU tar and bsdtar write far less
 _MAX_RECORDS = 8  # number of such records before one member
 _MAX_SPARSE_BLOCKS = 1024
@@ -70,30 +69,21 @@ class TarReader:
     """
 
     def __init__(self, fileobj: BinaryIO) -> None:
-        """Read from a file object, which need not be seekable; an unbuffered one is buffered until :meth:`close`."""
-        raw = isinstance(fileobj, io.RawIOBase)
-        self._file = cast(BinaryIO, io.BufferedReader(fileobj, _BUFFER)) if raw else fileobj
-        self._wrapped = raw
+        """Read from a file object with a method ``readinto``, which need not be seekable."""
+        self._file = cast(io.BufferedIOBase, fileobj)
         self._buffer = memoryview(bytearray(CHUNK))
         self._left = 0  # unread bytes of this member's data
         self._padding = 0
         self.record_bytes = 0
 
-    def close(self) -> None:
-        """Release the file object without closing it."""
-        if self._wrapped and isinstance(self._file, io.BufferedReader):
-            self._file.detach()
-            self._wrapped = False
-
     def __iter__(self) -> Iterator[Member]:
-        """Yield each member up to the end mark.
+        """Return an iterator over the members up to the end mark.
 
         Raises:
             TransferError: the stream is not a tar archive, is corrupt or ends early.
             UnsafeArchiveError: a header record is too large, or a member has too many of them.
         """
-        while (member := self._next_member()) is not None:
-            yield member
+        return iter(self._next_member, None)
 
     def data(self, size: int | None = None) -> Iterator[memoryview]:
         """Yield the next ``size`` bytes of the member's data (None: all); each chunk is valid until the next one.
@@ -181,10 +171,7 @@ class TarReader:
 
     def _read(self, size: int) -> memoryview:
         """Return 0 to ``size`` bytes, 0 only at the end of the stream."""
-        readinto = getattr(self._file, "readinto", None)
-        if readinto is None:
-            return memoryview(self._file.read(size))
-        return self._buffer[: readinto(self._buffer[:size])]
+        return self._buffer[: self._file.readinto(self._buffer[:size])]
 
     def _block(self, size: int) -> bytes:
         block = b""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 
 from hyperruntime.errors import SpecError
 from hyperruntime.exec.exec_marks import Mark
-from hyperruntime.exec.exec_script import quote
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+from hyperruntime.exec.exec_script import VARIABLE, quote
 
 
 def check_text(text: str | bytes) -> bytes:
@@ -34,7 +31,7 @@ def check_names(env: Mapping[str, str]) -> None:
         SpecError: a name is not a valid variable name.
     """
     for name in env:
-        if not _NAME.fullmatch(name):
+        if not VARIABLE.fullmatch(name):
             raise SpecError("env", name, "a name that bash accepts for variables: letters, digits and '_'")
 
 
@@ -45,7 +42,7 @@ def first_script(env: Mapping[str, str], workdir: str | None) -> bytes:
         env: variables to export; those with invalid names are skipped.
         workdir: working directory; None keeps the container's.
     """
-    names = {name: value for name, value in env.items() if _NAME.fullmatch(name)}
+    names = {name: value for name, value in env.items() if VARIABLE.fullmatch(name)}
     lines = [b"builtin export %s=%s" % (name.encode(), quote(value)) for name, value in names.items()]
     if workdir is not None:
         said = b"{ builtin printf '0 dir\\n' >\"$_hr_lane/s\"; builtin exit 126; }"

@@ -15,6 +15,7 @@ from typing import BinaryIO
 import attrs
 
 from hyperruntime.concurrency.cancellation import run_cancellable
+from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import (
     ContainerLostError,
     ContainerStateError,
@@ -46,27 +47,10 @@ _START_TRIES_S = 5.0
 _POISONED_TRIES = 2  # failed starts after which the saved state is dropped, because it may stop bash from starting
 
 
-@attrs.frozen(kw_only=True)
-class ShellStart:
-    """How a shell starts.
-
-    Attributes:
-        user: user of the shell; None is the container's.
-        env: variables, in addition to the container's.
-        workdir: working directory at the start; None is the container's.
-        group: name of the group of execs that its processes belong to; None is no group.
-    """
-
-    user: str | RunAs | None
-    env: dict[str, str]
-    workdir: str | None
-    group: str | None
-
-
-class Shell:
+class Shell(Closing):
     """A persistent bash, made by :meth:`Container.shell`; it runs one text at a time, and other callers wait."""
 
-    def __init__(self, sessions: UserSessions, start: ShellStart, on_close: Callable[[Shell], None]) -> None:
+    def __init__(self, sessions: UserSessions, start: ExecOptions, on_close: Callable[[Shell], None]) -> None:
         """Prepare; bash is started with the first text.
 
         Args:
@@ -136,8 +120,8 @@ class Shell:
             ended = self._end_all()
         self._drop_lane()
         self._turn.release()
-        if ended:
-            self._sessions.numbers.close_series(self._series)
+        if ended and self._start.group is not None:
+            self._sessions.numbers.close_series(self._start.group, self._series)
         self._on_close(self)
         return ended
 
@@ -153,14 +137,6 @@ class Shell:
         if self._turn.acquire(blocking=False):  # else the thread that runs a text closes the lane
             self._drop_lane()
             self._turn.release()
-
-    def __enter__(self) -> Shell:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the shell."""
-        self.close()
 
     def _run(self, text: bytes, options: ExecOptions) -> ExecResult:
         self._wait_turn(options.cancel_fd)
@@ -237,11 +213,11 @@ class Shell:
     def _try(self, session: Session, *, checks: bool) -> tuple[ShellLane, str]:
         """Start a bash; return its lane and the first status word of :func:`_first_word`."""
         start = self._start
-        body = next_script(self._left) if self._left is not None else first_script(start.env, start.workdir)
+        body = next_script(self._left) if self._left is not None else first_script(start.env or {}, start.workdir)
         user = start.user if isinstance(start.user, RunAs) else None
         try:
             lane = session.lanes.make(ShellLane, user, checks=checks)
-            lane.prepare(session.inside, body, self.next_mark(session))
+            lane.prepare(body, self.next_mark(session))
         except OSError as error:
             raise storage_error(error) from error
         session.lanes.begin(lane)

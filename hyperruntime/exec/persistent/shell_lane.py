@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from hyperruntime.exec.exchange_dir import EXCHANGE_TARGET
 from hyperruntime.exec.exec_marks import Mark
 from hyperruntime.exec.lane import Lane
 from hyperruntime.exec.persistent.script import begin_script, text_line
@@ -35,17 +36,16 @@ class ShellLane(Lane):
         self._heard, self._undone = 0, 1 << 62  # text numbers: of `left`; states from `_undone` on are invalid
         self._mark = re.compile(b"\n# end %s ([0-9]{1,18})\n" % re.escape(self.name.encode()))
         try:
-            self._make_fifo("d", 0o622)
+            self._make_fifo("d")
             self.state = self._keep(self._open_fifo("d", os.O_RDWR))
         except BaseException:
             self.close()
             raise
 
-    def prepare(self, inside: str, body: bytes, mark: Mark) -> None:
+    def prepare(self, body: bytes, mark: Mark) -> None:
         """Write the script that bash reads first.
 
         Args:
-            inside: path of the exchange directory in the container.
             body: script that bash runs.
             mark: mark of the processes that the script starts.
 
@@ -53,7 +53,7 @@ class ShellLane(Lane):
             OSError: no space.
         """
         try:
-            self._write_script(begin_script(self._prologue, body, f"{inside}/{self.name}", mark))
+            self._write_script(begin_script(self._prologue, body, f"{EXCHANGE_TARGET}/{self.name}", mark))
         except BaseException:
             self.close()
             raise

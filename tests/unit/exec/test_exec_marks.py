@@ -37,7 +37,7 @@ def test_many_execs_of_a_group_share_one_range() -> None:
 def test_a_closed_series_leaves_its_group() -> None:
     numbers = MarkNumbers()
     first, second = numbers.open_series("a"), numbers.open_series("a")
-    numbers.close_series(first)
+    numbers.close_series("a", first)
     assert numbers.leave_group("a") == [second]
     numbers.rejoin_group("a", [second])
     assert numbers.leave_group("a") == [second]

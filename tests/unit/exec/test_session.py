@@ -58,7 +58,7 @@ def shell() -> SilentShell:
 
 @pytest.fixture
 def session(shell: SilentShell, tmp_path: Path) -> Iterator[Session]:
-    made = Session(shell, str(tmp_path), "/x", MarkNumbers())
+    made = Session(shell, str(tmp_path), MarkNumbers())
     assert made.start(5)
     yield made
     with suppress(OSError):  # the shell may have ended already
@@ -82,7 +82,7 @@ def test_the_error_text_of_a_shell_that_ended_at_once_is_kept(tmp_path: Path) ->
     """The process may end before the session writes to it; its error text must not be lost."""
     for _ in range(3):
         process = spawn(["/bin/sh", "-c", "echo no such image >&2; exit 125"], stdin=PIPE)
-        session = Session(ProcessShell(process), str(tmp_path), "/x", MarkNumbers())
+        session = Session(ProcessShell(process), str(tmp_path), MarkNumbers())
         process.wait()
         assert not session.start(30)
         assert session.error_text() == "no such image"

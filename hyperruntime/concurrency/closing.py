@@ -1,0 +1,27 @@
+"""Close an object at the end of a ``with`` block."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+
+class Closing(ABC):
+    """A context manager that closes itself; for classes with a ``close`` method."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    @abstractmethod
+    def close(self) -> object:
+        """End it; the result is not used here."""
