@@ -4,64 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.pool.values.profiles import Profiles, load_profiles, parse_profile, profiles_from_environment
-from hyperruntime.pool.values.result import ExecutionResult
-from hyperruntime.pool.values.slot import Slot
 from hyperruntime.pool.values.status import PoolStatus
 from hyperruntime.runtime import open_runtime
 
-
-class Pools(Protocol):
-    """Named pools; :class:`~hyperruntime.pool.manager.PoolManager` implements it."""
-
-    async def start(self, *profiles: str) -> None:
-        """Start the pools of these profiles."""
-        ...
-
-    async def acquire(self, task_id: str | None = None, profile: str | None = None) -> Slot:
-        """Return a leased slot.
-
-        Args:
-            task_id: the task that the slot is for; None for a random one.
-            profile: name of the pool; None for the default profile.
-        """
-        ...
-
-    async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
-        """End a lease.
-
-        Args:
-            slot: the leased slot.
-            reset_workspace: whether to delete the slot's files now; if not, the next lease of the same task may find
-                them.
-        """
-        ...
-
-    async def execute_batch(
-        self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None
-    ) -> list[ExecutionResult]:
-        """Call tools, and return the results in the order of the requests.
-
-        Args:
-            requests: slot, name of the tool and its arguments.
-            timeout_s: time limit of each request in seconds; None for the request's own, else the pool's default.
-        """
-        ...
-
-    def status(self) -> Mapping[str, PoolStatus]:
-        """Return the status of each started pool, by profile."""
-        ...
-
-
-OpensPools = Callable[[], AbstractAsyncContextManager[Pools]]
+OpensPools = Callable[[], AbstractAsyncContextManager[PoolManager]]
 
 
 @asynccontextmanager

@@ -10,7 +10,6 @@ import posixpath
 import threading
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from hyperruntime.adapters.shared import shared_pool
@@ -166,9 +165,7 @@ class HyperEnvironment:
         """Return this environment."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Clean up."""
         self.cleanup()
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import threading
 
-import attrs
-
 from hyperruntime.pool.sync import SyncPool
 from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.runtime import Runtime, open_runtime
@@ -16,17 +14,8 @@ SHARED_IDLE_TIMEOUT_S = 60.0
 MAX_CONTAINERS = 1000
 
 
-@attrs.frozen
-class _Shared:
-    pid: int
-    runtime: str | None
-    spec: ContainerSpec
-    pool: SyncPool
-    opened: Runtime
-
-
 _lock = threading.Lock()
-_pools: list[_Shared] = []
+_pools: dict[tuple[int, str | None, str], tuple[SyncPool, Runtime]] = {}  # by process, engine and spec
 
 
 def shared_pool(runtime: str | None, spec: ContainerSpec) -> SyncPool:
@@ -41,11 +30,10 @@ def shared_pool(runtime: str | None, spec: ContainerSpec) -> SyncPool:
     Raises:
         HyperRuntimeError: the engine or the pool cannot be opened.
     """
-    wanted = os.getpid(), runtime, spec
+    key = os.getpid(), runtime, repr(spec)
     with _lock:
-        for shared in _pools:
-            if (shared.pid, shared.runtime, shared.spec) == wanted:
-                return shared.pool
+        if key in _pools:
+            return _pools[key][0]
         config = PoolConfig(
             spec=spec,
             slots_per_container=1,
@@ -60,15 +48,15 @@ def shared_pool(runtime: str | None, spec: ContainerSpec) -> SyncPool:
         except BaseException:
             opened.close()
             raise
-        _pools.append(_Shared(*wanted, pool, opened))
+        _pools[key] = pool, opened
         return pool
 
 
 def close_shared_pools() -> None:
     """End all shared pools of this process and everything that runs in them; otherwise they end with the process."""
     with _lock:
-        ours = [shared for shared in _pools if shared.pid == os.getpid()]
+        ours = [opened for (pid, _, _), opened in _pools.items() if pid == os.getpid()]
         _pools.clear()
-    for shared in ours:
-        shared.pool.close()
-        shared.opened.close()
+    for pool, runtime in ours:
+        pool.close()
+        runtime.close()

@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Protocol
+from typing import Any
 
 from hyperruntime.adapters.backend_pools import (
     OpensPools,
-    Pools,
     choose_profiles,
     open_pools,
     pool_facts,
@@ -20,6 +19,7 @@ from hyperruntime.adapters.backend_pools import (
 )
 from hyperruntime.adapters.slots import BackendSlot, SlotState
 from hyperruntime.errors import PoolError, SpecError, unknown_name
+from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.tools import artifact
 from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.pool.values.profiles import Profiles
@@ -46,7 +46,7 @@ class SlotToolBackend:
             open_pools: opens the pools, once for each ``start``; its context manager ends them on exit.
         """
         self.profiles, self._open_pools = profiles, open_pools
-        self._pools: Pools | None = None
+        self._pools: PoolManager | None = None
         self._open = AsyncExitStack()
         self._held: dict[Slot, BackendSlot] = {}
 
@@ -98,12 +98,9 @@ class SlotToolBackend:
         """
         if self._pools is not None:
             return
-        names = tuple(profiles_to_start or (self.profiles.default,))
-        for name in names:
-            self._check_profile(name)
         async with AsyncExitStack() as stack:
             pools = await stack.enter_async_context(self._open_pools())
-            await pools.start(*names)
+            await pools.start(*(profiles_to_start or (self.profiles.default,)))
             self._open, self._pools = stack.pop_all(), pools
 
     async def stop(self, *, purge: bool = False) -> None:
@@ -126,9 +123,7 @@ class SlotToolBackend:
             SpecError: the profile is unknown.
             PoolError: the backend is not started.
         """
-        pools = self._need()
-        self._check_profile(profile or self.profiles.default)
-        lease = await pools.acquire(trajectory_id, profile or self.profiles.default)
+        lease = await self._need().acquire(trajectory_id, profile or self.profiles.default)
         slot = self._held[lease] = BackendSlot(lease=lease)
         return slot
 
@@ -145,17 +140,14 @@ class SlotToolBackend:
             PoolError: the backend is not started.
         """
         lease = _lease(slot)
-        held = self._held.pop(lease, None)
-        if held is not None:
-            held.ended = SlotState.RELEASING
+        held = self._held.pop(lease, None) or BackendSlot(lease=lease)
+        held.ended = SlotState.RELEASING
         try:
             await self._need().release(lease, reset_workspace=reset_workspace)
         except BaseException:
-            if held is not None:
-                held.ended = SlotState.ERROR
+            held.ended = SlotState.ERROR
             raise
-        if held is not None:
-            held.ended = SlotState.AVAILABLE
+        held.ended = SlotState.AVAILABLE
 
     async def execute_batch(
         self, requests: Sequence[Request], *, timeout_s: float | None = None
@@ -278,23 +270,10 @@ class SlotToolBackend:
         (result,) = await self.execute_batch([(slot, tool, given)], timeout_s=timeout_s)
         return artifact(result)
 
-    def _need(self) -> Pools:
+    def _need(self) -> PoolManager:
         if self._pools is None:
             raise PoolError("this backend is not started; await its start() first")
         return self._pools
-
-    def _check_profile(self, name: str) -> None:
-        if name not in self.profiles.configs:
-            raise SpecError("profile", name, unknown_name("profile", name, self.profiles.configs))
-
-
-class ToolBackend(Protocol):
-    """A backend that may run tool calls in slots."""
-
-    @property
-    def started(self) -> bool:
-        """Whether the backend is started, so that slots can be acquired."""
-        ...
 
 
 def create_tool_backend(mode: str = "default", **options: Any) -> SlotToolBackend | None:  # noqa: ANN401
@@ -312,7 +291,7 @@ def create_tool_backend(mode: str = "default", **options: Any) -> SlotToolBacken
     return None if mode == "default" else SlotToolBackend.with_profiles(**options)
 
 
-def uses_sandbox(backend: ToolBackend | None) -> bool:
+def uses_sandbox(backend: SlotToolBackend | None) -> bool:
     """Return whether tool calls run in slots: `backend` is not None and is started."""
     return backend is not None and backend.started
 

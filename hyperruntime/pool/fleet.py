@@ -16,7 +16,6 @@ from hyperruntime.errors import PoolClosedError
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.roster import Cell, CellState, PoolMember, Roster
 from hyperruntime.pool.slots.isolation import SlotIsolation
-from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.start_backoff import StartBackoff
 from hyperruntime.pool.values.config import PoolConfig, PoolLayout
 from hyperruntime.pool.values.status import PoolStatus
@@ -32,7 +31,9 @@ class Fleet:
     """The containers of one pool.
 
     Attributes:
+        plan: the pool's configuration, resolved for this engine.
         roster: the containers that have started and not ended.
+        starting: number of containers that are starting.
         backoff: the failures to start since the last success.
     """
 
@@ -58,9 +59,9 @@ class Fleet:
         """
         self.roster = Roster(config.max_containers)
         self.backoff = StartBackoff()
-        self._runtime, self._config, self._plan, self._isolation = runtime, config, plan, isolation
+        self._runtime, self._config, self.plan, self._isolation = runtime, config, plan, isolation
         self._changed, self._lost = changed, lost
-        self._starting = self._closing = 0
+        self.starting = self._closing = 0
         self._waiting = 0
         self._asleep = False
         self._owed = 0  # containers to start in slot_exec of those that a released slot used up
@@ -70,11 +71,6 @@ class Fleet:
         self._lock = threading.Lock()  # for _closed and _open; never held during a blocking call
         self._watching: asyncio.Task[None] | None = None
 
-    @property
-    def starting(self) -> int:
-        """Number of containers that are starting."""
-        return self._starting
-
     def status(self) -> PoolStatus:
         """Return the status, without waiting acquires and lost containers."""
         counts = {state: sum(1 for _ in self.roster.cells(state)) for state in CellState}
@@ -82,13 +78,13 @@ class Fleet:
         return PoolStatus(
             name=self._config.name,
             state="open",
-            isolation=self._plan.isolation,
-            reset=self._plan.reset,
+            isolation=self.plan.isolation,
+            reset=self.plan.reset,
             containers=len(self.roster),
             draining=len(self.roster) - len(serving),
             starting=self.starting,
             max_containers=self._config.max_containers,
-            slots_per_container=self._plan.slots,
+            slots_per_container=self.plan.slots,
             total_slots=sum(len(member.cells) for member in serving),
             free=sum(member.count(CellState.FREE) for member in serving),
             leased=counts[CellState.LEASED],
@@ -113,7 +109,7 @@ class Fleet:
 
     def coming(self) -> int:
         """Return how many slots will be free soon: in starting containers, or after their reset."""
-        return self._starting * self._plan.slots + sum(1 for _ in self.roster.cells(CellState.CLEANING))
+        return self.starting * self.plan.slots + sum(1 for _ in self.roster.cells(CellState.CLEANING))
 
     def balance(self, waiting: int) -> None:
         """End unneeded containers and start needed ones; the pool calls this after every change.
@@ -129,11 +125,13 @@ class Fleet:
         self._retire_idle(now)
         for member in self.roster:
             if member.draining and member.is_settled:
-                self._close_member(member)
+                self.roster.discard(member)
+                self._closing += 1
+                self._spawn(self._recycle(member))
         if now >= self.backoff.not_before:
             for _ in range(self._to_start(waiting)):
                 self._owed = max(0, self._owed - 1)
-                self._starting += 1
+                self.starting += 1
                 self._spawn(self._start_one())
         if self._is_in_use and self._watching is None:
             self._watching = self._spawn(self._watch())
@@ -148,24 +146,24 @@ class Fleet:
 
     @property
     def _is_in_use(self) -> bool:
-        return bool(len(self.roster) or self._starting or self._closing or self._waiting)
+        return bool(len(self.roster) or self.starting or self._closing or self._waiting)
 
     def _to_start(self, waiting: int) -> int:
         serving = self.roster.serving()
-        coming = self._starting * self._plan.slots
+        coming = self.starting * self.plan.slots
         supply = coming + sum(m.count(CellState.FREE) + m.count(CellState.CLEANING) for m in serving)
-        wanted = max(0, -(-(waiting - supply) // self._plan.slots))
+        wanted = max(0, -(-(waiting - supply) // self.plan.slots))
         if waiting or self.roster.busy():
             self._asleep = False
         least = 0 if self._asleep else self._config.min_containers
-        self._owed = max(0, min(self._owed, self._config.max_containers - len(serving) - self._starting))
-        wanted = max(wanted, self._owed, least - len(serving) - self._starting)
+        self._owed = max(0, min(self._owed, self._config.max_containers - len(serving) - self.starting))
+        wanted = max(wanted, self._owed, least - len(serving) - self.starting)
         if busy := self.roster.busy():
-            unused = sum(not member.is_busy for member in serving) + self._starting
-            spares = self._plan.spares if busy <= self._config.max_containers else 0
+            unused = sum(not member.is_busy for member in serving) + self.starting
+            spares = self.plan.spares if busy <= self._config.max_containers else 0
             wanted = max(wanted, spares - unused)
-        room = self._config.max_containers + self._plan.spares - len(self.roster) - self._starting - self._closing
-        return max(0, min(wanted, room, self._config.max_starting - self._starting))
+        room = self._config.max_containers + self.plan.spares - len(self.roster) - self.starting - self._closing
+        return max(0, min(wanted, room, self._config.max_starting - self.starting))
 
     def _retire_old(self, now: float) -> None:
         lifetime = self._config.max_lifetime_s
@@ -175,7 +173,7 @@ class Fleet:
 
     def _retire_idle(self, now: float) -> None:
         timeout, busy = self._config.idle_timeout_s, self.roster.busy()
-        kept = max(0 if self._asleep else self._config.min_containers, busy + (self._plan.spares if busy else 0))
+        kept = max(0 if self._asleep else self._config.min_containers, busy + (self.plan.spares if busy else 0))
         surplus = len(self.roster.serving()) - kept
         for member in self.roster.serving():
             if member.is_busy:
@@ -216,22 +214,13 @@ class Fleet:
         member = cell.member
         if self._closed or member.lost:
             return
-        if self._plan.reset == "replace":
+        if self.plan.reset == "replace":
             cell.state = CellState.QUARANTINED
             self._owed += 1
             self.drain(member, "its slot was released")
         else:
             await self._clean(cell)
         self._changed()
-
-    async def end_processes(self, slot_exec: SlotExec) -> None:
-        """End all processes of a slot; its files stay.
-
-        Raises:
-            PoolError: a process could not be ended.
-        """
-        await slot_exec.close()
-        await blocking(RESETS, slot_exec.end_processes)
 
     async def _clean(self, cell: Cell) -> None:
         member = cell.member
@@ -277,24 +266,24 @@ class Fleet:
         began = loop.time()
         try:
             member = await blocking(STARTS, self._open_member)
-        except PoolClosedError:
-            return
         except Exception as error:  # noqa: BLE001 - waiting acquires must get any error
+            if self._closed:
+                return
             delay_s = self.backoff.note(error, loop.time())
             log.warning("container not started", pool=self._config.name, why=str(error), retry_in_s=delay_s)
         else:
-            self.backoff.clear()
+            self.backoff = StartBackoff()
             member.born = member.idle_since = member.asked = loop.time()
             self.roster.add(member)
             name, duration_s = member.container.name, loop.time() - began
             log.info("container started", pool=self._config.name, container=name, duration_s=duration_s)
         finally:
-            self._starting -= 1
+            self.starting -= 1
             self._changed()
 
     def _open_member(self) -> PoolMember:
         """Start a container and create its slots; remove it if that fails. Blocks."""
-        member = PoolMember(container=self._runtime.container(self._plan.spec), born=0.0, idle_since=0.0)
+        member = PoolMember(container=self._runtime.container(self.plan.spec))
         try:
             with self._lock:
                 if self._closed:
@@ -303,31 +292,19 @@ class Fleet:
             member.cells = [
                 Cell(member=member, slot_exec=slot_exec) for slot_exec in self._isolation.prepare(member.container)
             ]
-        except BaseException as error:
+        except BaseException:
             self._end_now(member)
-            if self._closed:
-                raise PoolClosedError("the pool was stopped while a container was starting") from error
             raise
         return member
 
-    def _close_member(self, member: PoolMember) -> None:
-        self.roster.discard(member)
-        self._closing += 1
-
-        async def close() -> None:
-            try:
-                await self._end(member)
-            finally:
-                self._closing -= 1
-                log.info(
-                    "container recycled",
-                    pool=self._config.name,
-                    container=member.container.name,
-                    why=member.draining,
-                )
-                self._changed()
-
-        self._spawn(close())
+    async def _recycle(self, member: PoolMember) -> None:
+        try:
+            await self._end(member)
+        finally:
+            self._closing -= 1
+            name, why = member.container.name, member.draining
+            log.info("container recycled", pool=self._config.name, container=name, why=why)
+            self._changed()
 
     async def _end(self, member: PoolMember) -> None:
         await blocking(RESETS, lambda: self._end_now(member))

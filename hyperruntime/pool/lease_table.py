@@ -99,11 +99,6 @@ class LeaseTable:
             raise stale(slot, "is not leased, or has a newer lease")
         return grant
 
-    def has(self, slot: Slot) -> bool:
-        """Return whether the lease of a handle is in the table."""
-        grant = self._grants.get(slot.slot_id)
-        return grant is not None and grant.slot == slot
-
     def good(self, slot: Slot) -> Grant:
         """Return the valid lease of a handle.
 

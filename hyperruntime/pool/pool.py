@@ -9,12 +9,12 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import attrs
 
-from hyperruntime.concurrency.blocking_threads import STARTS, blocking
+from hyperruntime.concurrency.blocking_threads import RESETS, STARTS, blocking
 from hyperruntime.errors import (
     ContainerLostError,
     ContainerStateError,
@@ -22,6 +22,7 @@ from hyperruntime.errors import (
     PoolClosedError,
     SandboxLostError,
     SpecError,
+    StaleLeaseError,
 )
 from hyperruntime.logs import get_logger
 from hyperruntime.pool import refusals
@@ -33,7 +34,7 @@ from hyperruntime.pool.slots.sharing import make_isolation
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools import call_tool
 from hyperruntime.pool.tools.batch import run_batch
-from hyperruntime.pool.values.config import PoolConfig, PoolLayout, make_plan
+from hyperruntime.pool.values.config import PoolConfig, make_plan
 from hyperruntime.pool.values.policy import ToolPolicy
 from hyperruntime.pool.values.result import ExecutionResult
 from hyperruntime.pool.values.slot import Slot
@@ -63,7 +64,6 @@ class SlotPool:
         self.config = config
         self._runtime = runtime
         self._state = "new"
-        self._plan: PoolLayout | None = None
         self._fleet_or_none: Fleet | None = None
         self._queue = WaitQueue()
         self._grants = LeaseTable()
@@ -85,7 +85,7 @@ class SlotPool:
         began = time.monotonic()
         try:
             info = await blocking(STARTS, lambda: self._runtime.info)
-            self._plan = plan = make_plan(self.config, users=info.users, driver=self._runtime.name)
+            plan = make_plan(self.config, users=info.users, driver=self._runtime.name)
             isolation = make_isolation(self.config, plan)
             self._fleet_or_none = Fleet(
                 self._runtime, self.config, plan, isolation, changed=self._dispatch, lost=self._on_lost
@@ -142,7 +142,7 @@ class SlotPool:
         if cell is None and not self._queue:
             cell = fleet.roster.next_free()
         if cell is not None:
-            if self._plan is not None and self._plan.spares:
+            if fleet.plan.spares:
                 asyncio.get_running_loop().call_soon(self._dispatch)
             return self._grant(cell, task_id)
         timeout_s = self.config.acquire_timeout_s if timeout_s is None else timeout_s
@@ -183,7 +183,7 @@ class SlotPool:
 
     async def release_if_held(self, slot: Slot) -> None:
         """Release a slot, except if it was released or its lease expired; for ``finally`` blocks."""
-        if self._grants.has(slot):
+        with suppress(StaleLeaseError):
             await self.release(slot)
 
     def lease_of(self, slot: Slot) -> Lease:
@@ -245,14 +245,18 @@ class SlotPool:
 
     async def end_processes(self, slot: Slot) -> None:
         """End all processes of a slot; its files stay. See :meth:`Lease.end_processes`."""
-        await self.run(slot, self._fleet.end_processes)
+
+        async def end(slot_exec: SlotExec) -> None:
+            await slot_exec.close()
+            await blocking(RESETS, slot_exec.end_processes)
+
+        await self.run(slot, end)
 
     def status(self) -> PoolStatus:
         """Return the pool's present status."""
-        fleet, plan = self._fleet_or_none, self._plan
-        if fleet is None or plan is None:
+        if self._fleet_or_none is None:
             return PoolStatus(name=self.config.name, state=self._state)
-        status = fleet.status()
+        status = self._fleet_or_none.status()
         return attrs.evolve(status, state=self._state, waiting=len(self._queue), lost=self._lost)
 
     def shrink(self) -> None:
@@ -271,9 +275,10 @@ class SlotPool:
 
     @property
     def _fleet(self) -> Fleet:
+        if self._state == "new":
+            raise PoolClosedError(f"pool {self.config.name!r} is not started; use `async with` or call start()")
         if self._state != "open" or self._fleet_or_none is None:
-            why = "is not started; use `async with` or call start()" if self._state == "new" else "was stopped"
-            raise PoolClosedError(f"pool {self.config.name!r} {why}")
+            raise self._closed_error()
         return self._fleet_or_none
 
     def _grant(self, cell: Cell, task_id: str) -> Slot:
@@ -300,7 +305,7 @@ class SlotPool:
         if fleet is None or self._state != "open":
             return
         while self._queue:
-            task_id = self._queue.first().task_id
+            task_id = self._queue.first_task()
             cell = fleet.roster.kept_for(task_id) or fleet.roster.next_free()
             if cell is None:
                 break
@@ -331,7 +336,7 @@ class SlotPool:
 
     def _give_back(self, slot: Slot) -> None:
         """Take back a slot that its waiter did not use."""
-        if self._grants.has(slot):
+        with suppress(StaleLeaseError):
             grant = self._grants.find(slot)
             self._grants.remove(grant)
             if grant.verdict is None:
@@ -377,7 +382,7 @@ class SlotPool:
             )
 
     def _closed_error(self) -> HyperRuntimeError:
-        return refusals.closed(self.config.name)
+        return PoolClosedError(f"pool {self.config.name!r} was stopped")
 
     async def _stop(self) -> None:
         self._state = "stopped"

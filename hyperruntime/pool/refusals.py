@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperruntime.errors import PoolClosedError, PoolStartError, SlotTimeoutError
+from hyperruntime.errors import PoolStartError, SlotTimeoutError
 from hyperruntime.pool.values.status import PoolStatus
 
 
@@ -33,8 +33,3 @@ def cannot_start(pool: str, cause: Exception | None) -> PoolStartError:
     error = PoolStartError(f"no container of pool {pool!r} can be started: {cause}")
     error.__cause__ = cause
     return error
-
-
-def closed(pool: str) -> PoolClosedError:
-    """Return the error of a pool that was stopped."""
-    return PoolClosedError(f"pool {pool!r} was stopped")

@@ -59,8 +59,8 @@ class PoolMember:
     """
 
     container: Container
-    born: float
-    idle_since: float
+    born: float = 0.0
+    idle_since: float = 0.0
     asked: float = 0.0
     cells: list[Cell] = attrs.field(factory=list)
     draining: str = ""
@@ -131,22 +131,11 @@ class Roster:
 
         It is in the container with the most leases, so that other containers become unused and can end.
         """
-        best: Cell | None = None
-        best_leased = -1
-        for member in self._members.values():
-            if member.draining:
-                continue
-            leased, free = 0, None
-            for cell in member.cells:
-                if cell.state is CellState.FREE:
-                    free = free or cell
-                elif cell.state in (CellState.LEASED, CellState.KEPT):
-                    leased += 1
-            if free is not None and leased > best_leased:
-                best, best_leased = free, leased
-        if best is not None and best_leased == 0 and self.busy() >= self._max_busy:
+        free = [member for member in self.serving() if member.count(CellState.FREE)]
+        best = max(free, key=lambda member: member.count(CellState.LEASED) + member.count(CellState.KEPT), default=None)
+        if best is None or (not best.is_busy and self.busy() >= self._max_busy):
             return None
-        return best
+        return next(cell for cell in best.cells if cell.state is CellState.FREE)
 
     def kept_for(self, task_id: str) -> Cell | None:
         """Return the slot that a task released without a reset, or None."""

@@ -44,10 +44,6 @@ class StartBackoff:
         self._failures += 1
         return delay_s
 
-    def clear(self) -> None:
-        """Record a success."""
-        self.error, self.not_before, self.is_news, self._failures = None, 0.0, False, 0
-
     @property
     def is_hopeless(self) -> bool:
         """Whether waiting acquires should fail: the error is permanent, or the third try failed."""

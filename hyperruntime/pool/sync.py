@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar, Unpack
 
 from hyperruntime.concurrency.background_loop import BackgroundLoop
+from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import PoolClosedError
 from hyperruntime.exec.options import SlotExecKeywords
 from hyperruntime.pool.lease import Lease
@@ -83,7 +84,7 @@ class SyncLease:
         return self._loop.run(self._lease.get(source, target, limits=limits, timeout_s=timeout_s))
 
 
-class SyncPool:
+class SyncPool(Closing):
     """A pool for programs without asyncio, safe to use from many threads; :func:`open_pool` makes one.
 
     Attributes:
@@ -177,14 +178,6 @@ class SyncPool:
         """End all containers and block until they have ended; called at exit for a pool that was not closed."""
         if self._loop.is_here:
             self.pool.abandon()
-
-    def __enter__(self) -> SyncPool:
-        """Return the pool."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the pool."""
-        self.close()
 
 
 @contextmanager

@@ -5,23 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import attrs
-
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.pool.values.slot import Slot
-
-
-@attrs.frozen(eq=False)
-class Waiter:
-    """One waiting acquire.
-
-    Attributes:
-        task_id: the task of the lease.
-        future: receives the slot or the error.
-    """
-
-    task_id: str
-    future: asyncio.Future[Slot]
 
 
 class WaitQueue:
@@ -29,7 +14,7 @@ class WaitQueue:
 
     def __init__(self) -> None:
         """Begin with an empty queue."""
-        self._waiters: dict[Waiter, None] = {}
+        self._waiters: dict[asyncio.Future[Slot], str] = {}  # each waiter's task
 
     def __len__(self) -> int:
         """Return the number of waiters."""
@@ -37,26 +22,26 @@ class WaitQueue:
 
     def __bool__(self) -> bool:
         """Return whether an acquire waits; first removes cancelled waiters from the front of the queue."""
-        while self._waiters and self.first().future.done():
-            del self._waiters[self.first()]
+        while self._waiters and (first := next(iter(self._waiters))).done():
+            del self._waiters[first]
         return bool(self._waiters)
 
-    def first(self) -> Waiter:
-        """Return the first waiter."""
-        return next(iter(self._waiters))
+    def first_task(self) -> str:
+        """Return the task of the first waiter."""
+        return next(iter(self._waiters.values()))
 
     def serve(self, slot: Slot) -> None:
         """Give a slot to the first waiter; the caller has just checked that the queue is true."""
-        waiter = self.first()
+        waiter = next(iter(self._waiters))
         del self._waiters[waiter]
-        waiter.future.set_result(slot)
+        waiter.set_result(slot)
 
     def fail_all(self, make_error: Callable[[], HyperRuntimeError]) -> None:
         """Remove all waiters; each receives a new error."""
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
-            if not waiter.future.done():
-                waiter.future.set_exception(make_error())
+            if not waiter.done():
+                waiter.set_exception(make_error())
 
     async def wait(
         self,
@@ -80,22 +65,21 @@ class WaitQueue:
             HyperRuntimeError: the error of ``too_late``, or of :meth:`fail_all`.
         """
         loop = asyncio.get_running_loop()
-        waiter = Waiter(task_id, loop.create_future())
+        waiter: asyncio.Future[Slot] = loop.create_future()
 
         def expire() -> None:
-            if not waiter.future.done():
+            if not waiter.done():
                 self._waiters.pop(waiter, None)
-                waiter.future.set_exception(too_late())
+                waiter.set_exception(too_late())
 
         timer = loop.call_later(timeout_s, expire)
-        self._waiters[waiter] = None
+        self._waiters[waiter] = task_id
         try:
             joined()
-            return await waiter.future
+            return await waiter
         except asyncio.CancelledError:
-            future = waiter.future
-            if future.done() and not future.cancelled() and future.exception() is None:
-                give_back(future.result())
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                give_back(waiter.result())
             raise
         finally:
             timer.cancel()

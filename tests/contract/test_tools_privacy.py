@@ -169,7 +169,8 @@ def test_a_call_is_refused_if_its_network_policy_cannot_be_met(
     result = desk("bash", command="echo ran", allow_network=not wanted)
 
     assert (result.success, "requires a network" in result.error) == (not refused, bool(refused))
-    other = Desk(slot_exec=SlotExec(container, slot_id="n", workspace="/tmp", network="bridge"), policy=desk.policy)
+    other = Desk(slot_exec=SlotExec(container, slot_id="n", workspace="/tmp"), policy=desk.policy)
+    other.slot_exec.network = "bridge"
     assert other("bash", command="true").success == (wanted is not False)
     assert other("bash", command="true").metadata["network"] == "bridge"
 

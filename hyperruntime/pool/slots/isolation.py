@@ -64,8 +64,7 @@ class ContainerIsolation(SlotIsolation):
             why = result.stderr.decode(errors="replace").strip()
             raise PoolError(f"no workspace for the slot in {container.name}: {why}; set the spec's workdir")
         workspace = result.stdout.decode()
-        slot_id = f"{container.name}-0"
-        return [SlotExec(container, slot_id=slot_id, workspace=workspace, isolation="container", group=slot_id)]
+        return [SlotExec(container, slot_id=f"{container.name}-0", workspace=workspace)]
 
     def renew(self, slot_exec: SlotExec) -> SlotExec:
         """Refuse: the slot's user may be root and may have changed anything."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 import secrets
 import threading
-from collections.abc import Callable
 
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
@@ -14,7 +13,7 @@ from hyperruntime.pool.slots.isolation import ContainerIsolation, SlotIsolation
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.slots.users import Users
 from hyperruntime.pool.slots.writable_paths import WritablePaths, apply_survey, take_survey
-from hyperruntime.pool.values.config import PoolConfig, PoolLayout
+from hyperruntime.pool.values.config import Isolation, PoolConfig, PoolLayout
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult
 
@@ -50,7 +49,7 @@ class UserIsolation(SlotIsolation):
     def _prepare(self, container: Container, survey: WritablePaths) -> list[SlotExec]:
         apply_survey(container, survey)
         base = make_base(container, self._base)
-        return [self._make(container, f"{base}/{number}") for number in range(self._slots)]
+        return [_make_slot(container, f"{base}/{number}", self._next_user()) for number in range(self._slots)]
 
     def renew(self, slot_exec: SlotExec) -> SlotExec:
         """Kill the user's processes, remove its files and SysV objects, and return the slot with another user."""
@@ -98,12 +97,6 @@ class UserIsolation(SlotIsolation):
         command: list[str | bytes] = [*words, "--", *survey.directories]
         return slot_exec.container.exec(command, workdir="/", timeout_s=_TIMEOUT_S)
 
-    def _make(self, container: Container, area: str) -> SlotExec:
-        user = self._next_user()
-        command = ["/bin/sh", "-c", inside.MAKE_AREA, "area", area, str(user.uid)]
-        _check(area, container.exec(command, workdir="/", timeout_s=_TIMEOUT_S))
-        return _slot_exec(container, area, user)
-
     def _next_user(self) -> RunAs:
         assert self._users is not None
         return RunAs(uid=self._users.take(), pids=self._pids)
@@ -119,11 +112,7 @@ class DirectoryIsolation(SlotIsolation):
     def prepare(self, container: Container) -> list[SlotExec]:
         """Create the slots."""
         base = make_base(container, self._base)
-        areas = [f"{base}/{number}" for number in range(self._slots)]
-        for area in areas:
-            command = ["/bin/sh", "-c", inside.MAKE_AREA, "area", area, ""]
-            _check(area, container.exec(command, workdir="/", timeout_s=_TIMEOUT_S))
-        return [_slot_exec(container, area, None) for area in areas]
+        return [_make_slot(container, f"{base}/{number}", None) for number in range(self._slots)]
 
     def renew(self, slot_exec: SlotExec) -> SlotExec:
         """End the slot's processes and remove its directory; files that it wrote elsewhere stay."""
@@ -136,12 +125,9 @@ class DirectoryIsolation(SlotIsolation):
 
 def make_isolation(config: PoolConfig, plan: PoolLayout) -> SlotIsolation:
     """Return the slot isolation that a layout asks for."""
-    makers: dict[str, Callable[[], SlotIsolation]] = {
-        "container": lambda: ContainerIsolation(config),
-        "uid": lambda: UserIsolation(config, plan),
-        "directory": lambda: DirectoryIsolation(config, plan),
-    }
-    return makers[plan.isolation]()
+    if plan.isolation == "container":
+        return ContainerIsolation(config)
+    return UserIsolation(config, plan) if plan.isolation == "uid" else DirectoryIsolation(config, plan)
 
 
 def make_base(container: Container, wanted: str) -> str:
@@ -169,15 +155,19 @@ def _try(name: bytes, gone: str = "") -> list[str | bytes]:
     return ["/bin/sh", "-c", inside.TRY, "try", name, gone]
 
 
+def _make_slot(container: Container, area: str, user: RunAs | None) -> SlotExec:
+    command = ["/bin/sh", "-c", inside.MAKE_AREA, "area", area, "" if user is None else str(user.uid)]
+    _check(area, container.exec(command, workdir="/", timeout_s=_TIMEOUT_S))
+    return _slot_exec(container, area, user)
+
+
 def _slot_exec(container: Container, area: str, user: RunAs | None) -> SlotExec:
     slot_id = f"{container.name}-{posixpath.basename(area)}"
     env = {"HOME": f"{area}/home", "TMPDIR": f"{area}/tmp"}  # noqa: S108 - inside
-    if user is None:
-        return SlotExec(
-            container, slot_id=slot_id, workspace=f"{area}/workspace", env=env, isolation="directory", group=slot_id
-        )
-    env |= {"USER": "slot", "LOGNAME": "slot"}
-    return SlotExec(container, slot_id=slot_id, workspace=f"{area}/workspace", user=user, env=env, isolation="uid")
+    if user is not None:
+        env |= {"USER": "slot", "LOGNAME": "slot"}
+    isolation: Isolation = "directory" if user is None else "uid"
+    return SlotExec(container, slot_id=slot_id, workspace=f"{area}/workspace", user=user, env=env, isolation=isolation)
 
 
 def _check(what: str, result: ExecResult) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from hyperruntime.container import Container
@@ -25,7 +24,8 @@ class SlotExec:
         workspace: absolute path of the slot's directory inside the container.
         user: the user that its commands run as; None means the container's main user.
         env: variables that its commands get in addition to the container's (HOME, TMPDIR).
-        options: keyword arguments of :meth:`Container.exec` that mark the slot's commands: ``user`` and ``group``.
+        options: keyword arguments of :meth:`Container.exec` that mark the slot's commands: ``user``, or else ``group``.
+        turn: taken by each call of a tool, so that the calls of one slot run one after another, in the order they came.
         network: the container's network.
         isolation: how the slot is isolated: its own container, its own user, or only its own directory.
     """
@@ -38,9 +38,7 @@ class SlotExec:
         workspace: str,
         user: Any = None,  # noqa: ANN401 - as in Container.exec
         env: Mapping[str, str] | None = None,
-        network: str | None = None,
         isolation: Isolation = "container",
-        group: str | None = None,
     ) -> None:
         """Describe the slot; nothing runs yet.
 
@@ -50,24 +48,14 @@ class SlotExec:
             workspace: absolute path of the slot's directory inside the container.
             user: the user of its commands; None means the container's main user.
             env: variables in addition to the container's.
-            network: the container's network; None means the one in its spec.
             isolation: how the slot is isolated.
-            group: marks the slot's commands among others of the same user, so that they can be ended separately.
         """
         self.container, self.slot_id, self.workspace = container, slot_id, workspace
         self.user, self.env, self.isolation = user, dict(env or {}), isolation
-        self.network = container.spec.network if network is None else network
-        self.options: dict[str, Any] = {} if user is None else {"user": user}
-        if group is not None:
-            self.options["group"] = group
-        self._turn = asyncio.Lock()
+        self.network = container.spec.network
+        self.options: dict[str, Any] = {"group": slot_id} if user is None else {"user": user}
+        self.turn = asyncio.Lock()
         self._shell: Shell | None = None
-
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for all earlier calls; the calls of one slot run one after another, in the order they came."""
-        async with self._turn:
-            yield
 
     async def aexec(
         self,
@@ -76,7 +64,7 @@ class SlotExec:
     ) -> ExecResult:
         """Run a command as the slot.
 
-        The caller takes the slot's :meth:`turn` if it needs one. Arguments not listed are those of
+        The caller takes the slot's ``turn`` if it needs one. Arguments not listed are those of
         :meth:`Container.aexec`.
 
         Args:

@@ -9,6 +9,5 @@ from __future__ import annotations
 
 from hyperruntime.pool.tools.artifacts import artifact
 from hyperruntime.pool.tools.dispatch import call_tool, canonical, is_slot_tool, tool_schemas
-from hyperruntime.pool.tools.tool import Param, Tool
 
-__all__ = ["Param", "Tool", "artifact", "call_tool", "canonical", "is_slot_tool", "tool_schemas"]
+__all__ = ["artifact", "call_tool", "canonical", "is_slot_tool", "tool_schemas"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 
@@ -16,29 +16,13 @@ from hyperruntime.pool.values.result import ExecutionResult
 
 log = get_logger(__name__)
 
+Execute = Callable[..., Awaitable[ExecutionResult]]
 HostTool = Callable[[Mapping[str, Any]], Awaitable[Any]]
-Preview = Callable[[str, str, Mapping[str, Any]], None]
 
 SANDBOX_LABEL, HOST_LABEL = "[sandbox]", "[host]"
 _COMMANDS = ("bash", "bash_stateful")
 _ARTIFACTS = ("read_artifact", "list_artifacts", "archive_artifacts")
 _NOT_FOR_MODELS = frozenset(("returncode", "tool", "network", "isolation", "sandboxed", "entries", "sha256", "reason"))
-
-
-class Execute(Protocol):
-    """A function that runs a tool in one slot, such as ``lease.tool``."""
-
-    def __call__(
-        self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None
-    ) -> Awaitable[ExecutionResult]:
-        """Run the tool and return its result.
-
-        Args:
-            name: the tool's name.
-            args: the tool's arguments.
-            timeout_s: most seconds the call may take; None leaves it to the model and the policy.
-        """
-        ...
 
 
 @attrs.frozen(kw_only=True)
@@ -70,24 +54,20 @@ class SlotTools:
         execute: Execute,
         *,
         host_tools: Mapping[str, HostTool] | None = None,
-        on_preview: Preview | None = None,
         raise_lost: bool = False,
     ) -> None:
         """Wrap the tools of a slot.
 
         Args:
-            execute: runs a tool in the slot, such as ``lease.tool``.
+            execute: runs a tool in the slot with the arguments of ``lease.tool``: name, arguments, ``timeout_s``.
             host_tools: the only tools that run outside the slot, by name: ``async (args) -> JSON values``.
-            on_preview: called before each call with a label (``[sandbox]`` or ``[host]``), the tool's name and its
-                arguments.
             raise_lost: whether :meth:`tool_handler` raises if the slot is gone or this machine failed; False returns
                 that as an answer too.
 
         Raises:
             SpecError: a host tool has the name of a tool of the slot.
         """
-        self._execute, self._host_tools, self._on_preview = execute, dict(host_tools or {}), on_preview
-        self._raise_lost = raise_lost
+        self._execute, self._host_tools, self._raise_lost = execute, dict(host_tools or {}), raise_lost
         self.errors: list[FailedToolCall] = []
         for name in self._host_tools:
             if is_slot_tool(name):
@@ -122,28 +102,20 @@ class SlotTools:
             Exception: only with ``raise_lost``: the slot is gone or this machine failed.
         """
         on_host = tool_name in (*self._host_tools,)
+        log.debug("tool call", label=HOST_LABEL if on_host else SANDBOX_LABEL, tool=str(tool_name)[:100])
+        lost: Exception | None = None
         try:
-            self._preview(HOST_LABEL if on_host else SANDBOX_LABEL, tool_name, args)
             if on_host:
                 return _dump(await self._host_tools[tool_name](args))
             result = await self._execute(tool_name, args)
-        except Exception as error:
-            result = failed(error)
-            self._record(tool_name, args, task_id, result.error)
-            if self._raise_lost and not on_host:
-                raise
-            return _dump(answer(tool_name, result))
+        except Exception as error:  # noqa: BLE001 - raised below if the caller wants that
+            result, lost = failed(error), error
         if result.metadata.get("returncode") is None:
-            self._record(tool_name, args, task_id, result.error)
+            problem = FailedToolCall(tool=str(tool_name), arguments=args, error=result.error, task_id=task_id)
+            self.errors.append(problem)
+        if lost is not None and self._raise_lost and not on_host:
+            raise lost
         return _dump(answer(tool_name, result))
-
-    def _preview(self, label: str, tool: str, args: Mapping[str, Any]) -> None:
-        log.debug("tool call", label=label, tool=str(tool)[:100])
-        if self._on_preview is not None:
-            self._on_preview(label, tool, args)
-
-    def _record(self, tool: str, args: object, task_id: str, error: str) -> None:
-        self.errors.append(FailedToolCall(tool=str(tool), arguments=args, error=error, task_id=task_id))
 
 
 def answer(tool: object, result: ExecutionResult) -> dict[str, Any]:

@@ -11,9 +11,8 @@ import stat
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import attrs
 
@@ -21,8 +20,12 @@ from hyperruntime.pool.tools.inside import show
 from hyperruntime.pool.tools.listing import Entry
 from hyperruntime.transfer.tar_reader import Member, TarReader
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 _TYPES = {"file": "file", "directory": "directory", "symlink": "link", "hardlink": "link"}
 _TAR_TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "symlink": tarfile.SYMTYPE}
+FORMATS = ("tar.gz", "tar", "zip")
 MAX_CONTENT_BYTES = 1024**3
 _MAX_PROBLEMS = 20
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -50,57 +53,39 @@ class Packed:
     problems: tuple[str, ...]
 
 
-class _Sink(io.RawIOBase):
+class _Sink(io.BytesIO):
     """Bytes in memory, up to a limit."""
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__()
-        self.data = bytearray()
         self.given_up = False
         self._limit = limit_bytes
 
-    def writable(self) -> bool:
-        return True
-
-    def write(self, chunk: object) -> int:
-        piece = memoryview(cast(bytes, chunk))
+    def write(self, chunk: ReadableBuffer, /) -> int:
+        size = memoryview(chunk).nbytes
         if self.given_up:
-            return len(piece)
-        if len(self.data) + len(piece) > self._limit:
+            return size
+        if self.tell() + size > self._limit:
             raise TooLargeError(f"it would be larger than {self._limit} bytes")
-        self.data += piece
-        return len(piece)
-
-    def tell(self) -> int:
-        return len(self.data)
-
-
-class _Writer(Protocol):
-    """Writes one archive format."""
-
-    def add(self, name: str, member: Member, data: Iterator[memoryview]) -> str:
-        """Add a member; return the reason if it cannot be added, else ""."""
-        ...
-
-    def close(self) -> None:
-        """Write the end of the archive."""
-        ...
+        return super().write(chunk)
 
 
 class _TarWriter:
+    """Writes a tar archive; its methods are those of :class:`_ZipWriter`."""
+
     def __init__(self, sink: _Sink, *, compressed: bool) -> None:
         self._outer = gzip.GzipFile(fileobj=sink, mode="wb", mtime=0) if compressed else None
         target = cast(BinaryIO, self._outer or sink)
         self._tar = tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - see close
 
-    def add(self, name: str, member: Member, data: Iterator[memoryview]) -> str:
+    def add(self, name: str, member: Member, reader: TarReader) -> str:
         info = tarfile.TarInfo(name)
         info.type = _TAR_TYPES.get(member.kind, tarfile.LNKTYPE)
         info.size, info.mode, info.mtime = member.size, member.mode & 0o777, member.mtime_ns // 10**9
         if member.kind in ("symlink", "hardlink"):
             link = os.fsdecode(member.link)
             info.linkname = link if member.kind == "symlink" else posixpath.normpath(link)
-        self._tar.addfile(info, cast(BinaryIO, _Data(data)) if member.kind == "file" else None)
+        self._tar.addfile(info, cast(BinaryIO, _Data(reader)) if member.kind == "file" else None)
         return ""
 
     def close(self) -> None:
@@ -110,10 +95,13 @@ class _TarWriter:
 
 
 class _ZipWriter:
-    def __init__(self, sink: _Sink) -> None:
-        self._zip = zipfile.ZipFile(cast(BinaryIO, sink), "w", zipfile.ZIP_DEFLATED)
+    """Writes a zip archive."""
 
-    def add(self, name: str, member: Member, data: Iterator[memoryview]) -> str:
+    def __init__(self, sink: _Sink) -> None:
+        self._zip = zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED)
+
+    def add(self, name: str, member: Member, reader: TarReader) -> str:
+        """Add a member; return the reason if it cannot be added, else ""."""
         if member.kind == "hardlink":
             return "a zip cannot hold hard links"
         folder = member.kind == "directory"
@@ -123,7 +111,7 @@ class _ZipWriter:
         kind = {"directory": stat.S_IFDIR, "symlink": stat.S_IFLNK}.get(member.kind, stat.S_IFREG)
         info.external_attr = (kind | member.mode & 0o777) << 16 | 0x10 * folder
         with self._zip.open(info, "w", force_zip64=member.size > 2**31) as target:
-            for chunk in [memoryview(member.link)] if member.kind == "symlink" else data:
+            for chunk in [memoryview(member.link)] if member.kind == "symlink" else reader.data():
                 target.write(chunk)
         return ""
 
@@ -131,33 +119,18 @@ class _ZipWriter:
         self._zip.close()
 
 
+@attrs.frozen
 class _Data:
-    """A file object over a member's data, for :mod:`tarfile`."""
+    """A file object over the data of a reader's member, for :mod:`tarfile`."""
 
-    def __init__(self, chunks: Iterator[memoryview]) -> None:
-        self._chunks = chunks
-        self._rest = memoryview(b"")
+    reader: TarReader
 
     def read(self, size: int) -> bytes:
         """Return exactly ``size`` bytes, or fewer at the end."""
-        taken = bytearray()
-        while len(taken) < size:
-            if not self._rest:
-                self._rest = next(self._chunks, memoryview(b""))
-                if not self._rest:
-                    break
-            part = self._rest[: size - len(taken)]
-            taken += part
-            self._rest = self._rest[len(part) :]
-        return bytes(taken)
+        return b"".join(bytes(chunk) for chunk in self.reader.data(size))
 
 
-_WRITERS: dict[str, Callable[[_Sink], _Writer]] = {
-    "tar.gz": lambda sink: _TarWriter(sink, compressed=True),
-    "tar": lambda sink: _TarWriter(sink, compressed=False),
-    "zip": _ZipWriter,
-}
-FORMATS = tuple(_WRITERS)
+_Writer = _TarWriter | _ZipWriter
 
 
 def pack(source: BinaryIO, form: str, *, max_bytes: int, max_entries: int) -> Packed:
@@ -176,7 +149,7 @@ def pack(source: BinaryIO, form: str, *, max_bytes: int, max_entries: int) -> Pa
         TransferError: the stream is not a tar archive, or is truncated.
     """
     sink = _Sink(max_bytes)
-    writer = _WRITERS[form](sink)
+    writer: _Writer = _ZipWriter(sink) if form == "zip" else _TarWriter(sink, compressed=form == "tar.gz")
     try:
         entries, problems = _copy(TarReader(source), writer, max_entries)
         writer.close()
@@ -185,7 +158,7 @@ def pack(source: BinaryIO, form: str, *, max_bytes: int, max_entries: int) -> Pa
         with suppress(Exception):
             writer.close()  # else the garbage collector would do it
         raise
-    data = bytes(sink.data)
+    data = sink.getvalue()
     return Packed(data=data, sha256=hashlib.sha256(data).hexdigest(), entries=entries, problems=problems)
 
 
@@ -203,7 +176,7 @@ def _copy(reader: TarReader, writer: _Writer, max_entries: int) -> tuple[tuple[E
         content += member.size
         if content > MAX_CONTENT_BYTES:
             raise TooLargeError("its files are larger than 1 GiB in total")
-        problem = problem or writer.add(name, member, reader.data())
+        problem = problem or writer.add(name, member, reader)
         if not problem:
             entries[name] = _entry(name, member)
         elif len(problems) < _MAX_PROBLEMS:

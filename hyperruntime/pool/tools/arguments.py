@@ -70,8 +70,8 @@ def _value(tool: str, param: Param, value: object) -> Any:  # noqa: ANN401 - JSO
 
 
 def _text(value: object) -> str | None:
-    if not isinstance(value, str) or value.isascii():
-        return value if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return None
     try:
         os.fsencode(value)
     except UnicodeEncodeError:

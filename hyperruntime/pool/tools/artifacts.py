@@ -51,8 +51,7 @@ def artifact(result: ExecutionResult) -> dict[str, Any]:
 
 
 def _artifact(call: ToolRequest, output: str, **facts: Any) -> ExecutionResult:  # noqa: ANN401 - JSON values
-    whole = {**_SCHEMA, "path": show(call.args["path"]), **facts}
-    return attrs.evolve(done(output, **whole), truncated=whole["truncated"])
+    return done(output, **{**_SCHEMA, "path": show(call.args["path"]), **facts})
 
 
 async def run_read(call: ToolRequest) -> ExecutionResult:
@@ -83,7 +82,7 @@ async def run_list(call: ToolRequest) -> ExecutionResult:
     found, truncated = await list_entries(
         call, args["path"], recursive=args["recursive"], hidden=True, max_entries=most
     )
-    entries = [entry.to_json() for entry in found]
+    entries = [attrs.asdict(entry) for entry in found]
     return _artifact(call, f"{len(found)} entries", entries=entries, truncated=truncated)
 
 
@@ -108,7 +107,7 @@ async def run_archive(call: ToolRequest) -> ExecutionResult:
         truncated=bool(problems),
         sha256=packed.sha256,
         mime=_MIMES[form],
-        entries=[entry.to_json() for entry in packed.entries],
+        entries=[attrs.asdict(entry) for entry in packed.entries],
         format=form,
         problems=problems,
     )

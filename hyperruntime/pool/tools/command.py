@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from hyperruntime.errors import ExecLostError, ExecStartError, WorkdirNotFoundError
-from hyperruntime.pool.tools.shown import Shown
+from hyperruntime.pool.tools.shown import kept_bytes, show_output
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest
 from hyperruntime.pool.values.result import ExecutionResult
 from hyperruntime.spec import ExecResult
@@ -25,39 +25,35 @@ async def run_bash(call: ToolRequest) -> ExecutionResult:
     given = call.args["stdin"]
     data = text if given is None else text + os.fsencode(given)
     args = ["bash", "--noprofile", "--norc", "-c", _RUN, "bash", str(len(text)), "" if given is None else "1"]
-    streams = _streams(call)
     try:
         result = await call.slot_exec.aexec(
             args,
             timeout_s=call.remaining_s(),
             workdir=call.args["workdir"],
             input=data,
-            on_output=lambda name, chunk: streams[name].write(chunk),
-            output_limit_bytes=2,
+            output_limit_bytes=kept_bytes(call.policy.output_chars),
         )
     except WorkdirNotFoundError as error:
         raise ToolProblemError(str(error)) from None
     if result.exit_code == _MISSING:
         await _check_bash(call)
-    return to_result(call, result, streams["stdout"], streams["stderr"])
+    return to_result(call, result)
 
 
 async def run_stateful(call: ToolRequest) -> ExecutionResult:
     """Run a command in the slot's persistent bash and return its result."""
     text, given = _text(call), call.args["stdin"]
-    streams = _streams(call)
     try:
         result = await call.slot_exec.shell().arun(
             text,
             timeout_s=call.remaining_s(),
             input=None if given is None else os.fsencode(given),
-            on_output=lambda name, chunk: streams[name].write(chunk),
-            output_limit_bytes=2,
+            output_limit_bytes=kept_bytes(call.policy.output_chars),
         )
     except (ExecLostError, ExecStartError) as error:
         await call.slot_exec.close()
         raise ToolProblemError(f"{error}; the next call gets a new shell", returncode=None) from error
-    return to_result(call, result, streams["stdout"], streams["stderr"])
+    return to_result(call, result)
 
 
 def _text(call: ToolRequest) -> bytes:
@@ -67,20 +63,15 @@ def _text(call: ToolRequest) -> bytes:
     return text
 
 
-def _streams(call: ToolRequest) -> dict[str, Shown]:
-    return {"stdout": Shown(call.policy.output_chars), "stderr": Shown(call.policy.output_chars)}
-
-
-def to_result(call: ToolRequest, result: ExecResult, stdout: Shown, stderr: Shown) -> ExecutionResult:
+def to_result(call: ToolRequest, result: ExecResult) -> ExecutionResult:
     """Return the result of a command: its streams as shown to the model, its exit code, and an error if it failed.
 
     Args:
-        call: the call, for its timeout.
-        result: how the command ended.
-        stdout: its collected standard output.
-        stderr: its collected standard error.
+        call: the call, for its timeout and policy.
+        result: how the command ended, with at most :func:`kept_bytes` of each stream.
     """
-    (out, out_cut), (err, err_cut) = stdout.text(), stderr.text()
+    out, out_cut = show_output(result.stdout, call.policy.output_chars)
+    err, err_cut = show_output(result.stderr, call.policy.output_chars)
     error = f"the command ended with exit code {result.exit_code}" if result.exit_code else ""
     if result.timed_out:
         error = f"the command was ended after {call.timeout_s:g} s, with all processes that it had started"
@@ -109,6 +100,10 @@ async def _check_bash(call: ToolRequest) -> None:
         raise ToolProblemError("the image has no bash, which this tool needs; use an image with bash", returncode=127)
 
 
+_COMMAND = Param("command", "string", "bash code of one or more lines", required=True)
+_TIMEOUT = Param("timeout", "number", "seconds after which the command and its processes are ended")
+_STDIN = Param("stdin", "string", "standard input; empty by default")
+
 BASH = Tool(
     name="bash",
     description=(
@@ -117,10 +112,10 @@ BASH = Tool(
         "running, start it with `command > log 2>&1 &`."
     ),
     params=(
-        Param("command", "string", "bash code of one or more lines", required=True),
-        Param("timeout", "number", "seconds after which the command and its processes are ended"),
+        _COMMAND,
+        _TIMEOUT,
         Param("workdir", "string", "working directory: absolute, or relative to the workspace"),
-        Param("stdin", "string", "standard input; empty by default"),
+        _STDIN,
     ),
     run=run_bash,
 )
@@ -132,11 +127,7 @@ BASH_STATEFUL = Tool(
         "the next call. Returns standard output, then standard error, and the exit code. After a timeout the shell "
         "continues in its state before the command."
     ),
-    params=(
-        Param("command", "string", "bash code of one or more lines", required=True),
-        Param("timeout", "number", "seconds after which the command and its processes are ended"),
-        Param("stdin", "string", "standard input; empty by default"),
-    ),
+    params=(_COMMAND, _TIMEOUT, _STDIN),
     run=run_stateful,
     hidden=True,
 )

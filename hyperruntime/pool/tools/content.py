@@ -6,11 +6,8 @@ import base64
 import binascii
 import hashlib
 import os
-from typing import Literal
 
 from hyperruntime.pool.tools.tool import ToolProblemError
-
-Encoding = Literal["text", "base64"]
 
 
 class Window:
@@ -76,7 +73,7 @@ def _after_lines(chunk: bytes, count: int) -> int | None:
     return at
 
 
-def encode(data: bytes, *, cut: bool = False, encoding: str = "auto") -> tuple[str, Encoding]:
+def encode(data: bytes, *, cut: bool = False, encoding: str = "auto") -> tuple[str, str]:
     """Return bytes as a string, and its encoding.
 
     Args:

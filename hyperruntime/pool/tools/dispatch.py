@@ -76,7 +76,7 @@ async def call_tool(
     name: str,
     args: Mapping[str, Any],
     timeout_s: float | None = None,
-    policy: ToolPolicy | None = None,
+    policy: ToolPolicy = _DEFAULT,
 ) -> ExecutionResult:
     """Call a tool in a slot, after all earlier calls of that slot.
 
@@ -87,7 +87,7 @@ async def call_tool(
         name: the tool's name; ``terminal`` is another name of ``bash``.
         args: the arguments as the model gave them; they are not trusted.
         timeout_s: most seconds the call may take, from its start; None leaves it to the model and the policy.
-        policy: limits and rights; None means the defaults.
+        policy: limits and rights.
 
     Raises:
         ContainerLostError: the container ended.
@@ -98,7 +98,7 @@ async def call_tool(
     started = time.monotonic()
     if timeout_s is not None:
         check_seconds("timeout_s", timeout_s)
-    result = await _checked(slot_exec, name, args, timeout_s, policy or _DEFAULT)
+    result = await _checked(slot_exec, name, args, timeout_s, policy)
     facts = {"tool": str(name)[:100], "network": slot_exec.network, "isolation": slot_exec.isolation, "sandboxed": True}
     return attrs.evolve(
         result,
@@ -120,20 +120,16 @@ async def _checked(
     except ToolProblemError as problem:
         return attrs.evolve(problem.result, metadata={"returncode": None})
     limit_s = choose_timeout(checked.get(_TIMEOUT), timeout_s, policy)
-    async with slot_exec.turn():
-        result = await _run(tool, ToolRequest(slot_exec=slot_exec, policy=policy, args=checked, timeout_s=limit_s))
+    async with slot_exec.turn:
+        try:
+            result = await tool.run(ToolRequest(slot_exec=slot_exec, policy=policy, args=checked, timeout_s=limit_s))
+        except ToolProblemError as problem:
+            result = problem.result
+        except (ExecLostError, ExecStartError, SpecError) as error:
+            result = ExecutionResult(success=False, error=str(error), metadata={"returncode": None})
     if noted:
         result = attrs.evolve(result, metadata={"ignored_arguments": list(noted), **result.metadata})
     return result
-
-
-async def _run(tool: Tool, call: ToolRequest) -> ExecutionResult:
-    try:
-        return await tool.run(call)
-    except ToolProblemError as problem:
-        return problem.result
-    except (ExecLostError, ExecStartError, SpecError) as error:
-        return ExecutionResult(success=False, error=str(error), metadata={"returncode": None})
 
 
 def check_rights(slot_exec: SlotExec, policy: ToolPolicy) -> None:
@@ -157,13 +153,10 @@ def check_rights(slot_exec: SlotExec, policy: ToolPolicy) -> None:
 
 
 def _find(name: object, policy: ToolPolicy) -> Tool:
-    allowed = [known for known in (*TOOLS, *ALIASES) if policy.tools is None or _is_allowed(known, policy.tools)]
+    permitted = {canonical(tool) for tool in (TOOLS if policy.tools is None else policy.tools)}
+    allowed = [known for known in (*TOOLS, *ALIASES) if canonical(known) in permitted]
     if not isinstance(name, str) or canonical(name) not in TOOLS:
         raise ToolProblemError(unknown_name("tool", str(name)[:100], allowed))
     if name not in allowed:
         raise ToolProblemError(f"the tool {name!r} is not allowed here; allowed: {', '.join(allowed)}")
     return TOOLS[canonical(name)]
-
-
-def _is_allowed(name: str, tools: tuple[str, ...]) -> bool:
-    return canonical(name) in {canonical(tool) for tool in tools}

@@ -29,26 +29,30 @@ async def run_edit(call: ToolRequest) -> ExecutionResult:
     if args["patch"] is not None:
         return await _apply(call, args["patch"], args["path"])
     before = await read_whole(call, args["path"])
-    edit = await off_loop(len(before), lambda: _edit(before, args, show(args["path"])))
-    await replace_file(call, args["path"], edit.after)
-    where = f"at line {edit.line}" if edit.count == 1 else f"in {edit.count} places, from line {edit.line} on"
-    return await _changed(f"{show(args['path'])} is changed {where}", args["path"], edit.after, replacements=edit.count)
+    after, count, line = await off_loop(len(before), lambda: _edit(before, args))
+    await replace_file(call, args["path"], after)
+    where = f"at line {line}" if count == 1 else f"in {count} places, from line {line} on"
+    return await _changed(f"{show(args['path'])} is changed {where}", args["path"], after, replacements=count)
 
 
-@attrs.frozen(kw_only=True)
-class _Edit:
-    """A file after a replacement, the number of replacements, and the line of the first."""
-
-    after: bytes
-    count: int
-    line: int
-
-
-def _edit(before: bytes, args: Mapping[str, Any], path: str) -> _Edit:
-    old, new = os.fsencode(args["old"]), os.fsencode(args["new"] or "")
-    _check_replacement(before, old, new, path, everywhere=args["replace_all"])
-    line = before.count(b"\n", 0, before.index(old)) + 1
-    return _Edit(after=before.replace(old, new), count=before.count(old), line=line)
+def _edit(before: bytes, args: Mapping[str, Any]) -> tuple[bytes, int, int]:
+    """Return the file after the replacement, the number of replacements, and the line of the first."""
+    old, new, path = os.fsencode(args["old"]), os.fsencode(args["new"] or ""), show(args["path"])
+    if not old:
+        raise ToolProblemError("'old' is empty; to write a whole file use write_file")
+    if old == new:
+        raise ToolProblemError("'old' and 'new' are the same, so nothing would change")
+    places = _places(before, old, 6)
+    if not places:
+        raise ToolProblemError(f"'old' is not in {path}; {_hint(before, old)}")
+    lines = [before.count(b"\n", 0, at) + 1 for at in places]
+    if len(places) > 1 and not args["replace_all"]:
+        shown = ", ".join(map(str, lines[:5])) + (" and others" if len(places) > 5 else "")
+        raise ToolProblemError(
+            f"'old' is in {path} several times, at lines {shown}; include more of the surrounding lines, or set "
+            "'replace_all'"
+        )
+    return before.replace(old, new), before.count(old), lines[0]
 
 
 async def run_patch(call: ToolRequest) -> ExecutionResult:
@@ -157,23 +161,6 @@ def _word(change: _Change) -> str:
 async def _changed(output: str, path: str, after: bytes, **facts: int) -> ExecutionResult:
     digest = await off_loop(len(after), lambda: hashlib.sha256(after).hexdigest())
     return done(output, path=show(path), bytes=len(after), sha256=digest, **facts)
-
-
-def _check_replacement(content: bytes, old: bytes, new: bytes, path: str, *, everywhere: bool) -> None:
-    if not old:
-        raise ToolProblemError("'old' is empty; to write a whole file use write_file")
-    if old == new:
-        raise ToolProblemError("'old' and 'new' are the same, so nothing would change")
-    places = _places(content, old, 6)
-    if not places:
-        raise ToolProblemError(f"'old' is not in {path}; {_hint(content, old)}")
-    if len(places) > 1 and not everywhere:
-        lines = ", ".join(str(content.count(b"\n", 0, at) + 1) for at in places[:5])
-        more = " and others" if len(places) > 5 else ""
-        raise ToolProblemError(
-            f"'old' is in {path} several times, at lines {lines}{more}; include more of the surrounding lines, or set "
-            "'replace_all'"
-        )
 
 
 def _hint(content: bytes, old: bytes) -> str:

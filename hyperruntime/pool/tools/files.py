@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from contextlib import suppress
 
 import attrs
 
 from hyperruntime.pool.tools.content import Window, decode, encode
-from hyperruntime.pool.tools.inside import remove_left, run_inside, show
+from hyperruntime.pool.tools.inside import run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done, off_loop
 from hyperruntime.pool.values.result import ExecutionResult
 
 READ_LIMIT_BYTES = 1024**3
+_REMOVE_TIMEOUT_S = 5.0
 
 
 async def run_read(call: ToolRequest) -> ExecutionResult:
@@ -58,18 +60,11 @@ async def stream_file(call: ToolRequest, path: str, window: Window) -> None:
     def take(chunk: bytes) -> None:
         window.write(chunk)
         if window.size_bytes > READ_LIMIT_BYTES:
-            raise _TooLargeError
+            raise ToolProblemError(
+                f"{show(path)!r} is larger than 1 GiB; look at parts of it with bash (head, tail, dd)"
+            )
 
-    try:
-        await run_inside(call, "read", path, variables={"limit": READ_LIMIT_BYTES + 1}, on_stdout=take)
-    except _TooLargeError:
-        raise ToolProblemError(
-            f"{show(path)!r} is larger than 1 GiB; look at parts of it with bash (head, tail, dd)"
-        ) from None
-
-
-class _TooLargeError(Exception):
-    """The file is larger than READ_LIMIT_BYTES."""
+    await run_inside(call, "read", path, variables={"limit": READ_LIMIT_BYTES + 1}, on_stdout=take)
 
 
 async def run_write(call: ToolRequest) -> ExecutionResult:
@@ -112,7 +107,8 @@ async def replace_file(call: ToolRequest, path: str, data: bytes, *, append: boo
         result = await run_inside(call, "write", path, variables=variables, writes=True, data=data)
     except ToolProblemError as problem:
         if problem.result.metadata.get("timed_out"):
-            await remove_left(call, path, variables)
+            with suppress(ToolProblemError):
+                await run_inside(call, "forget", path, variables=variables, writes=True, timeout_s=_REMOVE_TIMEOUT_S)
         raise
     return result.stdout == b"new\n"
 

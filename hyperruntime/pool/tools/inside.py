@@ -12,7 +12,6 @@ from hyperruntime.pool.tools.tool import ToolProblemError, ToolRequest
 from hyperruntime.spec import ExecResult
 
 _LIMIT_BYTES = 64 * 1024
-_REMOVE_TIMEOUT_S = 5.0
 # By exit code of the programs in sh/: a word for metadata["reason"], and a sentence for the model.
 _REASONS = {
     80: ("workspace", "the workspace {workspace} no longer exists; create it again with bash and the workdir '/'"),
@@ -42,6 +41,7 @@ async def run_inside(
     writes: bool = False,
     data: bytes | None = None,
     on_stdout: Callable[[bytes], None] | None = None,
+    timeout_s: float | None = None,
 ) -> ExecResult:
     """Run a program of ``sh/`` on a path of the slot, and return its result.
 
@@ -53,6 +53,7 @@ async def run_inside(
         writes: whether the program writes, so that a path in ``read_roots`` is refused.
         data: its standard input.
         on_stdout: receives its standard output; without it the result holds the first 64 KiB.
+        timeout_s: time limit in seconds; None for the remaining time of the call.
 
     Raises:
         ToolProblemError: the path is refused, or the program failed; the message says why.
@@ -66,46 +67,19 @@ async def run_inside(
     result = await call.slot_exec.aexec(
         ["sh", "-c", text],
         workdir="/",
-        timeout_s=call.remaining_s(),
+        timeout_s=timeout_s or call.remaining_s(),
         input=data,
         on_output=take,
         output_limit_bytes=_LIMIT_BYTES,
     )
-    check(call, path, result)
-    return result
-
-
-async def remove_left(call: ToolRequest, path: str, variables: Mapping[str, str | int]) -> None:
-    """Try to remove the temporary file of a write that timed out.
-
-    Args:
-        call: the call, for its slot and policy.
-        path: the path of the write.
-        variables: the variables of the write, with the name of the temporary file.
-    """
-    text = _script(call, "forget", path, variables, writes=True)
-    await call.slot_exec.aexec(["sh", "-c", text], workdir="/", timeout_s=_REMOVE_TIMEOUT_S)
-
-
-def check(call: ToolRequest, path: str, result: ExecResult) -> None:
-    """Raise an error if a program of ``sh/`` failed.
-
-    Args:
-        call: the call, for the message.
-        path: the path as the caller gave it, for the message.
-        result: how the program ended.
-
-    Raises:
-        ToolProblemError: the program timed out, or its exit code is not 0.
-    """
     if result.timed_out:
         raise ToolProblemError(f"not finished within {call.timeout_s:g} s", timed_out=True)
-    if result.exit_code == 0:
-        return
-    why = result.stderr.decode(errors="replace").strip()[-500:].replace("\n", "; ")
-    reason, sentence = _REASONS.get(result.exit_code, ("failed", "{path}: exit code {code}: {why}"))
-    shown = {"path": repr(show(path)), "workspace": call.slot_exec.workspace, "code": result.exit_code}
-    raise ToolProblemError(sentence.format(**shown, why=why or "no reason was given"), reason=reason)
+    if result.exit_code != 0:
+        why = result.stderr.decode(errors="replace").strip()[-500:].replace("\n", "; ")
+        reason, sentence = _REASONS.get(result.exit_code, ("failed", "{path}: exit code {code}: {why}"))
+        shown = {"path": repr(show(path)), "workspace": call.slot_exec.workspace, "code": result.exit_code}
+        raise ToolProblemError(sentence.format(**shown, why=why or "no reason was given"), reason=reason)
+    return result
 
 
 def show(path: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from typing import Any
 
 import attrs
 
@@ -35,10 +34,6 @@ class Entry:
     type: str
     size: int
     mtime: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry as JSON values."""
-        return attrs.asdict(self)
 
 
 class Entries:
@@ -109,10 +104,8 @@ async def run_list(call: ToolRequest) -> ExecutionResult:
     lines, found, truncated = lines[:shown], found[:shown], truncated or shown < len(lines)
     if truncated:
         lines.append(f"[only the first {len(found)} are shown; list a subdirectory, or raise 'max_entries']")
-    result = done(
-        "\n".join(lines), path=show(args["path"]), entries=[entry.to_json() for entry in found], truncated=truncated
-    )
-    return attrs.evolve(result, truncated=truncated)
+    entries = [attrs.asdict(entry) for entry in found]
+    return done("\n".join(lines), path=show(args["path"]), entries=entries, truncated=truncated)
 
 
 def _fitting(lines: list[str], limit_chars: int) -> int:

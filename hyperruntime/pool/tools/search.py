@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,8 @@ _MAX_CONTEXT = 20
 _MAX_PATTERN = 10_000
 _LINE_BYTES = 400
 _RECORD_BYTES = 64 * 1024
-_NUMBER_DIGITS = 18
+_RECORD = re.compile(rb"([^\0]*)\0([^\n]*)\n")
+_LINE = re.compile(rb"([0-9]{1,18})([:-])([^\0]*)")
 
 
 class EnoughError(Exception):
@@ -58,7 +60,7 @@ class SearchLines:
         self.matches = 0
         self.in_file: bool | None = None
         self._most, self._room = most, most_chars
-        self._buffer = bytearray()
+        self._buffer = b""
         self._skipping = False
 
     def write(self, chunk: bytes) -> None:
@@ -70,54 +72,45 @@ class SearchLines:
         self._buffer += chunk
         if self.in_file is None and not self._take_kind():
             return
-        start = 0
-        while True:
-            name_end = start if self._skipping else self._buffer.find(b"\0", start)
-            end = self._buffer.find(b"\n", name_end) if name_end >= 0 else -1
-            if end < 0:
-                break
-            if not self._skipping:
-                self._take(bytes(self._buffer[start:name_end]), bytes(self._buffer[name_end + 1 : end]))
-            self._skipping = False
-            start = end + 1
-        del self._buffer[:start]
-        self._cut()
+        if self._skipping:
+            _, newline, self._buffer = self._buffer.partition(b"\n")
+            self._skipping = not newline
+        end = 0
+        while record := _RECORD.match(self._buffer, end):
+            self._take(record[1], record[2])
+            end = record.end()
+        self._buffer = self._buffer[end:]
+        if len(self._buffer) > _RECORD_BYTES:
+            name, separator, rest = self._buffer.partition(b"\0")
+            if separator and not self._skipping:
+                self._take(name, rest)
+            self._buffer = b""
+            self._skipping = True
 
     def _take_kind(self) -> bool:
         kind, end, rest = self._buffer.partition(b"\n")
-        if not end and len(kind) <= _NUMBER_DIGITS:
+        if not end and len(kind) <= len(b"directory"):
             return False
         self.in_file = kind == b"file"
         self._buffer = rest
         return True
 
-    def _cut(self) -> None:
-        """Take the beginning of a record that is too long, and skip its rest."""
-        if self._skipping:
-            self._buffer.clear()
-        elif len(self._buffer) > _RECORD_BYTES:
-            name, separator, rest = bytes(self._buffer).partition(b"\0")
-            if separator:
-                self._take(name, rest)
-            self._buffer.clear()
-            self._skipping = True
-
     def _take(self, name: bytes, rest: bytes) -> None:
         name = name.removeprefix(b"--\n")
-        digits = len(rest) - len(rest.lstrip(b"0123456789"))
-        if not 0 < digits <= _NUMBER_DIGITS or rest[digits : digits + 1] not in (b":", b"-") or b"\0" in rest:
+        line = _LINE.fullmatch(rest)
+        if line is None:
             return  # a binary file, or an invalid record
-        matches = rest[digits : digits + 1] == b":"
+        matches = line[2] == b":"
         if matches and self.matches == self._most:
             raise EnoughError
         self.matches += matches
-        text = rest[digits + 1 :]
+        text = line[3]
         shown = text[:_LINE_BYTES].decode(errors="replace") + ("..." if len(text) > _LINE_BYTES else "")
         path = "" if self.in_file else show(os.fsdecode(name.removeprefix(b"./")))
         self._room -= len(path) + len(shown)
         if self._room < 0:
             raise EnoughError
-        self.found.append(Line(path=path, number=int(rest[:digits]), text=shown, matches=matches))
+        self.found.append(Line(path=path, number=int(line[1]), text=shown, matches=matches))
 
 
 async def run_search(call: ToolRequest) -> ExecutionResult:
@@ -133,9 +126,7 @@ async def run_search(call: ToolRequest) -> ExecutionResult:
     shown = [_shown(line, args["path"]) for line in found] or ["(no line matches)"]
     if truncated:
         shown.append(f"[only the first {lines.matches} matches are shown; narrow the pattern, the path or the glob]")
-    output = "\n".join(shown)
-    result = done(output, path=show(args["path"]), matches=lines.matches, truncated=truncated)
-    return attrs.evolve(result, truncated=truncated)
+    return done("\n".join(shown), path=show(args["path"]), matches=lines.matches, truncated=truncated)
 
 
 def _variables(args: Mapping[str, Any]) -> dict[str, str | int]:

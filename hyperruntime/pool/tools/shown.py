@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
+import re
+
 _UTF8_BYTES = 4
 _TAIL_BYTES = 3
 
 
-class Shown:
-    """Collects one stream in bounded memory; keeps the first and last ``limit_chars / 2`` characters."""
+def kept_bytes(limit_chars: int) -> int:
+    """Return how many bytes of a stream an exec must keep for :func:`show_output`, half at each end."""
+    return 2 * _UTF8_BYTES * limit_chars
 
-    def __init__(self, limit_chars: int) -> None:
-        """Keep at most ``limit_chars`` characters."""
-        self._head_chars = (limit_chars + 1) // 2
-        self._tail_chars = limit_chars - self._head_chars
-        self._room = _UTF8_BYTES * limit_chars
-        self._head, self._tail = bytearray(), bytearray()
-        self._total = 0
 
-    def write(self, chunk: bytes) -> None:
-        """Add the next bytes of the stream."""
-        self._total += len(chunk)
-        room = self._room - len(self._head)
-        self._head += chunk[:room]
-        self._tail += chunk[max(room, 0) :]
-        if len(self._tail) > 2 * self._room:
-            del self._tail[: -self._room]
+def show_output(data: bytes, limit_chars: int) -> tuple[str, bool]:
+    """Return the text for the model, and whether it is truncated; invalid UTF-8 becomes U+FFFD.
 
-    def text(self) -> tuple[str, bool]:
-        """Return the text for the model, and whether it is truncated; invalid UTF-8 becomes U+FFFD."""
-        kept = bytes(self._head + self._tail)
-        limit = self._head_chars + self._tail_chars
-        whole = self._total == len(kept)
-        if whole and len(text := kept.decode(errors="replace")) <= limit:
-            return text, False
-        head = _decode_head(kept[: self._room])[: self._head_chars]
-        tail = _decode_tail(kept[-self._room :])
-        tail = tail[len(tail) - self._tail_chars :]
-        missing = self._total - len(head.encode()) - len(tail.encode())
-        return f"{head}\n[... {max(missing, 1)} bytes are not shown ...]\n{tail}", True
+    Args:
+        data: the stream as an exec returns it, which keeps :func:`kept_bytes` of it: the head, a line with the number
+            of dropped bytes, and the tail.
+        limit_chars: of a longer text, the first and the last half of so many characters are kept.
+    """
+    half = kept_bytes(limit_chars) // 2
+    head_bytes, notice, tail_bytes = data[:half], data[half:-half], data[-half:]
+    total = len(data)
+    if total > 2 * half and (dropped := re.search(rb"\d+", notice)):
+        total = 2 * half + int(dropped[0])
+    elif len(text := data.decode(errors="replace")) <= limit_chars:
+        return text, False
+    tail_chars = limit_chars // 2
+    head = _decode_head(head_bytes)[: limit_chars - tail_chars]
+    tail = _decode_tail(tail_bytes)
+    tail = tail[len(tail) - tail_chars :]
+    missing = total - len(head.encode()) - len(tail.encode())
+    return f"{head}\n[... {max(missing, 1)} bytes are not shown ...]\n{tail}", True
 
 
 def _decode_head(data: bytes) -> str:

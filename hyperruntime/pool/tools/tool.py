@@ -127,5 +127,6 @@ async def off_loop(size_bytes: int, work: Callable[[], T]) -> T:
 
 
 def done(output: str, **metadata: Any) -> ExecutionResult:  # noqa: ANN401 - JSON values
-    """Return the result of a successful tool call that runs no command of the model."""
-    return ExecutionResult(success=True, output=output, stdout=output, metadata={"returncode": 0, **metadata})
+    """Return the result of a successful tool call that runs no command; ``truncated`` also sets the result's field."""
+    truncated, facts = metadata.get("truncated", False), {"returncode": 0, **metadata}
+    return ExecutionResult(success=True, output=output, stdout=output, truncated=truncated, metadata=facts)

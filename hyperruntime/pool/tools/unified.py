@@ -8,8 +8,9 @@ Source: POSIX.1-2017 diff, "Diff -u and -U Output Format", and the extensions of
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
@@ -153,10 +154,9 @@ def _find(lines: list[bytes], hunk: Hunk, hint: int | None, floor: int, number: 
         raise DiffError(
             f"hunk {number} is not at its line, and the file is too large to search; correct the line number"
         )
-    forms: tuple[Callable[[bytes], bytes], ...] = (lambda line: line, lambda line: line.rstrip(b"\r\n"))
-    for form in forms:
-        wanted = [form(line) for line in old]
-        have = [form(line) for line in lines]
+    for ignored in (b"", b"\r\n"):
+        wanted = [line.rstrip(ignored) for line in old]
+        have = [line.rstrip(ignored) for line in lines]
         places = [
             at
             for at in range(floor, len(lines) - len(wanted) + 1)
@@ -240,8 +240,7 @@ def _name(field: bytes, prefix: bytes) -> bytes | None:
 
 def _split(text: bytes) -> list[bytes]:
     """Split into lines with their ends; only a line feed ends a line."""
-    lines = [line + b"\n" for line in text.split(b"\n")]
-    return lines[:-1] if text.endswith(b"\n") or not text else [*lines[:-1], lines[-1][:-1]]
+    return io.BytesIO(text).readlines()
 
 
 def _ended(line: bytes) -> bytes:

@@ -6,10 +6,11 @@ import re
 from typing import Any, Literal
 
 import attrs
+from attrs.validators import optional
 
 from hyperruntime.errors import SpecError
-from hyperruntime.pool.values.policy import ToolPolicy
-from hyperruntime.spec import ContainerSpec, check_inside_path, check_seconds
+from hyperruntime.pool.values.policy import ToolPolicy, at_least, seconds
+from hyperruntime.spec import ContainerSpec, check_inside_path
 
 Isolation = Literal["uid", "container", "directory"]
 ResetMode = Literal["clean", "replace"]
@@ -17,25 +18,14 @@ ISOLATIONS = ("auto", "uid", "container", "directory")
 RESETS = ("auto", "clean", "replace")
 DEFAULT_SLOTS = 10
 _PROFILE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9])?")
+_seconds_or_never: Any = optional(seconds)
 _EXTRA_PIDS = 64  # for the supervisor, its lanes and the pool's own commands
 
 
-def _seconds(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    check_seconds(attribute.name, value)
-
-
-def _seconds_or_never(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is not None:
-        check_seconds(attribute.name, value)
-
-
-def _count(least: int, *, optional: bool = False) -> Any:  # noqa: ANN401 - an attrs validator
+def _instance_of(kind: type) -> Any:  # noqa: ANN401 - an attrs validator
     def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-        if value is None and optional:
-            return
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            allowed = f"a whole number, at least {least}" + (", or None for the default" if optional else "")
-            raise SpecError(attribute.name, value, allowed)
+        if not isinstance(value, kind):
+            raise SpecError(attribute.name, value, f"a {kind.__name__}")
 
     return check
 
@@ -46,16 +36,6 @@ def _one_of(names: tuple[str, ...]) -> Any:  # noqa: ANN401 - an attrs validator
             raise SpecError(attribute.name, value, f"one of {', '.join(names)}")
 
     return check
-
-
-def _spec(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, ContainerSpec):
-        raise SpecError(attribute.name, value, "a ContainerSpec")
-
-
-def _policy(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, ToolPolicy):
-        raise SpecError(attribute.name, value, "a ToolPolicy")
 
 
 @attrs.frozen(kw_only=True)
@@ -89,33 +69,32 @@ class PoolConfig:
         tools: the policy for tools.
     """
 
-    spec: ContainerSpec = attrs.field(validator=_spec)
+    spec: ContainerSpec = attrs.field(validator=_instance_of(ContainerSpec))
     name: str = "default"
-    slots_per_container: int | None = attrs.field(default=None, validator=_count(1, optional=True))
-    min_containers: int = attrs.field(default=1, validator=_count(0))
-    max_containers: int = attrs.field(default=5, validator=_count(1))
-    spare_containers: int | None = attrs.field(default=None, validator=_count(0, optional=True))
-    max_starting: int = attrs.field(default=4, validator=_count(1))
+    slots_per_container: int | None = attrs.field(default=None, validator=optional(at_least(1)))
+    min_containers: int = attrs.field(default=1, validator=at_least(0))
+    max_containers: int = attrs.field(default=5, validator=at_least(1))
+    spare_containers: int | None = attrs.field(default=None, validator=optional(at_least(0)))
+    max_starting: int = attrs.field(default=4, validator=at_least(1))
     idle_timeout_s: float | None = attrs.field(default=120.0, validator=_seconds_or_never)
     health_interval_s: float | None = attrs.field(default=30.0, validator=_seconds_or_never)
     max_lifetime_s: float | None = attrs.field(default=3600.0, validator=_seconds_or_never)
-    acquire_timeout_s: float = attrs.field(default=60.0, validator=_seconds)
+    acquire_timeout_s: float = attrs.field(default=60.0, validator=seconds)
     lease_timeout_s: float | None = attrs.field(default=None, validator=_seconds_or_never)
     isolation: Literal["auto", "uid", "container", "directory"] = attrs.field(
         default="auto", validator=_one_of(ISOLATIONS)
     )
     reset: Literal["auto", "clean", "replace"] = attrs.field(default="auto", validator=_one_of(RESETS))
-    pids_per_slot: int = attrs.field(default=128, validator=_count(8))
+    pids_per_slot: int = attrs.field(default=128, validator=at_least(8))
     workspace_base: str = "/slots"
-    tools: ToolPolicy = attrs.field(factory=ToolPolicy, validator=_policy)
+    tools: ToolPolicy = attrs.field(factory=ToolPolicy, validator=_instance_of(ToolPolicy))
 
     def __attrs_post_init__(self) -> None:
         """Check the name, the base directory and combinations of fields."""
         name: Any = self.name
         if not isinstance(name, str) or not _PROFILE.fullmatch(name):
-            raise SpecError(
-                "name", self.name, "1 to 64 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
-            )
+            allowed = "1 to 64 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+            raise SpecError("name", self.name, allowed)
         if self.min_containers > self.max_containers:
             raise SpecError("min_containers", self.min_containers, f"at most max_containers ({self.max_containers})")
         check_inside_path("workspace_base", self.workspace_base)

@@ -25,6 +25,21 @@ TOOL_NAMES = (
 """All tools of a slot."""
 
 
+def seconds(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Refuse a value that is not a time limit; for attrs fields."""
+    check_seconds(attribute.name, value)
+
+
+def at_least(least: int) -> Any:  # noqa: ANN401 - an attrs validator
+    """Return a check for attrs fields that refuses a value that is not a whole number, or is too small."""
+
+    def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise SpecError(attribute.name, value, f"a whole number, at least {least}")
+
+    return check
+
+
 def _names(value: Any) -> Any:  # noqa: ANN401 - checked afterwards
     return tuple(value) if isinstance(value, (list, set, frozenset)) else value
 
@@ -55,27 +70,21 @@ class ToolPolicy:
     """
 
     tools: tuple[str, ...] | None = attrs.field(default=None, converter=_names)
-    default_timeout_s: float = 300.0
-    min_timeout_s: float = 1.0
-    max_timeout_s: float = 600.0
-    output_chars: int = 50_000
-    file_bytes: int = 100 * _MIB
-    artifact_bytes: int = 5 * _MIB
-    max_entries: int = 5000
+    default_timeout_s: float = attrs.field(default=300.0, validator=seconds)
+    min_timeout_s: float = attrs.field(default=1.0, validator=seconds)
+    max_timeout_s: float = attrs.field(default=600.0, validator=seconds)
+    output_chars: int = attrs.field(default=50_000, validator=at_least(1))
+    file_bytes: int = attrs.field(default=100 * _MIB, validator=at_least(1))
+    artifact_bytes: int = attrs.field(default=5 * _MIB, validator=at_least(1))
+    max_entries: int = attrs.field(default=5000, validator=at_least(1))
     file_roots: tuple[str, ...] = attrs.field(default=(), converter=_names)
     read_roots: tuple[str, ...] = attrs.field(default=(), converter=_names)
     allow_network: bool | None = attrs.field(default=None, validator=_check_network)
 
     def __attrs_post_init__(self) -> None:
-        """Check all fields."""
-        for name in ("default_timeout_s", "min_timeout_s", "max_timeout_s"):
-            check_seconds(name, getattr(self, name))
+        """Check the fields together, and the lists."""
         if not self.min_timeout_s <= self.default_timeout_s <= self.max_timeout_s:
             raise SpecError("default_timeout_s", self.default_timeout_s, "between min_timeout_s and max_timeout_s")
-        for name in ("output_chars", "file_bytes", "artifact_bytes", "max_entries"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise SpecError(name, value, "a whole number of at least 1")
         for name in ("tools", "file_roots", "read_roots"):
             value = getattr(self, name)
             if not isinstance(value, tuple) and not (value is None and name == "tools"):

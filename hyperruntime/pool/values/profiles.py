@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,17 @@ _TOOLS = frozenset(field.name for field in attrs.fields(ToolPolicy))
 _TABLES = {"limits": _LIMITS, "tools": _TOOLS}
 _TOP = ("default_profile", "profiles")
 _GENERAL = ("PROFILES", "DEFAULT_PROFILE")
-# How the text of a variable is parsed; keys in none of these lists are text.
+# By the end of a variable's name: the table in a profile ("" for the profile itself), and the key in it.
+_PLACES = {key.upper(): ("", key) for key in _POOL | _SPEC} | {
+    f"{table}_{key}".upper(): (table, key) for table, keys in _TABLES.items() for key in keys
+}
+# How the text of a variable is parsed. Keys that end with ``_bytes`` are sizes, those that end with ``_s`` are numbers;
+# other keys in none of these lists are text.
 _WHOLE = (
     "slots_per_container min_containers max_containers spare_containers max_starting pids_per_slot limits_pids"
     " tools_output_chars tools_max_entries".split()
 )
-_SIZES = "limits_memory_bytes limits_tmpfs_bytes limits_disk_bytes tools_file_bytes tools_artifact_bytes".split()
-_NUMBERS = (
-    "idle_timeout_s health_interval_s max_lifetime_s acquire_timeout_s lease_timeout_s limits_cpus limits_wall_s"
-    " tools_default_timeout_s tools_min_timeout_s tools_max_timeout_s".split()
-)
+_NUMBERS = (*_WHOLE, "limits_cpus")
 _FLAGS = ("read_only_rootfs", "tools_allow_network")
 _LISTS = "tools_tools tools_file_roots tools_read_roots".split()
 _MAPPINGS = ("env", "labels")
@@ -54,12 +55,9 @@ class Profiles:
 
     def __attrs_post_init__(self) -> None:
         """Check that the default profile exists."""
-        default: Any = self.default
-        if not isinstance(default, str) or default not in self.configs:
-            raise SpecError("default_profile", self.default, f"the name of a profile; {self._hint()}")
-
-    def _hint(self) -> str:
-        return name_hint(str(self.default), self.configs)
+        if self.default not in tuple(self.configs):
+            hint = name_hint(str(self.default), self.configs)
+            raise SpecError("default_profile", self.default, f"the name of a profile; {hint}")
 
     @classmethod
     def of(cls, *configs: PoolConfig, default: str | None = None) -> Profiles:
@@ -84,23 +82,16 @@ def load_profiles(path: Path | str) -> Profiles:
     Raises:
         SpecError: the file cannot be read, or it contains an unknown key or an invalid value.
     """
+    import yaml
+
     path = Path(path)
     try:
         text = path.read_text()
-        if path.suffix in (".yaml", ".yml"):
-            import yaml
-
-            data = yaml.safe_load(text)
-        else:
-            data = tomllib.loads(text)
+        data = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
     except OSError as error:
         raise SpecError("profiles", str(path), f"a readable file ({error.strerror})") from error
-    except ValueError as error:
-        raise SpecError("profiles", str(path), f"TOML or YAML ({error})") from error
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] != "yaml":
-            raise
-        raise SpecError("profiles", str(path), f"YAML ({' '.join(str(error).split())})") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise SpecError("profiles", str(path), f"TOML or YAML ({' '.join(str(error).split())})") from error
     return parse_profiles(data)
 
 
@@ -141,15 +132,16 @@ def parse_profile(name: str, data: object) -> PoolConfig:
     }
     spec = {key: value for key, value in table.items() if key in _SPEC}
     pool = {key: value for key, value in table.items() if key in _POOL}
-    return _made(
-        where,
-        lambda: PoolConfig(
-            name=name,
-            spec=ContainerSpec(**_spec_values(where, spec), limits=Limits(**parts["limits"])),
-            tools=ToolPolicy(**tools),
-            **pool,
-        ),
-    )
+    try:
+        limits, policy = Limits(**parts["limits"]), ToolPolicy(**tools)
+        return PoolConfig(
+            name=name, spec=ContainerSpec(**_spec_values(where, spec), limits=limits), tools=policy, **pool
+        )
+    except SpecError as error:
+        given = error.field if error.field.startswith(where) else f"{where}.{error.field}"
+        raise SpecError(given, error.value, error.allowed) from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise SpecError(where, "...", f"values of the right types ({error})") from error
 
 
 def _spec_values(where: str, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,16 +165,6 @@ def _mount(where: str, data: object) -> Mount:
     if not {"source", "target"} <= set(table) or not isinstance(table.get("read_only", True), bool):
         raise SpecError(where, dict(table), "source and target, and read_only as true or false")
     return Mount(**table)
-
-
-def _made(where: str, make: Callable[[], PoolConfig]) -> PoolConfig:
-    try:
-        return make()
-    except SpecError as error:
-        field = error.field if error.field.startswith(where) else f"{where}.{error.field}"
-        raise SpecError(field, error.value, error.allowed) from None
-    except (TypeError, ValueError, AttributeError) as error:
-        raise SpecError(where, "...", f"values of the right types ({error})") from error
 
 
 def _table(where: str, data: object) -> Mapping[str, Any]:
@@ -214,53 +196,38 @@ def profiles_from_environment(environ: Mapping[str, str]) -> Profiles:
     names = [name.strip() for name in given.get("PROFILES", DEFAULT).split(",") if name.strip()]
     tables: dict[str, dict[str, Any]] = {name: {} for name in names}
     # Shared values first: a profile's own value then replaces them.
-    for variable, text in sorted(given.items(), key=lambda item: _owner_of(item[0], names) is not None):
-        if variable in _GENERAL:
-            continue
-        owner = _owner_of(variable, names)
-        key = variable if owner is None else variable[len(_capitals(owner)) + 1 :]
-        for name in names if owner is None else [owner]:
-            _put(tables[name], variable, key.lower(), text)
-    data = {"profiles": tables}
+    for variable in sorted(given.keys() - set(_GENERAL), key=lambda variable: (variable not in _PLACES, variable)):
+        owners, key = (names, variable) if variable in _PLACES else _owner_and_key(variable, names)
+        value = _value(PREFIX + variable, key.lower(), given[variable])
+        table, field = _PLACES[key]
+        for name in owners:
+            place = tables[name].setdefault(table, {}) if table else tables[name]
+            place[field] = value
     default = {"default_profile": given["DEFAULT_PROFILE"]} if "DEFAULT_PROFILE" in given else {}
-    return parse_profiles({**data, **default})
+    return parse_profiles({"profiles": tables, **default})
 
 
 def _capitals(name: str) -> str:
     return name.upper().replace("-", "_").replace(".", "_")
 
 
-def _keys() -> frozenset[str]:
-    nested = {f"{table}_{key}" for table, keys in _TABLES.items() for key in keys}
-    return frozenset(key.upper() for key in _POOL | _SPEC | nested)
-
-
-def _owner_of(variable: str, names: list[str]) -> str | None:
-    """Return the profile that a variable belongs to, or None if it applies to all."""
-    if variable in _keys() or variable in _GENERAL:
-        return None
+def _owner_and_key(variable: str, names: list[str]) -> tuple[list[str], str]:
+    """Return the only profile that a variable belongs to, and the rest of the variable."""
     for name in names:
-        start = f"{_capitals(name)}_"
-        if variable.startswith(start) and variable[len(start) :] in _keys():
-            return name
-    known = [PREFIX + key for key in (*_GENERAL, *_keys())]
-    own = [f"{PREFIX}{_capitals(name)}_{key}" for name in names for key in _keys()]
-    raise SpecError(PREFIX + variable, "...", f"a known variable; {name_hint(PREFIX + variable, known + own)}")
-
-
-def _put(table: dict[str, Any], variable: str, key: str, text: str) -> None:
-    value = _value(PREFIX + variable, key, text)
-    for name in _TABLES:
-        if key.startswith(f"{name}_") and key != "limits_mode":
-            table.setdefault(name, {})[key[len(name) + 1 :]] = value
-            return
-    table[key] = value
+        key = variable.removeprefix(f"{_capitals(name)}_")
+        if key != variable and key in _PLACES:
+            return [name], key
+    own = [f"{_capitals(name)}_{key}" for name in names for key in _PLACES]
+    known = [PREFIX + key for key in (*_GENERAL, *_PLACES, *own)]
+    raise SpecError(PREFIX + variable, "...", f"a known variable; {name_hint(PREFIX + variable, known)}")
 
 
 def _value(field: str, key: str, text: str) -> Any:  # noqa: ANN401 - any TOML value
     if text.strip().lower() in _NULL and key not in ("network", "image"):
         return None
-    if key in (*_WHOLE, *_SIZES, *_NUMBERS):
+    if key.endswith("_bytes"):
+        return parse_size(text, field)
+    if key in _NUMBERS or key.endswith("_s"):
         return _number(field, key, text)
     if key in _FLAGS:
         if text.lower() not in ("true", "false", "1", "0"):
@@ -276,8 +243,6 @@ def _value(field: str, key: str, text: str) -> Any:  # noqa: ANN401 - any TOML v
 
 
 def _number(field: str, key: str, text: str) -> float:
-    if key in _SIZES:
-        return parse_size(text, field)
     try:
         return int(text) if key in _WHOLE else float(text)
     except ValueError:

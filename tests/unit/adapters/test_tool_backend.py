@@ -9,12 +9,11 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.adapters.backend_pools import Pools
 from hyperruntime.adapters.slots import BackendSlot, SlotState
 from hyperruntime.adapters.tool_backend import SlotToolBackend, create_tool_backend, uses_sandbox
 from hyperruntime.errors import EngineUnavailableError, PoolError, SpecError, StaleLeaseError
@@ -23,6 +22,7 @@ from hyperruntime.pool.values.profiles import Profiles
 from hyperruntime.pool.values.result import ExecutionResult
 from hyperruntime.pool.values.slot import Slot
 from hyperruntime.pool.values.status import PoolStatus
+from hyperruntime.testing.slots import PromisedRuntime
 
 
 class KnownBackend(Protocol):
@@ -129,9 +129,9 @@ def backend(pools: FakePools, *names: str) -> SlotToolBackend:
     profiles = Profiles.of(*(PoolConfig(name=name, spec=spec) for name in names or ("default",)))
 
     @asynccontextmanager
-    async def opened() -> AsyncIterator[Pools]:
+    async def opened() -> AsyncIterator[hr.PoolManager]:
         try:
-            yield pools
+            yield cast(hr.PoolManager, pools)
         finally:
             pools.ended += 1
 
@@ -246,8 +246,23 @@ def test_a_slot_has_the_named_profile_or_the_default_one() -> None:
         assert pools.started == ["small", "big"]
         slots = [await made.acquire("a"), await made.acquire("b", "small")]
         assert [slot.lease.profile for slot in slots] == ["big", "small"]
+
+    asyncio.run(go())
+
+
+def test_an_unknown_profile_is_refused() -> None:
+    async def go() -> None:
+        config = PoolConfig(name="big", spec=hr.ContainerSpec(image="a"), min_containers=0)
+        profiles, runtime = Profiles.of(config), PromisedRuntime()
+        made = SlotToolBackend(profiles, lambda: hr.PoolManager(cast(hr.Runtime, runtime), profiles))
+        with pytest.raises(SpecError, match="did you mean 'big'"):
+            await made.start(["big", "bgi"])
+        assert not uses_sandbox(made)
+        await made.start()
         with pytest.raises(SpecError, match="did you mean 'big'"):
             await made.acquire("c", "bgi")
+        await made.stop()
+        assert runtime.open == []
 
     asyncio.run(go())
 

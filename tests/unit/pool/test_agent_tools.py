@@ -167,10 +167,9 @@ def test_raise_lost_makes_a_lost_slot_raise_an_exception() -> None:
     assert len(tools.errors) == 1
 
 
-def test_only_named_host_tools_run_on_the_host() -> None:
-    """R9, W21: the public system ran every tool except the terminal on the host."""
+def test_only_named_host_tools_run_on_the_host(caplog: pytest.LogCaptureFixture) -> None:
+    """R9, W21: the public system ran every tool but the terminal on the host."""
     slot_calls = Execute(ExecutionResult(success=False, error="unknown tool", metadata={"returncode": None}))
-    previews: list[tuple[str, str]] = []
 
     async def clock(args: Mapping[str, Any]) -> Any:
         return {"time": 5, "zone": args["zone"]}
@@ -181,12 +180,14 @@ def test_only_named_host_tools_run_on_the_host() -> None:
     tools = SlotTools(
         slot_calls,
         host_tools={"clock": clock, "broken": broken},
-        on_preview=lambda label, tool, _: previews.append((label, tool)),
     )
-    answers = handle(tools, ("clock", {"zone": "z"}), ("broken", {}), ("web_search", {}))
+    with caplog.at_level("DEBUG", logger="hyperruntime"):
+        answers = handle(tools, ("clock", {"zone": "z"}), ("broken", {}), ("web_search", {}))
 
     assert answers == [{"time": 5, "zone": "z"}, {"error": "OSError: no disk"}, {"error": "unknown tool"}]
-    assert previews == [("[host]", "clock"), ("[host]", "broken"), ("[sandbox]", "web_search")]
+    logged = [record.getMessage() for record in caplog.records]
+    labels = [("[host]", "clock"), ("[host]", "broken"), ("[sandbox]", "web_search")]
+    assert logged == [f"tool call label={label!r} tool={tool!r}" for label, tool in labels]
     assert [call[0] for call in slot_calls.calls] == ["web_search"]
     assert [e.tool for e in tools.errors] == ["broken", "web_search"]
 

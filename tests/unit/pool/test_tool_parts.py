@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.errors import TransferError
+from hyperruntime.exec.output_buffer import OutputBuffer
 from hyperruntime.host.process import run_process
 from hyperruntime.pool.tools.archiving import TooLargeError, pack
 from hyperruntime.pool.tools.content import Window, decode, encode
@@ -21,7 +22,7 @@ from hyperruntime.pool.tools.dispatch import ALIASES, TOOLS
 from hyperruntime.pool.tools.listing import Entries, parse_record
 from hyperruntime.pool.tools.pattern import to_posix
 from hyperruntime.pool.tools.search import EnoughError, SearchLines
-from hyperruntime.pool.tools.shown import Shown
+from hyperruntime.pool.tools.shown import kept_bytes, show_output
 from hyperruntime.pool.tools.tool import ToolProblemError
 from hyperruntime.pool.tools.unified import DiffError, apply_hunks, parse_diff
 from hyperruntime.pool.values.policy import TOOL_NAMES
@@ -206,11 +207,11 @@ def test_content_survives_encoding_and_decoding(data: bytes) -> None:
 
 @given(st.text(max_size=80), st.integers(1, 30), st.integers(1, 7))
 def test_long_output_is_reduced_to_its_head_and_tail(text: str, limit: int, step: int) -> None:
-    shown, data = Shown(limit), text.encode()
+    output, data = OutputBuffer(kept_bytes(limit)), text.encode()
     for at in range(0, len(data), step):
-        shown.write(data[at : at + step])
+        output.write(data[at : at + step])
 
-    result, cut = shown.text()
+    result, cut = show_output(output.value(), limit)
 
     assert cut == (len(text) > limit)
     if cut:
@@ -225,12 +226,12 @@ def test_long_output_is_reduced_to_its_head_and_tail(text: str, limit: int, step
 
 def test_the_memory_for_an_endless_stream_is_bounded() -> None:
     """W9."""
-    shown = Shown(100)
+    output = OutputBuffer(kept_bytes(100))
     for _ in range(2000):
-        shown.write(b"x" * 10_000)
+        output.write(b"x" * 10_000)
 
-    assert len(shown._head) + len(shown._tail) <= 2000
-    assert shown.text()[0].startswith("x" * 50 + "\n[... 19999900 bytes")
+    assert len(output._head) + len(output._tail) <= 2000
+    assert show_output(output.value(), 100)[0].startswith("x" * 50 + "\n[... 19999900 bytes")
 
 
 @given(st.lists(st.binary(max_size=30)))
