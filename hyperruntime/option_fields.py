@@ -185,10 +185,6 @@ def from_json(kind: type[_Options], value: Mapping[str, Any], *, strict: bool) -
         ArchiveError: a value is not valid.
     """
     import cattrs
-    from cattrs.v import format_exception
-
-    def said(error: BaseException, kind: type | None) -> str:
-        return str(error) if isinstance(error, SpecError) else format_exception(error, kind)
 
     converter = cattrs.Converter(forbid_extra_keys=strict)
     for plain in (bool, float, int, str):
@@ -197,10 +193,26 @@ def from_json(kind: type[_Options], value: Mapping[str, Any], *, strict: bool) -
     try:
         return converter.structure(value, kind)
     except (cattrs.BaseValidationError, TypeError, ValueError, AttributeError) as error:
-        why = "; ".join(cattrs.transform_error(error, path="options", format_exception=said))
         raise ArchiveError(
-            f"the options of the run cannot be read: {why}; check whether another version wrote them"
+            f"the options of the run cannot be read: {why_invalid(error, 'options')}; check whether another version "
+            "wrote them"
         ) from error
+
+
+def why_invalid(error: BaseException, path: str) -> str:
+    """Return what is wrong with a value that cattrs could not convert.
+
+    Args:
+        error: the error of cattrs.
+        path: name of the value.
+    """
+    from cattrs import transform_error
+    from cattrs.v import format_exception
+
+    def said(error: BaseException, kind: type | None) -> str:
+        return str(error) if isinstance(error, SpecError) else format_exception(error, kind)
+
+    return "; ".join(transform_error(error, path=path, format_exception=said))
 
 
 def _is_plain(kind: Any) -> bool:  # noqa: ANN401 - a type

@@ -28,6 +28,7 @@ class State:
         log_json: whether log lines are JSON.
         signal: number of the ending signal, for the exit code; SIGINT before one comes.
         ending: whether an ending signal came; errors after it are reported with its exit code.
+        ended_at: monotonic time at which a handler took it; 0 before.
         watch: records ending signals; None outside of :func:`hyperruntime.cli.main`, in other threads than the main
             one, or if it could not start.
     """
@@ -40,6 +41,7 @@ class State:
         self.log_json = False
         self.signal: int = signal.SIGINT
         self.ending = False
+        self.ended_at = 0.0
         self.watch: SignalWatch | None = None
 
     def check_interrupted(self) -> None:
@@ -62,11 +64,6 @@ class State:
 class Command(click.Command):
     """A command that configures logging before it runs, but not for its help."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - click's own
-        """Keep the lines of examples as they are."""
-        super().__init__(*args, **kwargs)
-        self.epilog = keep_lines(self.epilog)
-
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own
         """Configure logging, then run."""
         from hyperruntime.cli.logs import configure_logging
@@ -80,11 +77,6 @@ class Group(click.Group):
     """A group of commands that suggests a close match for an unknown name."""
 
     command_class = Command
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - click's own
-        """Keep the lines of examples as they are."""
-        super().__init__(*args, **kwargs)
-        self.epilog = keep_lines(self.epilog)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -123,13 +115,6 @@ class LazyGroup(Group):
             formatter.write_dl([(name, text) for name, (_, _, text) in self.table.items()])
 
 
-def keep_lines(epilog: str | None) -> str | None:
-    r"""Return an epilog that click does not rewrap: each paragraph is marked with ``\b``."""
-    if epilog is None or "\b" in epilog:
-        return epilog
-    return "\n\n".join(f"\b\n{paragraph}" for paragraph in epilog.strip().split("\n\n"))
-
-
 def example(*lines: str) -> str:
-    """Return an epilog with example command lines."""
-    return "\n".join(("Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)))
+    r"""Return an epilog with example command lines; ``\b`` keeps click from wrapping them."""
+    return "\n".join(("\b", "Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)))

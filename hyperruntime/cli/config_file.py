@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,22 @@ def agent_domains(agent: Path) -> tuple[str, ...]:
     return tuple(str(name) for name in names) if isinstance(names, (list, tuple)) else (str(names),)
 
 
-def use_config(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    """Make the options of a file the defaults of the command line; the callback of ``--config``."""
-    if value is not None and not ctx.resilient_parsing:
-        ctx.default_map = {**(ctx.default_map or {}), **config_table(Path(value), ctx.command), **_said(ctx)}
+def config_option(read: Callable[[Path, click.Command], Mapping[str, Any]], text: str) -> Callable[[Any], Any]:
+    """Return the option ``--config``, which makes the options of a file the defaults of the command line.
+
+    Args:
+        read: returns the options in a file.
+        text: help of the option.
+    """
+
+    def use(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
+        if value is not None and not ctx.resilient_parsing:
+            ctx.default_map = {**(ctx.default_map or {}), **read(value, ctx.command), **_said(ctx)}
+
+    kind = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return click.option(
+        "--config", metavar="FILE", type=kind, is_eager=True, expose_value=False, callback=use, help=text
+    )
 
 
 def use_limits(ctx: click.Context, param: click.Parameter, value: Mapping[str, Any] | None) -> None:

@@ -1,9 +1,12 @@
 """Parameter types of click options: sizes, durations, mounts, pairs. An invalid value is one sentence."""
 
+# ruff: noqa: ANN401 - a value is of any type, from the command line or a TOML file
+
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,260 +28,159 @@ _ORIGINAL = "gen_initial/hyperagents"
 _LIMITS = ("memory", "cpus", "pids", "disk")
 
 
-def option_name(param: click.Parameter | None) -> str:
-    """Return the name of an option as the user writes it."""
-    return "value" if param is None else (param.opts[-1] if param.opts else str(param.name))
+class Parsed(_ParamType):
+    """A parameter type whose values a function converts: it gets the value and the option as the user writes it."""
 
+    def __init__(self, name: str, parse: Callable[[Any, str], Any]) -> None:
+        """Create a type; `name` is its placeholder in the help."""
+        self.name, self._parse = name, parse
 
-class Size(_ParamType):
-    """A size in bytes, such as ``512m``."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the converted value."""
+        return self._parse(value, "value" if param is None else (param.opts[-1] if param.opts else str(param.name)))
 
-    name = "size"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401
-        """Return the number of bytes."""
-        return value if isinstance(value, int) else parse_size(str(value), option_name(param))
+def _size(value: Any, option: str) -> int:
+    return value if isinstance(value, int) else parse_size(str(value), option)
 
 
-class Count(_ParamType):
-    """A whole number, or ``none`` for no limit."""
+def _count(value: Any, option: str) -> int | None:
+    if value == "none":
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        raise SpecError(option, value, "a whole number, or none") from None
 
-    name = "count"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:  # noqa: ANN401
-        """Return the number, or None."""
-        if value == "none":
-            return None
-        try:
-            return int(value)
-        except ValueError:
-            raise SpecError(option_name(param), value, "a whole number, or none") from None
+def _duration(value: Any, option: str) -> float:
+    seconds = float(value) if isinstance(value, (int, float)) else parse_duration(str(value), option)
+    if not 0 < seconds < float("inf"):
+        raise SpecError(option, value, "a duration above zero")
+    return seconds
 
 
-class Duration(_ParamType):
-    """A duration above zero, such as ``10s`` or ``5m``."""
+def _names(value: Any, option: str) -> tuple[str, ...]:
+    if not isinstance(value, str):
+        return tuple(value)
+    return tuple(name.strip() for name in value.split(",") if name.strip())
 
-    name = "duration"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
-        """Return the number of seconds."""
-        field = option_name(param)
-        seconds = float(value) if isinstance(value, (int, float)) else parse_duration(str(value), field)
-        if not 0 < seconds < float("inf"):
-            raise SpecError(field, value, "a duration above zero")
-        return seconds
+def _counts(value: Any, option: str) -> tuple[int, ...]:
+    items = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+    try:
+        return tuple(int(item) for item in items)
+    except ValueError:
+        raise SpecError(option, value, "whole numbers separated by commas, such as 2,-1") from None
 
 
-class Names(_ParamType):
-    """Names separated by commas."""
+def _limits(value: Any, option: str) -> dict[str, str]:
+    """Return the text of each given limit, by name."""
+    if isinstance(value, dict):
+        pairs = {str(name): str(text) for name, text in value.items()}
+    else:
+        parts = [part.partition("=") for part in str(value).split(",") if part.strip()]
+        pairs = {name.strip(): text.strip() for name, _, text in parts}
+    for name, text in pairs.items():
+        if name not in _LIMITS:
+            raise SpecError(option, value, unknown_name("limit", name, _LIMITS))
+        if not text:
+            raise SpecError(option, value, f"give {name} a value, such as memory=2g,cpus=1.5,pids=512")
+    return pairs
 
-    name = "names"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:  # noqa: ANN401
-        """Return the names."""
-        if not isinstance(value, str):
-            return tuple(value)
-        return tuple(name.strip() for name in value.split(",") if name.strip())
+def _gpus(value: Any, option: str) -> str | tuple[str, ...] | None:
+    """Return the value for ``ContainerSpec.gpus``."""
+    from hyperruntime.spec import as_gpus
 
+    names = value.split(",") if isinstance(value, str) and "," in value else value
+    try:
+        return as_gpus(names)
+    except SpecError as error:
+        raise SpecError(option, error.value, error.allowed) from None
 
-class Counts(_ParamType):
-    """Whole numbers separated by commas."""
 
-    name = "counts"
+def _env_text(value: Any, option: str) -> tuple[str, str | None]:
+    """Return the name, and the value or None: then it is read when a run starts, and stored in no file."""
+    name, equals, text = str(value).partition("=")
+    if not name or (not equals and name not in os.environ):
+        raise SpecError(option, value, "NAME=VALUE, or the NAME of a variable that is set here")
+    return name, text if equals else None
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:  # noqa: ANN401
-        """Return the numbers."""
-        items = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
-        try:
-            return tuple(int(item) for item in items)
-        except ValueError:
-            raise SpecError(option_name(param), value, "whole numbers separated by commas, such as 2,-1") from None
 
+def _env_pair(value: Any, option: str) -> tuple[str, str]:
+    """Return the name and the value; a name alone passes on a variable of this process."""
+    name, text = _env_text(value, option)
+    return name, os.environ[name] if text is None else text
 
-class LimitsText(_ParamType):
-    """Limits of a container, such as ``memory=2g,cpus=1.5,pids=512,disk=10g``."""
 
-    name = "limits"
+def _option_pair(value: Any, option: str) -> tuple[str, str]:
+    name, equals, text = str(value).partition("=")
+    if not equals or not name:
+        raise SpecError(option, value, "NAME=VALUE")
+    return name, text
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:  # noqa: ANN401
-        """Return the text of each given limit, by name."""
-        if isinstance(value, dict):
-            pairs = {str(name): str(text) for name, text in value.items()}
-        else:
-            parts = [part.partition("=") for part in str(value).split(",") if part.strip()]
-            pairs = {name.strip(): text.strip() for name, _, text in parts}
-        for name, text in pairs.items():
-            if name not in _LIMITS:
-                raise SpecError(option_name(param), value, unknown_name("limit", name, _LIMITS))
-            if not text:
-                raise SpecError(option_name(param), value, f"give {name} a value, such as memory=2g,cpus=1.5,pids=512")
-        return pairs
 
+def _json_object(value: Any, option: str) -> dict[str, Any]:
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise SpecError(option, value, 'a JSON object, such as {"top_p": 0.95}')
+    return found
 
-class Gpus(_ParamType):
-    """``all``, ``auto:N``, or GPU names separated by commas."""
 
-    name = "gpus"
+def _image(value: str, option: str) -> str:
+    from hyperruntime.images.recipes import image_reference
 
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> str | tuple[str, ...] | None:
-        """Return the value for ``ContainerSpec.gpus``."""
-        from hyperruntime.spec import as_gpus
+    return image_reference(value)
 
-        names = value.split(",") if isinstance(value, str) and "," in value else value
-        try:
-            return as_gpus(names)
-        except SpecError as error:
-            raise SpecError(option_name(param), error.value, error.allowed) from None
 
+def _mount_pair(value: Any, option: str) -> Mount:
+    """Return the mount; its source must exist."""
+    from hyperruntime.spec import Mount
 
-class EnvPair(_ParamType):
-    """``NAME=VALUE``, or ``NAME`` to pass on a variable of this process."""
+    text, mode = str(value), "ro"
+    for ending in ("ro", "rw"):
+        if text.endswith(f":{ending}"):
+            text, mode = text[:-3], ending
+    source, target = _split_pair(text, option, "SOURCE:TARGET, or SOURCE:TARGET:rw")
+    return Mount(source=existing_path(source, option), target=target, read_only=mode == "ro")
 
-    name = "name=value"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:  # noqa: ANN401
-        """Return the name and the value."""
-        name, equals, text = str(value).partition("=")
-        if not equals and name in os.environ:
-            return name, os.environ[name]
-        if not equals or not name:
-            raise SpecError(option_name(param), value, "NAME=VALUE, or the NAME of a variable that is set here")
-        return name, text
+def _copy_pair(value: Any, option: str) -> tuple[str, str]:
+    return _split_pair(str(value), option, "SOURCE:TARGET")
 
 
-class OptionPair(_ParamType):
-    """``NAME=VALUE``."""
+def _generation(value: Any, option: str) -> str | int:
+    """Return the generation's id, or ``best``."""
+    text = str(value).removeprefix("gen_")
+    if text in ("initial", "best"):
+        return text
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise SpecError(option, value, "a generation's number, initial, or best")
 
-    name = "name=value"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:  # noqa: ANN401
-        """Return the name and the value."""
-        name, equals, text = str(value).partition("=")
-        if not equals or not name:
-            raise SpecError(option_name(param), value, "NAME=VALUE")
-        return name, text
+def _run_directory(value: Any, option: str) -> str:
+    """Return the path of a run directory of the generate loop, made by hyperruntime or by HyperAgents."""
+    path = Path(os.path.expanduser(str(value)))
+    if (path / _RUN_FILE).is_file() or (path / _ORIGINAL).is_dir():
+        return str(path)
+    if path.is_dir():
+        raise WrongUsageError(
+            f"{value!r} is not a run directory: {_RUN_FILE} is missing; give a generate_<run-id> directory"
+        )
+    runs = [str(found.parent) for found in path.parent.glob(f"*/{_RUN_FILE}")]
+    raise WrongUsageError(unknown_name("run directory", str(value), runs))
 
 
-class EnvText(_ParamType):
-    """``NAME=VALUE``, or ``NAME``: then the value is read when a run starts, and stored in no file."""
-
-    name = "name[=value]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str | None]:  # noqa: ANN401
-        """Return the name, and the value or None."""
-        name, equals, text = str(value).partition("=")
-        if not name or (not equals and name not in os.environ):
-            raise SpecError(option_name(param), value, "NAME=VALUE, or the NAME of a variable that is set here")
-        return name, text if equals else None
-
-
-class JsonObject(_ParamType):
-    """A JSON object."""
-
-    name = "json"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:  # noqa: ANN401
-        """Return the object."""
-        try:
-            found = json.loads(value) if isinstance(value, str) else value
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise SpecError(option_name(param), value, 'a JSON object, such as {"top_p": 0.95}')
-        return found
-
-
-class Image(_ParamType):
-    """A recipe name or image reference."""
-
-    name = "ref"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
-        """Return the reference."""
-        from hyperruntime.images.recipes import image_reference
-
-        return image_reference(value)
-
-
-class MountPair(_ParamType):
-    """``SOURCE:TARGET`` (read-only) or ``SOURCE:TARGET:rw``."""
-
-    name = "source:target[:rw]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Mount:  # noqa: ANN401
-        """Return the mount; its source must exist."""
-        from hyperruntime.spec import Mount
-
-        text, mode = str(value), "ro"
-        for ending in ("ro", "rw"):
-            if text.endswith(f":{ending}"):
-                text, mode = text[:-3], ending
-        source, target = split_pair(text, option_name(param), "SOURCE:TARGET, or SOURCE:TARGET:rw")
-        return Mount(source=existing_path(source, option_name(param)), target=target, read_only=mode == "ro")
-
-
-class CopyPair(_ParamType):
-    """``SOURCE:TARGET``."""
-
-    name = "source:target"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:  # noqa: ANN401
-        """Return both paths."""
-        return split_pair(str(value), option_name(param), "SOURCE:TARGET")
-
-
-class Generation(_ParamType):
-    """The number of a generation, ``initial``, or ``best``."""
-
-    name = "generation"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:  # noqa: ANN401
-        """Return the generation's id, or ``best``."""
-        text = str(value).removeprefix("gen_")
-        if text in ("initial", "best"):
-            return text
-        if text.isascii() and text.isdigit():
-            return int(text)
-        raise SpecError(option_name(param), value, "a generation's number, initial, or best")
-
-
-class RunDirectory(_ParamType):
-    """A run directory of the generate loop, made by hyperruntime or by HyperAgents."""
-
-    name = "run_dir"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
-        """Return the directory's path."""
-        path = Path(os.path.expanduser(str(value)))
-        if (path / _RUN_FILE).is_file() or (path / _ORIGINAL).is_dir():
-            return str(path)
-        if path.is_dir():
-            raise WrongUsageError(
-                f"{value!r} is not a run directory: {_RUN_FILE} is missing; give a generate_<run-id> directory"
-            )
-        runs = [str(found.parent) for found in path.parent.glob(f"*/{_RUN_FILE}")]
-        raise WrongUsageError(unknown_name("run directory", str(value), runs))
-
-
-def split_pair(text: str, field: str, allowed: str) -> tuple[str, str]:
-    """Return the text before and after the last colon.
-
-    Args:
-        text: the pair, such as ``./data:/data``.
-        field: the option's name, for the error message.
-        allowed: the allowed form, for the error message.
-
-    Raises:
-        SpecError: a part is missing.
-    """
+def _split_pair(text: str, option: str, allowed: str) -> tuple[str, str]:
+    """Return the text before and after the last colon."""
     source, colon, target = text.rpartition(":")
     if not colon or not source or not target:
-        raise SpecError(field, text, allowed)
+        raise SpecError(option, text, allowed)
     return source, target
 
 
@@ -298,7 +200,11 @@ def existing_path(path: str, field: str) -> str:
     return absolute
 
 
-GPUS, COUNT, LIMITS = Gpus(), Count(), LimitsText()
-SIZE, DURATION, NAMES, COUNTS, RUN_DIRECTORY = Size(), Duration(), Names(), Counts(), RunDirectory()
-GENERATION, IMAGE, JSON_OBJECT = Generation(), Image(), JsonObject()
-ENV_PAIR, ENV_TEXT, OPTION_PAIR, MOUNT_PAIR, COPY_PAIR = EnvPair(), EnvText(), OptionPair(), MountPair(), CopyPair()
+GPUS, COUNT, LIMITS = Parsed("gpus", _gpus), Parsed("count", _count), Parsed("limits", _limits)
+SIZE, DURATION = Parsed("size", _size), Parsed("duration", _duration)
+NAMES, COUNTS = Parsed("names", _names), Parsed("counts", _counts)
+RUN_DIRECTORY, GENERATION = Parsed("run_dir", _run_directory), Parsed("generation", _generation)
+IMAGE, JSON_OBJECT = Parsed("ref", _image), Parsed("json", _json_object)
+ENV_PAIR, OPTION_PAIR = Parsed("name=value", _env_pair), Parsed("name=value", _option_pair)
+ENV_TEXT = Parsed("name[=value]", _env_text)
+MOUNT_PAIR, COPY_PAIR = Parsed("source:target[:rw]", _mount_pair), Parsed("source:target", _copy_pair)

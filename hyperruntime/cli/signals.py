@@ -156,23 +156,26 @@ def interrupting(state: State) -> Iterator[None]:
         yield
         return
 
-    first_at = 0.0
-
     def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal first_at
-        if state.ending and first_at and time.monotonic() - first_at < _BURST_S:
-            return
-        if state.ending:
-            leave(number, _TWICE)
-        first_at = time.monotonic()
-        state.signal, state.ending = number, True
-        raise KeyboardInterrupt
+        if _is_first(number, state):
+            raise KeyboardInterrupt
 
     with suppress(OSError, RuntimeError):  # a command that needs threads reports it
         state.watch = SignalWatch()
     ours = [number for number in ENDING if _is_default(number)]
     with _handled([_NUDGE], lambda number, frame: None), _handled(ours, interrupt):
         yield
+
+
+def _is_first(number: int, state: State) -> bool:
+    """Store an ending signal, and return True; ignore one of the same burst; a later one ends the process."""
+    now = time.monotonic()
+    if not state.ending:
+        state.signal, state.ending, state.ended_at = number, True, now
+        return True
+    if now - state.ended_at >= _BURST_S:
+        leave(number, _TWICE)
+    return False
 
 
 def _is_default(number: int) -> bool:
@@ -243,7 +246,7 @@ def run_until_signal(work: Coroutine[Any, Any, T], state: State) -> T:
             state.check_interrupted()
             return asyncio.run(cancelling.run(work))
         except asyncio.CancelledError:
-            if not cancelling.asked:
+            if not state.ending:
                 raise
         finally:
             work.close()
@@ -254,8 +257,6 @@ class _Cancelling:
     """Cancels a task from another thread when a signal comes."""
 
     def __init__(self, state: State) -> None:
-        self.asked = False
-        self._asked_at = 0.0
         self._state = state
         self._cancel: Callable[[], object] | None = None
 
@@ -266,19 +267,14 @@ class _Cancelling:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None, "inside a coroutine"
         self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
-        if self.asked:
+        if self._state.ending:
             raise asyncio.CancelledError
         return await work
 
     def on_signal(self, number: int) -> None:
         """Cancel the task; on a second signal, end the process."""
-        if self.asked and time.monotonic() - self._asked_at < _BURST_S:
+        if not _is_first(number, self._state):
             return
-        if self.asked:
-            leave(number, _TWICE)
-        self._asked_at = time.monotonic()
-        self._state.signal, self._state.ending = number, True
-        self.asked = True
         if self._cancel is not None:
             with suppress(RuntimeError):  # the loop is closed, so the work is done
                 self._cancel()

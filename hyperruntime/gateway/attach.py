@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecLostError, GatewayError, HyperRuntimeError
 from hyperruntime.gateway.config.values import Budget
 from hyperruntime.gateway.gateway import SOCKET_NAME, Gateway, Seat
@@ -27,7 +28,7 @@ _START_S = 20.0
 _NO_PROGRAM = (126, 127)
 
 
-class Access:
+class Access(Closing):
     """A container's access to the gateway.
 
     Attributes:
@@ -95,14 +96,6 @@ class Access:
         """Close the seat; the forwarder runs until the container ends. Idempotent."""
         self._closing = True
         self.seat.close()
-
-    def __enter__(self) -> Access:
-        """Return this access."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the access."""
-        self.close()
 
     def _run(self) -> None:
         program = resources.files("hyperruntime.gateway").joinpath("forwarder.py").read_bytes()

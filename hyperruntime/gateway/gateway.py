@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hyperruntime.concurrency.background_loop import BackgroundLoop
+from hyperruntime.concurrency.closing import Closing
 from hyperruntime.concurrency.end_event import EndEvent
 from hyperruntime.errors import BudgetExceededError, GatewayError, SpecError
 from hyperruntime.gateway.config.values import Budget, GatewayConfig
@@ -30,13 +31,14 @@ _SEAT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}")
 Result = TypeVar("Result")
 
 
-class Seat:
+class Seat(Closing):
     """One container's part of a gateway: a socket, a token and a meter.
 
     Attributes:
         name: the name of the seat in the log; for example a generation, a slot or a trajectory.
         token: the token that the container must send; it is valid at this seat's socket only.
         socket_path: path of the socket on the host.
+        meter: counts against the seat's budget.
     """
 
     def __init__(self, gateway: Gateway, name: str, meter: Meter, directory: str) -> None:
@@ -45,7 +47,7 @@ class Seat:
         self.token = f"hyperruntime-{secrets.token_urlsafe(24)}"
         self.socket_path = os.path.join(directory, SOCKET_NAME)
         self._gateway = gateway
-        self._meter = meter
+        self.meter = meter
         self._refused = self._outage = ""
         self._refusal = EndEvent()
         self._stop: Callable[[], Coroutine[Any, Any, None]] = _nothing
@@ -53,7 +55,7 @@ class Seat:
     @property
     def spent(self) -> Spent:
         """The usage so far of this seat and of all seats that share its meter."""
-        return self._meter.spent
+        return self.meter.spent
 
     def check(self) -> None:
         """Raise if a budget is used up or the upstream does not answer.
@@ -87,16 +89,8 @@ class Seat:
         """Close the socket and all connections to it. Idempotent."""
         self._gateway.drop(self)
 
-    def __enter__(self) -> Seat:
-        """Return this seat."""
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close the seat."""
-        self.close()
-
-
-class Gateway:
+class Gateway(Closing):
     """Serves models to containers until it is closed. Thread-safe."""
 
     def __init__(self, config: GatewayConfig, spent: Spent | None = None) -> None:
@@ -107,10 +101,9 @@ class Gateway:
             spent: earlier usage that counts against the run's budget, for example of a resumed run; None is zero.
 
         Raises:
-            GatewayError: a key, a file of recorded exchanges or a library is missing.
+            GatewayError: a key or a file of recorded exchanges is missing.
             StorageError: a log file cannot be written.
         """
-        self._redactor = Redactor()
         self._meter = Meter("the run", config.budget, spent)
         self._lock = threading.Lock()
         self._seats: list[Seat] = []
@@ -185,32 +178,22 @@ class Gateway:
             if file is not None:
                 file.close()
 
-    def __enter__(self) -> Gateway:
-        """Return this gateway."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the gateway."""
-        self.close()
-
     def _share(self, config: GatewayConfig) -> Shared:
-        try:
-            from hyperruntime.gateway.log.exchange import LineFile
-            from hyperruntime.gateway.request.parse_pool import ParsePool
-            from hyperruntime.gateway.service import Shared
-            from hyperruntime.gateway.upstream import Sender
-        except ImportError as error:
-            raise GatewayError(f"a library of the gateway is missing: {error}; reinstall hyperruntime") from error
-        sender = Sender(config, self._redactor)
+        from hyperruntime.gateway.log.exchange import LineFile
+        from hyperruntime.gateway.request.parse_pool import ParsePool
+        from hyperruntime.gateway.service import Shared
+        from hyperruntime.gateway.upstream import Sender
+
+        redactor = Redactor()
         return Shared(
             config=config,
-            sender=sender,
+            sender=Sender(config, redactor),
             meter=self._meter,
-            redactor=self._redactor,
+            redactor=redactor,
             slots=asyncio.Semaphore(config.concurrency),
             pool=ParsePool(),
-            log=LineFile(config.log, self._redactor) if config.log else None,
-            record=LineFile(config.record, self._redactor) if config.record else None,
+            log=LineFile(config.log, redactor) if config.log else None,
+            record=LineFile(config.record, redactor) if config.record else None,
         )
 
     async def _serve(self, seat: Seat, listener: socket.socket) -> Callable[[], Coroutine[Any, Any, None]]:
@@ -222,9 +205,7 @@ class Gateway:
         from hyperruntime.gateway.service import Service
 
         limits = self._shared.config.limits
-        meter = seat._meter  # noqa: SLF001 - of this module
-        service = Service(seat.name, seat.token, meter, self._shared, seat.refuse, seat.sent)
-        server = web.Server(service, handler_cancellation=True)
+        server = web.Server(Service(seat, self._shared), handler_cancellation=True)
         connections = Connections(limits.connections, limits.client_s)
         options = {"access_log": None, "keepalive_timeout": _IDLE_S, "lingering_time": 0.0}
         options |= {"auto_decompress": False, "tcp_keepalive": False}

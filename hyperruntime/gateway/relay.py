@@ -12,7 +12,7 @@ from aiohttp import web
 from hyperruntime.gateway.answer.generated_tokens import GeneratedTokens
 from hyperruntime.gateway.answer.headers import JSON_TYPE
 from hyperruntime.gateway.answer.screen import Event, screen, screen_event
-from hyperruntime.gateway.answer.sse import EventSplitter, EventTooLongError
+from hyperruntime.gateway.answer.sse import EventSplitter
 from hyperruntime.gateway.answer.stream_guard import StreamGuard
 from hyperruntime.gateway.answer.usage import StreamUsage, estimate
 from hyperruntime.gateway.log.budget import Tokens
@@ -124,8 +124,6 @@ class Relay:
             await self._keep(answer, bytes(self._recorded))
         except RequestRefusedError as error:
             await self._broken(response, error)
-        except EventTooLongError as error:
-            await self._broken(response, RequestRefusedError(502, "answer_too_large", str(error)))
         except aiohttp.ClientConnectionResetError:
             self._exchange.error = "client_gone: the client did not read its stream to the end"
             raise

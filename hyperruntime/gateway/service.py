@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import attrs
 from aiohttp import web
@@ -32,6 +31,9 @@ from hyperruntime.gateway.request.parse import (
 )
 from hyperruntime.gateway.request.parse_pool import ParsePool, PoolShare
 from hyperruntime.gateway.upstream import Sender, forwarded_headers
+
+if TYPE_CHECKING:
+    from hyperruntime.gateway.gateway import Seat
 
 BUDGET_KIND = "budget_exceeded"
 _SERVER_FAULT = 500
@@ -65,29 +67,16 @@ class Shared:
 class Service:
     """Answers the requests of one seat."""
 
-    def __init__(
-        self,
-        name: str,
-        token: str,
-        meter: Meter,
-        shared: Shared,
-        on_refused: Callable[[str], None],
-        on_sent: Callable[[str], None],
-    ) -> None:
+    def __init__(self, seat: Seat, shared: Shared) -> None:
         """Create the service of a seat.
 
         Args:
-            name: the name of the seat in the log.
-            token: the token that clients of this seat must send.
-            meter: counts against the seat's budget.
+            seat: the seat; it hears of refusals by a budget, and of the outage of each request that was sent on.
             shared: the objects that all seats share.
-            on_refused: called with the reason when a budget refuses a request.
-            on_sent: called after each request that was sent on, with its outage; "" if there was none.
         """
-        self._name, self._token, self._meter, self._shared = name, token, meter, shared
-        self._on_refused, self._on_sent = on_refused, on_sent
-        self._slots = asyncio.Semaphore(shared.config.limits.concurrency)
+        self._seat, self._shared = seat, shared
         limits = shared.config.limits
+        self._slots = asyncio.Semaphore(limits.concurrency)
         self._bodies = BodyReader(limits)
         self._refusals = Pace(limits.refusals_per_s, 2 * limits.refusals_per_s)
         self._share = PoolShare(shared.pool)
@@ -102,7 +91,7 @@ class Service:
             ConnectionResetError: the client closed its connection, or does not read its stream.
             GatewayError: an internal error; its text holds no key.
         """
-        exchange = Exchange(seat=self._name, path=request.path[:200])
+        exchange = Exchange(seat=self._seat.name, path=request.path[:200])
         connection = cast(BoundedConnection, request.protocol)
         connection.serve_request()
         try:
@@ -122,7 +111,7 @@ class Service:
             if self._shared.log is not None:
                 self._shared.log.write(exchange.to_json())
             if exchange.attempts and exchange.status:
-                self._on_sent(exchange.outage)
+                self._seat.sent(exchange.outage)
             connection.wait_for_head()
 
     async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
@@ -157,7 +146,7 @@ class Service:
         self, request: web.BaseRequest, exchange: Exchange, deadline: asyncio.Timeout
     ) -> web.StreamResponse:
         shown = client_token(request.headers).encode(errors="replace")
-        if not hmac.compare_digest(shown, self._token.encode()):
+        if not hmac.compare_digest(shown, self._seat.token.encode()):
             raise RequestRefusedError(401, "wrong_token", "the token does not belong to this container")
         self._check_endpoint(request)
         if request.path == MODELS_PATH:
@@ -166,7 +155,7 @@ class Service:
         async with self._slots, self._bodies.read(request) as body:
             exchange.request_bytes = len(body.data)
             call = await self._share.run(
-                body.cost, parse_call, request.path, body.data, _forwarded(request), keyed=self._keyed
+                body.cost, parse_call, request.path, body.data, forwarded_headers(request), keyed=self._keyed
             )
             exchange.model, exchange.stream = call.model, call.stream
             rule, upstream = self._rule(call)
@@ -203,16 +192,16 @@ class Service:
     def _admit(self) -> None:
         """Count the request for both the run and the seat; if a budget refuses it, count it for neither."""
         why = self._shared.meter.admit()
-        if not why and (why := self._meter.admit()):
+        if not why and (why := self._seat.meter.admit()):
             self._shared.meter.give_back()
         if why:
-            self._on_refused(why)
+            self._seat.refuse(why)
             raise RequestRefusedError(403, BUDGET_KIND, why)
 
     def _charge(self, rule: ModelRule, exchange: Exchange, relay: Relay) -> None:
         tokens = relay.used()
         exchange.tokens, exchange.money = tokens, tokens.cost(rule.input_price, rule.output_price)
-        for meter in (self._shared.meter, self._meter):
+        for meter in (self._shared.meter, self._seat.meter):
             meter.charge(tokens, exchange.money)
 
     def _models(self) -> dict[str, object]:
@@ -220,7 +209,3 @@ class Service:
         names = [rule.name for rule in self._shared.config.models if not rule.is_pattern]
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "gateway"} for name in dict.fromkeys(names)]
         return {"object": "list", "data": models}
-
-
-def _forwarded(request: web.BaseRequest) -> dict[str, str]:
-    return forwarded_headers(PATHS[request.path], {name.lower(): value for name, value in request.headers.items()})

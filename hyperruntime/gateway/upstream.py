@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import attrs
+from aiohttp import web
 
 from hyperruntime.concurrency.retry import RETRIED_STATUSES, SHOULD_RETRY, with_retries
 from hyperruntime.gateway.answer.generated_tokens import asks_for_tokens
@@ -17,7 +18,7 @@ from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstrea
 from hyperruntime.gateway.log.exchange import Exchange
 from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.replay import Recorded, Replay
-from hyperruntime.gateway.request.parse import ModelRequest, RequestRefusedError
+from hyperruntime.gateway.request.parse import PATHS, ModelRequest, RequestRefusedError
 from hyperruntime.units import KIB
 
 _CONNECT_S = 15.0
@@ -217,16 +218,12 @@ def endpoint(upstream: Upstream, path: str) -> str:
     return base + path.removeprefix("/v1")
 
 
-def forwarded_headers(call_path_wire: str, headers: dict[str, str]) -> dict[str, str]:
-    """Return the headers to forward: those that choose a version of the format.
-
-    Args:
-        call_path_wire: wire format of the endpoint.
-        headers: the client's headers; names in lower case.
-    """
-    if call_path_wire != "anthropic":
+def forwarded_headers(request: web.BaseRequest) -> dict[str, str]:
+    """Return the client's headers to forward: those that choose a version of the format."""
+    if PATHS[request.path] != "anthropic":
         return {}
-    kept: dict[str, str] = {name: headers[name] for name in ("anthropic-version", "anthropic-beta") if name in headers}
+    names = ("anthropic-version", "anthropic-beta")
+    kept = {name: request.headers[name] for name in names if name in request.headers}
     return {"anthropic-version": _ANTHROPIC_VERSION, **kept}
 
 

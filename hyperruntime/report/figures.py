@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from io import BytesIO
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hyperruntime.errors import ExtraMissingError
 from hyperruntime.loop.run_files.parent_rules import GenId
@@ -48,7 +48,7 @@ def draw_lineage(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
     figure, axes = _new_figure(title, nodes)
     low = _failed_row(axes, nodes)
     places = {node.genid: (index, low if node.score is None else node.score) for index, node in enumerate(nodes)}
-    _stairs(axes, nodes)
+    _stairs(axes, nodes, color=_STEP, zorder=1)
     path = best_path(nodes)
     _edges(axes, nodes, places, path)
     _discs(axes, nodes, places, path)
@@ -68,8 +68,7 @@ def draw_progress(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
     figure, axes = _new_figure(title, nodes)
     scored = [(index, node.score) for index, node in enumerate(nodes) if node.score is not None]
     axes.scatter([x for x, _ in scored], [y for _, y in scored], s=14, color=_EDGE, label="generation")
-    best = [(index, value) for index, value in enumerate(best_so_far(nodes)) if value is not None]
-    axes.step([x for x, _ in best], [y for _, y in best], where="post", color=_BEST, linewidth=2, label="best so far")
+    _stairs(axes, nodes, color=_BEST, label="best so far")
     if scored:
         axes.legend(frameon=False, loc="lower right")
     return _rendered(figure)
@@ -114,9 +113,10 @@ def _failed_row(axes: Axes, nodes: Sequence[Node]) -> float:
     return low
 
 
-def _stairs(axes: Axes, nodes: Sequence[Node]) -> None:
+def _stairs(axes: Axes, nodes: Sequence[Node], **style: Any) -> None:  # noqa: ANN401 - as matplotlib takes it
+    """Draw the best score so far."""
     best = [(index, value) for index, value in enumerate(best_so_far(nodes)) if value is not None]
-    axes.step([x for x, _ in best], [y for _, y in best], where="post", color=_STEP, linewidth=2, zorder=1)
+    axes.step([x for x, _ in best], [y for _, y in best], where="post", linewidth=2, **style)
 
 
 def _edges(axes: Axes, nodes: Sequence[Node], places: dict[GenId, tuple[int, float]], path: Sequence[GenId]) -> None:

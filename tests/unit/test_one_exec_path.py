@@ -34,6 +34,7 @@ RUNS_GIT_ON_THE_HOST = ("hyperruntime/rollout/repositories.py",)  # the cache, w
 ABOVE = ("hyperruntime/adapters/", "hyperruntime/pool/", "hyperruntime/rollout/", "environments/", "trainers/")
 
 PROCESS_MODULES = {"subprocess", "multiprocessing", "pty", "pexpect", "sh", "plumbum"}
+PIPES = ("multiprocessing.connection", "multiprocessing.connection.Connection", "multiprocessing.connection.Pipe")
 PROCESS_CALLS = {"system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp", "vfork"}
 PROCESS_CALLS |= {f"{verb}{ending}" for verb in ("exec", "spawn") for ending in ("l", "le", "lp", "lpe", "v", "ve")}
 PROCESS_CALLS |= {"execvp", "execvpe", "spawnvp", "spawnvpe"}
@@ -66,7 +67,8 @@ def imports(tree: ast.Module) -> set[str]:
 
 def starts_processes(tree: ast.Module) -> list[str]:
     """Return the expressions and imports in a module that could start a process of the host."""
-    found = sorted(name for name in imports(tree) if name.partition(".")[0] in PROCESS_MODULES)
+    names = imports(tree).difference(PIPES)  # which start no process
+    found = sorted(name for name in names if name.partition(".")[0] in PROCESS_MODULES)
     for node in ast.walk(tree):
         of_os = (
             isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("os", "posix")

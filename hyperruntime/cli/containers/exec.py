@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Literal
 
-import attrs
 import click
 
 from hyperruntime.cli.command import Command, State, example
@@ -23,7 +22,7 @@ from hyperruntime.gateway import Access, Gateway, GatewayConfig
 from hyperruntime.gateway.config.source import load_source
 from hyperruntime.images.recipes import BASE, image_reference
 from hyperruntime.runtime import Runtime
-from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, ContainerSpec, ExecResult, Limits, Mount
+from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, ContainerSpec, ExecResult, Limits
 from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
 from hyperruntime.units import format_duration
 
@@ -35,27 +34,6 @@ Pairs = tuple[tuple[str, str], ...]
 
 class _ReaderGoneError(Exception):
     """The reader of our output closed the pipe, as in ``hyperrun exec ... | head -1``."""
-
-
-@attrs.frozen(kw_only=True)
-class ExecArguments:
-    """The arguments of ``hyperrun exec`` that do not describe the container.
-
-    Attributes:
-        args: argv of the command.
-        timeout_s: seconds until the command and everything it started are ended; None means no limit.
-        copy_timeout_s: seconds until one copy in or out is aborted.
-        put: (host path, container path) pairs, copied in before the command.
-        get: (container path, host path) pairs, copied out after the command.
-        gateway: configuration of the model gateway; None means no models.
-    """
-
-    args: tuple[str, ...]
-    timeout_s: float | None
-    copy_timeout_s: float
-    put: Pairs
-    get: Pairs
-    gateway: GatewayConfig | None = None
 
 
 @click.command(
@@ -116,8 +94,8 @@ class ExecArguments:
 def exec_command(
     state: State,
     /,
+    args: tuple[str, ...],
     image: str,
-    mounts: tuple[Mount, ...],
     env: Pairs,
     memory: int | None,
     cpus: float | None,
@@ -125,29 +103,34 @@ def exec_command(
     disk: int | None,
     read_only: bool,
     gateway_file: str | None,
-    **rest: Any,  # noqa: ANN401 - the other options, by the names of their fields
+    timeout_s: float | None,
+    put: Pairs,
+    get: Pairs,
+    copy_timeout_s: float,
+    **container: Any,  # noqa: ANN401 - the other options, by the names of their fields
 ) -> int:
     """Run one command in a fresh container, which is then removed. By default it has no network and no host path.
 
     Standard input is passed on unless it is a terminal; output is passed on at once, byte for byte. The exit code
     is the command's: 128+n if signal n killed it, 124 after a timeout, 127 if the program does not exist.
     """
-    container = {name: rest.pop(name) for name in ("workdir", "user", "network", "gpus", "limits_mode")}
     spec = ContainerSpec(
         image=image_reference(image),
-        mounts=mounts,
         env=dict(env),
         limits=Limits(memory_bytes=memory, cpus=cpus, pids=pids, disk_bytes=disk),
         read_only_rootfs=read_only,
         **container,
     )
     gateway = None if gateway_file is None else load_source(gateway_file)
-    options = ExecArguments(**rest, gateway=gateway)
-    for source, _ in options.put:
+    for source, _ in put:
         existing_path(source, "--put")
     try:
         with state.open_runtime() as runtime, _start(runtime, spec) as started:
-            return _run(started, options)
+            for source, target in put:
+                started.put(source, target, timeout_s=copy_timeout_s)
+            result = _run(started, args, timeout_s, gateway)
+            _copy_out(started, get, copy_timeout_s, result)
+            return result.exit_code
     except _ReaderGoneError:
         return _SIGPIPE_CODE
 
@@ -162,22 +145,21 @@ def _start(runtime: Runtime, spec: ContainerSpec) -> Container:
         return runtime.container(spec)
 
 
-def _run(container: Container, options: ExecArguments) -> int:
-    for source, target in options.put:
-        container.put(source, target, timeout_s=options.copy_timeout_s)
-    with _models(container, options.gateway) as env:
+def _run(
+    container: Container, args: tuple[str, ...], timeout_s: float | None, gateway: GatewayConfig | None
+) -> ExecResult:
+    with _models(container, gateway) as env:
         result = container.exec(
-            options.args,
-            timeout_s=options.timeout_s,
+            args,
+            timeout_s=timeout_s,
             env=env,
             input=_standard_input(),
             on_output=_hand_on,
             output_limit_bytes=_KEPT_BYTES,
         )
     if result.timed_out:
-        note(f"hyperrun: timeout: the command and all it started ended after {format_duration(options.timeout_s or 0)}")
-    _copy_out(container, options, result)
-    return result.exit_code
+        note(f"hyperrun: timeout: the command and all it started ended after {format_duration(timeout_s or 0)}")
+    return result
 
 
 @contextmanager
@@ -194,11 +176,11 @@ def _models(container: Container, config: GatewayConfig | None) -> Iterator[Mapp
             note(f"hyperrun: {error}")
 
 
-def _copy_out(container: Container, options: ExecArguments, result: ExecResult) -> None:
+def _copy_out(container: Container, get: Pairs, timeout_s: float, result: ExecResult) -> None:
     """Copy out each ``--get``; if the command failed, a failed copy is only noted."""
-    for inside, target in options.get:
+    for inside, target in get:
         try:
-            report = container.get(inside, target, timeout_s=options.copy_timeout_s)
+            report = container.get(inside, target, timeout_s=timeout_s)
         except TransferError as error:
             if result.exit_code == 0:
                 raise

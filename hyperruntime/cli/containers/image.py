@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
+import attrs
 import click
 
 from hyperruntime.cli.command import Group, State, example
@@ -95,7 +95,7 @@ def list_images(state: State, as_json: bool) -> None:
     with state.open_runtime() as runtime:
         images = runtime.images.list()
     if as_json:
-        print_json([_to_json(item) for item in images])
+        print_json([attrs.asdict(item) for item in images])
     elif not images:
         click.echo("no images; `hyperrun image bootstrap` makes the base image")
     else:
@@ -140,15 +140,6 @@ def load(state: State, archive: str) -> None:
 def _print_made(reference: str, started: float) -> None:
     note(f"image ready after {format_duration(time.monotonic() - started)}")
     click.echo(reference)
-
-
-def _to_json(item: Image) -> dict[str, Any]:
-    return {
-        "id": item.id,
-        "references": list(item.references),
-        "size_bytes": item.size_bytes,
-        "created": item.created,
-    }
 
 
 def _row(item: Image, name: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from hyperruntime import registry
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.loop.generate import exit_code, run_generations
 from hyperruntime.cli.loop.generations import best_generation, print_generations, run_to_json
-from hyperruntime.cli.loop.report import picture_to_json, print_pictures
+from hyperruntime.cli.loop.report import print_pictures
 from hyperruntime.cli.messages import note
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.loop.evaluation.evaluator import selected_split
@@ -59,7 +59,7 @@ def demo(state: State, generations: int, seed: int, output: str, parallel: int, 
     pictures = write_pictures(view, best) if view.generations and can_draw() else ()
     if as_json:
         facts = {"seed": seed, "interrupted": summary.interrupted, "duration_s": time.monotonic() - started}
-        drawn = [picture_to_json(picture) for picture in pictures]
+        drawn = [attrs.asdict(picture) for picture in pictures]
         print_json({**run_to_json(view.run_dir, view.generations, **facts), "pictures": drawn})
         return exit_code(summary, number)
     print_generations(view.generations, extra=figures(view.run_dir, view.generations))

@@ -43,10 +43,9 @@ def _view(name: str) -> dict[str, Any]:
             "agent": domain.agent,
             "problem": "",
         }
-    except HyperRuntimeError as error:
-        return {"domain": name, "package": source, "problem": str(error)}
     except Exception as error:  # noqa: BLE001 - a third-party plugin must not hide the others
-        return {"domain": name, "package": source, "problem": f"{type(error).__name__}: {error}"}
+        problem = str(error) if isinstance(error, HyperRuntimeError) else f"{type(error).__name__}: {error}"
+        return {"domain": name, "package": source, "problem": problem}
 
 
 def _row(view: dict[str, Any]) -> tuple[str, ...]:

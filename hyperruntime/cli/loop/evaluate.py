@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.loop.generate import ensure_image
 from hyperruntime.cli.messages import note
 from hyperruntime.cli.params import GENERATION, RUN_DIRECTORY
-from hyperruntime.cli.signals import last_signal
+from hyperruntime.cli.signals import EXIT_BY_SIGNAL, last_signal
 from hyperruntime.cli.tables import json_option, print_json, print_table
 from hyperruntime.loop.run.evaluate_one import Evaluation, evaluate_generation
 from hyperruntime.loop.run.plan import run_image
@@ -21,8 +22,6 @@ from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.loop.workbench.failures import RunInterruptedError
-
-_EXIT_BY_SIGNAL, _SIGINT = 128, 2
 
 
 @click.command(
@@ -61,7 +60,7 @@ def evaluate(
                 interrupted = str(error)
     if interrupted:
         note(interrupted)
-        return _EXIT_BY_SIGNAL + (number() or _SIGINT)
+        return EXIT_BY_SIGNAL + (number() or signal.SIGINT)
     if as_json:
         print_json([attrs.asdict(one) for one in made])
     else:
@@ -76,7 +75,7 @@ def _tell(event: StepEvent) -> None:
 
 def _print(made: Sequence[Evaluation]) -> None:
     """Print one row per repetition, then the mean if there are several."""
-    domains = tuple(made[0].scores)
+    more = tuple(made[0].scores) if len(made[0].scores) > 1 else ()
     rows = [
         (
             f"{one.genid}",
@@ -84,12 +83,11 @@ def _print(made: Sequence[Evaluation]) -> None:
             f"{one.repeat}",
             f"{sum(one.tasks.values())}",
             f"{one.score:.4f}",
-            *(f"{one.scores[name]:.4f}" for name in domains if len(domains) > 1),
+            *(f"{one.scores[name]:.4f}" for name in more),
             one.path,
         )
         for one in made
     ]
-    more = domains if len(domains) > 1 else ()
     print_table(
         ("generation", "split", "repeat", "tasks", "score", *more, "where"), rows, right=("tasks", "score", *more)
     )

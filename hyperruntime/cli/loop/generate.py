@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
@@ -17,12 +19,12 @@ from hyperruntime.cli.config_file import agent_domains
 from hyperruntime.cli.legacy_args import SpreadingCommand
 from hyperruntime.cli.loop.generations import print_generations, run_to_json
 from hyperruntime.cli.loop.options import make_options, option_decorators, resume_decorators
-from hyperruntime.cli.loop.progress import Display, PlainDisplay, Tracker
+from hyperruntime.cli.loop.progress import PlainDisplay, Tracker
 from hyperruntime.cli.loop.report import plots_at_end
 from hyperruntime.cli.loop.resume import changed_options
 from hyperruntime.cli.messages import Lines, WrongUsageError, note
 from hyperruntime.cli.params import RUN_DIRECTORY
-from hyperruntime.cli.signals import last_signal
+from hyperruntime.cli.signals import EXIT_BY_SIGNAL, last_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import RunError, StorageError
 from hyperruntime.images.recipes import BASE, image_reference
@@ -35,7 +37,8 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.runtime import Runtime
 from hyperruntime.storage.atomic import make_directory
 
-_EXIT_FAILED, _EXIT_BY_SIGNAL = 1, 128
+if TYPE_CHECKING:
+    from hyperruntime.cli.loop.live import LiveDisplay
 
 
 @click.command(
@@ -196,14 +199,14 @@ def exit_code(summary: RunSummary, number: int) -> int:
         number: the signal that ended the run, or 0; used only for an interrupted run, where 0 means SIGINT.
     """
     if summary.interrupted:
-        return _EXIT_BY_SIGNAL + (number or 2)
-    return _EXIT_FAILED if summary.best is None else 0
+        return EXIT_BY_SIGNAL + (number or signal.SIGINT)
+    return 1 if summary.best is None else 0
 
 
-def _make_display(tracker: Tracker) -> Display:
+def _make_display(tracker: Tracker) -> AbstractContextManager[PlainDisplay | LiveDisplay]:
     """Return the live display if standard error is a terminal, else the plain one."""
     if sys.stderr.isatty():
         from hyperruntime.cli.loop.live import LiveDisplay
 
         return LiveDisplay(tracker)
-    return PlainDisplay(tracker)
+    return nullcontext(PlainDisplay(tracker))

@@ -25,7 +25,10 @@ def print_generations(
         extra: more columns: heading -> generation id -> text.
     """
     more = extra or {}
-    best, splits = best_generation(records), _splits(records)
+    best = best_generation(records)
+    many = len({domain for record in records for domain, splits in record.scores.items() if splits}) > 1
+    scores = {record.genid: _split_scores(record, many=many) for record in records}
+    splits = dict.fromkeys(name for found in scores.values() for name in found)
     failures = ("failure",) if any(record.failure for record in records) else ()
     usage = _USAGE if any(record.usage is not None for record in records) else ()
     columns = ("generation", "parent", "score", *splits, *more, *usage, "duration", *failures)
@@ -34,7 +37,7 @@ def print_generations(
             f"{record.genid}{' *' if record is best else ''}",
             "" if record.parent is None else str(record.parent),
             "" if record.score is None else f"{record.score:.4f}",
-            *(_split_score(record, name) for name in splits),
+            *(f"{scores[record.genid][name]:.4f}" if name in scores[record.genid] else "" for name in splits),
             *(texts.get(str(record.genid), "") for texts in more.values()),
             *(_usage_texts(record.usage) if usage else ()),
             format_duration(sum(record.durations.values())),
@@ -94,18 +97,10 @@ def run_to_json(
     }
 
 
-def _splits(records: Sequence[GenerationRecord]) -> list[str]:
-    """Return the headings of the split scores: ``train``, or ``domain train`` if there are several domains."""
-    pairs = dict.fromkeys(
-        (domain, split) for record in records for domain, splits in record.scores.items() for split in splits
-    )
-    many = len({domain for domain, _ in pairs}) > 1
-    return [f"{domain} {split}" if many else split for domain, split in pairs]
-
-
-def _split_score(record: GenerationRecord, column: str) -> str:
-    for domain, splits in record.scores.items():
-        for split, score in splits.items():
-            if column in (split, f"{domain} {split}"):
-                return f"{score:.4f}"
-    return ""
+def _split_scores(record: GenerationRecord, *, many: bool) -> dict[str, float]:
+    """Return the split scores by heading: ``train``, or ``domain train`` if there are several domains."""
+    return {
+        f"{domain} {split}" if many else split: score
+        for domain, splits in record.scores.items()
+        for split, score in splits.items()
+    }

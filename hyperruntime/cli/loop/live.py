@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hyperruntime.cli.loop.progress import SETTLED, Tracker
+from hyperruntime.concurrency.closing import Closing
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.units import format_duration
 
@@ -20,7 +21,7 @@ _REFRESHES_PER_S = 5
 _BAR_WIDTH = 30
 
 
-class LiveDisplay:
+class LiveDisplay(Closing):
     """Shows one line per running generation and one for the whole run; finished generations stay above as text."""
 
     def __init__(self, tracker: Tracker, console: Console | None = None) -> None:
@@ -65,13 +66,11 @@ class LiveDisplay:
         )
         return Group(rows, whole)
 
-    def __enter__(self) -> LiveDisplay:
+    def __enter__(self) -> Self:
         """Start drawing."""
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Remove the live lines; printed lines stay."""
         self._live.stop()

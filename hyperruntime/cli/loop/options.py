@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hyperruntime import registry
-from hyperruntime.cli.config_file import use_config, use_limits
+from hyperruntime.cli.config_file import config_option, config_table, use_limits
 from hyperruntime.cli.field_options import all_options, changeable_options, field_values
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.cli.params import LIMITS, RUN_DIRECTORY
@@ -16,9 +16,9 @@ from hyperruntime.errors import unknown_name
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.option_fields import changed
 
-_CONFIG = click.option("--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False), is_eager=True,
-    expose_value=False, callback=use_config,
-    help="TOML with these options in [generate] and the gateway's in [gateway]; the command line wins.")  # fmt: skip
+_CONFIG = config_option(
+    config_table, "TOML with these options in [generate] and the gateway's in [gateway]; the command line wins."
+)
 _RUNTIME = click.option("--runtime", metavar="NAME", help="Container runtime, as in `hyperrun --runtime NAME`.")
 _RESUME = click.option("--resume-from", type=RUN_DIRECTORY, metavar="RUN_DIR",
     help="Resume this run; only its length, --parallel, --image, --gateway and budgets may change.")  # fmt: skip

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Protocol
 
 import attrs
 
@@ -83,24 +81,6 @@ class Tracker:
             self.best = (score, generation)
 
 
-class Display(Protocol):
-    """Shows events inside its ``with`` block."""
-
-    def on_event(self, event: StepEvent) -> None:
-        """Show an event; called from any thread."""
-        ...
-
-    def __enter__(self) -> Display:
-        """Start the display."""
-        ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the display."""
-        ...
-
-
 class PlainDisplay:
     """Prints one line for each important event, with the seconds since the start."""
 
@@ -113,12 +93,3 @@ class PlainDisplay:
         with self._lock:
             if line := self._tracker.take(event):
                 note(f"{time.monotonic() - self._started:8.1f}s  {line}")
-
-    def __enter__(self) -> PlainDisplay:
-        """Return the display."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Do nothing."""

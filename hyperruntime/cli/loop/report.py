@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+import attrs
 import click
 
 from hyperruntime.cli.command import Command, example
@@ -39,7 +39,7 @@ def report(run_dir: str, output: str | None, as_json: bool) -> None:
     whose = whose_scores(view.options.optimize_option)
     pictures = (*drawn, *write_plots(view.generations, folder or Path(run_dir), whose))
     if as_json:
-        print_json([picture_to_json(picture) for picture in pictures])
+        print_json([attrs.asdict(picture) for picture in pictures])
     else:
         print_pictures(pictures)
 
@@ -68,12 +68,3 @@ def print_pictures(pictures: Sequence[Picture]) -> None:
     for picture in pictures:
         also = "" if picture.png is None else f" and {picture.png.suffix}"
         click.echo(f"{picture.subject:{width}}  {picture.svg}{also}")
-
-
-def picture_to_json(picture: Picture) -> dict[str, Any]:
-    """Return a picture as JSON values."""
-    return {
-        "subject": picture.subject,
-        "svg": str(picture.svg),
-        "png": None if picture.png is None else str(picture.png),
-    }

@@ -23,7 +23,6 @@ from hyperruntime.gpu.devices import load_devices
 from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.units import GIB, MIB, format_size
 
-_LEAST_PYTHON = (3, 11)
 _LEAST_FREE = {"temporary files": 256 * MIB, "cache": 64 * MIB, "current directory": 64 * MIB}
 _LEAST_MEMORY = GIB
 _EXIT_NO_RUNTIME = 3
@@ -100,9 +99,7 @@ def _print_finding(found: Finding) -> None:
 
 def machine_findings() -> Iterator[Finding]:
     """Yield the findings that belong to no engine: Python, git, memory, disk space and devices."""
-    version = platform.python_version()
-    old = sys.version_info < _LEAST_PYTHON
-    yield Finding(subject="python", ok=not old, detail=f"{version} ({sys.executable})")
+    yield Finding(subject="python", ok=True, detail=f"{platform.python_version()} ({sys.executable})")
     yield _git()
     yield _memory()
     for what, find in _DIRECTORIES.items():

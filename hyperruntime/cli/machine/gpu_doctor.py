@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import attrs
-
 from hyperruntime.cli.command import State
 from hyperruntime.container import Container
 from hyperruntime.driver import Finding
@@ -14,7 +12,7 @@ from hyperruntime.gpu.devices import GENERATE, load_devices, merge_edits
 from hyperruntime.gpu.grant import NVIDIA_KIND, gpu_devices
 from hyperruntime.gpu.nvidia import NO_DRIVER, list_gpus
 from hyperruntime.images.recipes import image_reference
-from hyperruntime.spec import ContainerSpec
+from hyperruntime.spec import ContainerSpec, ExecResult
 
 _TIMEOUT_S = 120.0
 _NODES = 'for path in /dev/nvidia* /dev/dri/* "$@"; do [ -e "$path" ] && echo "$path"; done; exit 0'
@@ -111,7 +109,7 @@ def _expected(gpus: str | tuple[str, ...]) -> Sequence[str]:
 def _inside(container: Container, expected: Sequence[str], *, nvidia: bool) -> Steps:
     """Yield the findings inside a started container; its start has already checked that the devices are visible."""
     nodes = _run(container, ["/bin/sh", "-c", _NODES, "nodes", *expected])
-    detail = ", ".join(dict.fromkeys(nodes.out.split())) or "none"
+    detail = ", ".join(dict.fromkeys(_one_line(nodes.stdout).split())) or "none"
     yield Finding(subject="inside: device nodes", ok=detail != "none", detail=detail)
     if not nvidia:
         yield Finding(subject="inside: driver", ok=None, detail="not checked: these are not NVIDIA GPUs")
@@ -127,29 +125,22 @@ def _inside(container: Container, expected: Sequence[str], *, nvidia: bool) -> S
         "host and container must have the same driver: generate the CDI spec again after a driver update",
     )
     torch = _run(container, ["python3", "-c", _TORCH])
-    if torch.code in (3, 127):
+    if torch.exit_code in (3, 127):
         yield Finding(subject="inside: torch", ok=None, detail="not in this image")
     else:
         yield _report("inside: torch", torch, "the image needs a torch whose CUDA the driver supports")
 
 
-@attrs.frozen
-class _Answer:
-    code: int
-    out: str
-    words: str
+def _run(container: Container, args: Sequence[str]) -> ExecResult:
+    return container.exec(args, timeout_s=_TIMEOUT_S, workdir="/")
 
 
-def _run(container: Container, args: Sequence[str]) -> _Answer:
-    result = container.exec(args, timeout_s=_TIMEOUT_S, workdir="/")
-    out, errors = (_one_line(data) for data in (result.stdout, result.stderr))
-    return _Answer(result.exit_code, out, errors or out or f"exit code {result.exit_code}")
-
-
-def _report(subject: str, answer: _Answer, next_step: str) -> Finding:
-    if answer.code == 0:
-        return Finding(subject=subject, ok=True, detail=answer.out)
-    return Finding(subject=subject, ok=False, detail=f"fails: {answer.words[-400:]}", next_step=next_step)
+def _report(subject: str, result: ExecResult, next_step: str) -> Finding:
+    out = _one_line(result.stdout)
+    if result.exit_code == 0:
+        return Finding(subject=subject, ok=True, detail=out)
+    why = _one_line(result.stderr) or out or f"exit code {result.exit_code}"
+    return Finding(subject=subject, ok=False, detail=f"fails: {why[-400:]}", next_step=next_step)
 
 
 def _one_line(data: bytes) -> str:

@@ -6,8 +6,8 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 _WORDS = {"pass": ("pass", "green"), "refused": ("refused as declared", "cyan"), "fail": ("FAIL", "red")}
 _WIDTH = max(len(word) for word, _ in _WORDS.values())
-
-Report = Callable[["CheckResult"], None]
 
 
 @click.command(
@@ -91,44 +89,30 @@ def _choose(name: str | None) -> str:
 
 
 def _run(context: Context, checks: Sequence[Check], quiet: bool) -> list[CheckResult]:
+    """Run the checks and print each result; a terminal also shows the name of the one that runs."""
+    from rich.console import Console
+
     from hyperruntime.testing.conformance import run_checks
 
+    console = Console(quiet=quiet, force_terminal=sys.stdout.isatty())
     results: list[CheckResult] = []
-    with _display(quiet) as (begin, report), closing(run_checks(context, checks)) as running:
+    with closing(run_checks(context, checks)) as running:
         for one in checks:
-            begin(one.name)
-            results.append(next(running))
-            report(results[-1])
+            with console.status(one.name):
+                results.append(next(running))
+            if not quiet:
+                _print_result(results[-1])
     return results
 
 
-@contextmanager
-def _display(quiet: bool) -> Iterator[tuple[Callable[[str], None], Report]]:
-    """Yield two functions: one shows the name of a check that starts, the other prints a result."""
-    if quiet:
-        yield (lambda _: None), (lambda _: None)
-    elif sys.stdout.isatty():
-        from rich.console import Console
-
-        with Console(highlight=False).status("") as status:
-            yield status.update, (lambda result: _print_result(result, status.console.print))
-    else:
-        yield (lambda _: None), _print_result
-
-
-def _print_result(result: CheckResult, rich_print: Callable[..., None] | None = None) -> None:
+def _print_result(result: CheckResult) -> None:
     """Print a result in one line; below a failure or a refusal, print the reason."""
     word, colour = _WORDS[result.outcome]
     line = f"  {result.name}: {result.sentence} ({result.duration_s:.1f} s)"
-    reason = f"{'':{_WIDTH}}    {result.detail}" if result.detail else ""
-    if rich_print is None:
-        click.echo("\n".join(filter(None, (f"{word:{_WIDTH}}{line}", reason))))
-        return
-    from rich.text import Text
-
-    rich_print(Text(f"{word:{_WIDTH}}", style=colour) + Text(line))
-    if reason:
-        rich_print(Text(reason, style="dim" if result.outcome == "refused" else colour))
+    click.echo(click.style(f"{word:{_WIDTH}}", fg=colour) + line)
+    if result.detail:
+        refused = result.outcome == "refused"
+        click.secho(f"{'':{_WIDTH}}    {result.detail}", fg=None if refused else colour, dim=refused)
 
 
 def _print_summary(results: Sequence[CheckResult], took_s: float) -> None:

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import click
 
-from hyperruntime.cli.config_file import generate_table
+from hyperruntime.cli.config_file import config_option, generate_table
 from hyperruntime.cli.field_options import add_options, all_options, click_option, field_values
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.option_fields import changed, option_fields
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import RolloutOptions
 
-
-def _use_config(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    """Make the ``[rollout]`` table of a file the defaults of the command line."""
-    if value is not None and not ctx.resilient_parsing:
-        ctx.default_map = {**(ctx.default_map or {}), **generate_table(Path(value), ctx.command, "rollout")}
-
-
-_CONFIG = click.option("--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False), is_eager=True,
-    expose_value=False, callback=_use_config,
-    help="TOML with these options in [rollout]; the command line wins.")  # fmt: skip
+_CONFIG = config_option(
+    partial(generate_table, name="rollout"), "TOML with these options in [rollout]; the command line wins."
+)
 _DIRECTORY = (
     click.option("--run-id", metavar="TEXT", help="Name the run directory rollout_<run-id>; default: the time."),
     click.option("--output-dir-parent", metavar="DIR", default="./outputs", show_default=True,

@@ -13,8 +13,6 @@ from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json, print_table
 from hyperruntime.rollout.preflight import preflight as check_model
 
-_EXIT_FAILED = 1
-
 
 @click.command(
     cls=Command,
@@ -37,4 +35,4 @@ def preflight(state: State, /, as_json: bool, require_tokens: bool, **values: An
         print_json([attrs.asdict(check) for check in checks])
     else:
         print_table(("check", "state", "detail"), [(check.name, check.state, check.detail) for check in checks])
-    return _EXIT_FAILED if any(check.state == "failed" for check in checks) else 0
+    return 1 if any(check.state == "failed" for check in checks) else 0

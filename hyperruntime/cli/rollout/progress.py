@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Self
 
 from hyperruntime.cli.messages import note
+from hyperruntime.concurrency.closing import Closing
 from hyperruntime.rollout.run.runner import RolloutEvent
 from hyperruntime.rollout.run_files.record import SCORED
 from hyperruntime.units import format_duration
@@ -18,27 +19,9 @@ if TYPE_CHECKING:
 _LINES_EVERY_S = 1.0
 
 
-class Display(Protocol):
-    """Shows events inside its ``with`` block."""
-
-    def on_event(self, event: RolloutEvent) -> None:
-        """Show an event."""
-        ...
-
-    def __enter__(self) -> Display:
-        """Start the display."""
-        ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the display."""
-        ...
-
-
-def make_display() -> Display:
+def make_display() -> AbstractContextManager[PlainDisplay | BarDisplay]:
     """Return the bar if standard error is a terminal, else the display of plain lines."""
-    return BarDisplay() if sys.stderr.isatty() else PlainDisplay()
+    return BarDisplay() if sys.stderr.isatty() else nullcontext(PlainDisplay())
 
 
 class PlainDisplay:
@@ -58,17 +41,8 @@ class PlainDisplay:
             self._said = now
             note(f"{now:8.1f}s  {line_of(event)}")
 
-    def __enter__(self) -> PlainDisplay:
-        """Return the display."""
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Do nothing."""
-
-
-class BarDisplay:
+class BarDisplay(Closing):
     """Draws a bar with the number of done trajectories and the mean reward; failures stay above it as text."""
 
     def __init__(self) -> None:
@@ -99,14 +73,12 @@ class BarDisplay:
         if event.trajectory is not None and event.trajectory.status != SCORED:
             self._progress.console.print(line_of(event), style="yellow", markup=False)
 
-    def __enter__(self) -> BarDisplay:
+    def __enter__(self) -> Self:
         """Start drawing."""
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Remove the bar."""
         self._progress.stop()
 

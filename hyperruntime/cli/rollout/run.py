@@ -24,7 +24,6 @@ from hyperruntime.rollout.run.options_json import options_from_json
 from hyperruntime.rollout.run.runner import run_rollouts
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.run_dir import RUN, read_run
-from hyperruntime.runtime import Runtime
 from hyperruntime.units import format_duration
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -59,7 +58,8 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
         note(f"run {run_dir}, seed {options.seed}, {runtime.name} {runtime.info.version}")
         with make_display() as display:
             try:
-                summary = _run(runtime, options, run_dir, display.on_event, state)
+                work = run_rollouts(runtime, options, run_dir=run_dir, on_event=display.on_event)
+                summary = run_until_signal(work, state)  # slots are released first
             except KeyboardInterrupt:
                 note(f"interrupted; continue with: hyperrun rollout run --resume-from {shlex.quote(str(run_dir))}")
                 raise
@@ -94,12 +94,6 @@ def _changed(ctx: click.Context, values: dict[str, Any], stored: RolloutOptions)
     if stored.model is None:
         changes = {path: value for path, value in changes.items() if path[0] != "model"}
     return changed(stored, {("retry_failed",): False, **changes})
-
-
-def _run(runtime: Runtime, options: RolloutOptions, run_dir: Path, on_event: Any, state: State) -> RolloutSummary:  # noqa: ANN401 - a display's
-    """Run until all is done or a signal comes; slots are released first."""
-    work = run_rollouts(runtime, options, run_dir=run_dir, on_event=on_event)
-    return run_until_signal(work, state)
 
 
 def _print(summary: RolloutSummary, as_json: bool) -> None:

@@ -9,12 +9,10 @@ import json
 import re
 from typing import Any
 
+from hyperruntime.gateway.request.parse import RequestRefusedError
+
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n|\r\n\n")
 _LONGEST_END = 4
-
-
-class EventTooLongError(ValueError):
-    """An event of a stream is longer than the limit."""
 
 
 class EventSplitter:
@@ -30,7 +28,7 @@ class EventSplitter:
         """Return the events that are complete now, each with its empty line.
 
         Raises:
-            EventTooLongError: the incomplete event is longer than the limit.
+            RequestRefusedError: the incomplete event is longer than the limit.
         """
         self._held += data
         events = []
@@ -40,7 +38,8 @@ class EventSplitter:
             self._searched = 0
         self._searched = len(self._held)
         if self._searched > self._limit:
-            raise EventTooLongError(f"an event of the stream is longer than {self._limit} bytes")
+            why = f"an event of the stream is longer than {self._limit} bytes"
+            raise RequestRefusedError(502, "answer_too_large", why)
         return events
 
     def rest(self) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hyperruntime.errors import GatewayConfigError, SpecError
 from hyperruntime.gateway.config.values import REPLAY, GatewayConfig
+from hyperruntime.option_fields import why_invalid
 
 _TABLE = "gateway"
 
@@ -40,18 +41,14 @@ def config_from(table: Mapping[str, Any], base: Path) -> GatewayConfig:
     Raises:
         GatewayConfigError: a key is unknown or missing, or a value is invalid.
     """
-    from cattrs import BaseValidationError, Converter, transform_error
-    from cattrs.v import format_exception
-
-    def said(error: BaseException, kind: type | None) -> str:
-        return str(error) if isinstance(error, SpecError) else format_exception(error, kind)
+    from cattrs import BaseValidationError, Converter
 
     converter = Converter(forbid_extra_keys=True)
     try:
         return converter.structure(_based(table, base), GatewayConfig)
     except BaseValidationError as error:
-        whys = "; ".join(transform_error(error, path=_TABLE, format_exception=said))
-        raise GatewayConfigError(f"the gateway's configuration is invalid: {whys}") from error
+        why = why_invalid(error, _TABLE)
+        raise GatewayConfigError(f"the gateway's configuration is invalid: {why}") from error
     except (SpecError, TypeError, AttributeError) as error:
         raise GatewayConfigError(f"the gateway's configuration is invalid: {error}") from error
 

@@ -52,13 +52,14 @@ class Spent:
     output_tokens: int = 0
     money: float = 0.0
 
+    def __add__(self, other: Spent) -> Spent:
+        """Return the sum of two usages."""
+        return Spent(**{name: getattr(self, name) + getattr(other, name) for name in attrs.fields_dict(Spent)})
+
 
 def total_spent(parts: Iterable[Spent]) -> Spent:
     """Return the sum of several usages."""
-    total = Spent()
-    for part in parts:
-        total = Spent(**{name: getattr(total, name) + getattr(part, name) for name in attrs.fields_dict(Spent)})
-    return total
+    return sum(parts, Spent())
 
 
 class Meter:
@@ -67,6 +68,8 @@ class Meter:
     Attributes:
         name: the owner of the budget, as messages name it.
         budget: the limits.
+        spent: the usage so far.
+        refused: the limit that last refused a request, as a sentence; "" if none did.
     """
 
     def __init__(self, name: str, budget: Budget, spent: Spent | None = None) -> None:
@@ -78,57 +81,14 @@ class Meter:
             spent: earlier usage to count from; None is zero.
         """
         self.name, self.budget = name, budget
-        self._spent = spent or Spent()
-        self._refused = ""
+        self.spent = spent or Spent()
+        self.refused = ""
         self._lock = threading.Lock()
-
-    @property
-    def spent(self) -> Spent:
-        """The usage so far."""
-        return self._spent
 
     @property
     def used_up(self) -> str:
         """The limit that is reached, as a sentence; "" while there is budget."""
-        return self._exhausted()
-
-    @property
-    def refused(self) -> str:
-        """The limit that last refused a request, as a sentence; "" if none did."""
-        return self._refused
-
-    def admit(self) -> str:
-        """Count one request and return ""; if a limit is reached, return the reason instead."""
-        with self._lock:
-            if why := self._exhausted():
-                self._refused = why
-                return why
-            self._spent = attrs.evolve(self._spent, requests=self._spent.requests + 1)
-            return ""
-
-    def give_back(self) -> None:
-        """Uncount a request that this meter admitted and another meter refused."""
-        with self._lock:
-            self._spent = attrs.evolve(self._spent, requests=self._spent.requests - 1)
-
-    def charge(self, tokens: Tokens, money: float) -> None:
-        """Add the usage of an exchange.
-
-        Args:
-            tokens: its tokens.
-            money: its cost.
-        """
-        with self._lock:
-            spent = self._spent
-            self._spent = attrs.evolve(
-                spent,
-                input_tokens=spent.input_tokens + tokens.input,
-                output_tokens=spent.output_tokens + tokens.output,
-                money=spent.money + money,
-            )
-
-    def _exhausted(self) -> str:
-        spent, budget = self._spent, self.budget
+        spent, budget = self.spent, self.budget
         used = {
             "requests": (spent.requests, budget.requests),
             "tokens": (spent.input_tokens + spent.output_tokens, budget.tokens),
@@ -138,3 +98,27 @@ class Meter:
             if limit is not None and amount >= limit:
                 return f"the budget of {self.name} is used up: {amount:g} of {limit:g} {unit}"
         return ""
+
+    def admit(self) -> str:
+        """Count one request and return ""; if a limit is reached, return the reason instead."""
+        with self._lock:
+            if why := self.used_up:
+                self.refused = why
+                return why
+            self.spent += Spent(requests=1)
+            return ""
+
+    def give_back(self) -> None:
+        """Uncount a request that this meter admitted and another meter refused."""
+        with self._lock:
+            self.spent += Spent(requests=-1)
+
+    def charge(self, tokens: Tokens, money: float) -> None:
+        """Add the usage of an exchange.
+
+        Args:
+            tokens: its tokens.
+            money: its cost.
+        """
+        with self._lock:
+            self.spent += Spent(input_tokens=tokens.input, output_tokens=tokens.output, money=money)

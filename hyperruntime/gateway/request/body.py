@@ -11,7 +11,6 @@ import attrs
 from aiohttp import web
 
 from hyperruntime.gateway.config.values import ClientLimits
-from hyperruntime.gateway.request.body_budget import BodyBudget
 from hyperruntime.gateway.request.json_size import ValueCounter
 from hyperruntime.gateway.request.pace import Pace
 from hyperruntime.gateway.request.parse import RequestRefusedError
@@ -47,7 +46,8 @@ class BodyReader:
     def __init__(self, limits: ClientLimits) -> None:
         """Start with no bodies held."""
         self._limits = limits
-        self._room = BodyBudget(limits)
+        self._most_held = max(limits.held_bytes, limits.body_bytes)  # at least one body of full size
+        self._held = 0
         self._pace = Pace(limits.body_bytes_per_s, limits.body_bytes_per_s)
         self._large = asyncio.Semaphore(limits.large_bodies)
 
@@ -61,7 +61,7 @@ class BodyReader:
         """
         if (request.content_length or 0) > self._limits.body_bytes:
             raise self._too_large()
-        async with self._room.share() as take:
+        async with self._room() as take:
             if 0 <= (request.content_length or -1) <= _SMALL_BYTES:
                 body = await self._read(request, take)
             else:
@@ -76,33 +76,48 @@ class BodyReader:
                 async for piece in request.content.iter_any():
                     await self._pace.take(len(piece))
 
+    @asynccontextmanager
+    async def _room(self) -> AsyncIterator[Callable[[int], None]]:
+        """Yield a function that reserves bytes for one request; they are released when the block ends.
+
+        The function raises :class:`RequestRefusedError` if the requests of the seat would hold too many.
+        """
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            if self._held + size > self._most_held:
+                why = f"the requests of this container hold more than {self._most_held} bytes; retry later"
+                raise RequestRefusedError(429, "too_much_at_once", why)
+            taken += size
+            self._held += size
+
+        try:
+            yield take
+        finally:
+            self._held -= taken
+
     async def _read(self, request: web.BaseRequest, take: Callable[[int], None]) -> Body:
         pieces: list[bytes] = []
+        counter, size = ValueCounter(), 0
         try:
             async with asyncio.timeout(self._limits.client_s) as deadline:
-                values = await self._pieces(request, take, pieces, deadline)
+                async for piece in request.content.iter_any():
+                    size += len(piece)
+                    if size > self._limits.body_bytes:
+                        raise self._too_large()
+                    take(len(piece))
+                    if counter.feed(piece) > self._limits.body_values:
+                        raise self._too_many_values()
+                    pieces.append(piece)
+                    waited_s = await self._pace.take(len(piece))
+                    deadline.reschedule((deadline.when() or 0.0) + waited_s)
         except TimeoutError:
             why = f"the body did not arrive within {self._limits.client_s:g} s"
             raise RequestRefusedError(408, SLOW_KIND, why) from None
         except (web.RequestPayloadError, aiohttp.ClientPayloadError) as error:
             raise RequestRefusedError(400, "broken_body", f"the body ended early: {str(error)[:100]}") from None
-        return Body(data=b"".join(pieces), values=values)
-
-    async def _pieces(
-        self, request: web.BaseRequest, take: Callable[[int], None], pieces: list[bytes], deadline: asyncio.Timeout
-    ) -> int:
-        counter, size = ValueCounter(), 0
-        async for piece in request.content.iter_any():
-            size += len(piece)
-            if size > self._limits.body_bytes:
-                raise self._too_large()
-            take(len(piece))
-            if counter.feed(piece) > self._limits.body_values:
-                raise self._too_many_values()
-            pieces.append(piece)
-            waited_s = await self._pace.take(len(piece))
-            deadline.reschedule((deadline.when() or 0.0) + waited_s)
-        return counter.values
+        return Body(data=b"".join(pieces), values=counter.values)
 
     def _too_large(self) -> RequestRefusedError:
         why = f"the body has more than {self._limits.body_bytes} bytes; send less, or raise limits.body_bytes"

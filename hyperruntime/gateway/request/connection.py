@@ -27,7 +27,6 @@ class Connections:
         limit: connections that may be open at once.
         client_s: seconds that a client has to send a whole request head.
         open: connections that are open.
-        refused: connections closed immediately, because of the limit.
     """
 
     def __init__(self, limit: int, client_s: float) -> None:
@@ -39,7 +38,6 @@ class Connections:
         """
         self.limit, self.client_s = limit, client_s
         self.open = 0
-        self.refused = 0
 
     def refuse_all(self) -> None:
         """Refuse all further connections, also those that are accepted but not made yet."""
@@ -111,7 +109,6 @@ class BoundedConnection(web.RequestHandler):
         self._socket = cast(asyncio.Transport, transport)
         super().connection_made(transport)
         if self._connections.open >= self._connections.limit:
-            self._connections.refused += 1
             self.drop()
             return
         self._connections.open += 1

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import pickle
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Pipe
 from typing import Any, ParamSpec, TypeVar
 
 from hyperruntime.gateway.request.parse import RequestRefusedError
-from hyperruntime.gateway.request.parse_worker import read_frame, write_frame
+from hyperruntime.gateway.request.parse_worker import Answer, Job
 from hyperruntime.host.process import DEVNULL, HostProcess, reap, spawn
 from hyperruntime.logs import get_logger
 
@@ -155,43 +155,34 @@ class _Worker:
     def __init__(self) -> None:
         self.lost = False
         self._process: HostProcess | None = None
+        self._pipe, self._other_end = Pipe()
 
-    def call(self, job: object) -> tuple[Any, RequestRefusedError | None]:
+    def call(self, job: Job) -> Answer:
         """Return the result of a job, or its error; a worker that ends or does not answer in time is lost."""
-        answer = self._ask(pickle.dumps(job, pickle.HIGHEST_PROTOCOL))
-        if answer is None:
+        try:
+            return self._ask(job)
+        except (OSError, EOFError):
             self.lost = True
             log.warning("gateway parse worker lost")
             return None, RequestRefusedError(503, "worker_lost", "the gateway's parser failed or timed out; retry")
-        return pickle.loads(answer)  # type: ignore[no-any-return]  # noqa: S301 - from our own process
 
-    def _ask(self, job: bytes) -> bytes | None:
-        try:
-            process = self._process = self._process or spawn(_args(), stderr=DEVNULL, cwd="/")
-        except OSError:
-            return None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        timer = threading.Timer(_JOB_S, process.kill)
+    def _ask(self, job: Job) -> Answer:
+        if self._process is None:
+            args = [sys.executable, "-I", "-c", _PROGRAM, *sys.path]
+            with self._other_end:
+                self._process = spawn(args, stdin=self._other_end.fileno(), stdout=DEVNULL, stderr=DEVNULL, cwd="/")
+        timer = threading.Timer(_JOB_S, self._process.kill)
         timer.start()
         try:
-            write_frame(process.stdin, job)
-            return read_frame(process.stdout)
-        except (OSError, ValueError):
-            return None
+            self._pipe.send(job)
+            answer: Answer = self._pipe.recv()
+            return answer
         finally:
             timer.cancel()
 
     def close(self) -> None:
         """End the process. Idempotent."""
-        if self._process is None:
-            return
-        self._process.kill()
-        reap(self._process, 5)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-
-def _args() -> list[str]:
-    return [sys.executable, "-I", "-c", _PROGRAM, *sys.path]
+        if self._process is not None:
+            self._process.kill()
+            reap(self._process, 5)
+        self._pipe.close()

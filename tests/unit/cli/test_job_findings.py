@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from hyperruntime.cli.machine.job_findings import CHECKS, Surroundings, job_findings, look_around
+from hyperruntime.cli.machine.job_findings import Surroundings, job_findings, look_around
 
 USUAL = Surroundings(environ={"LANG": "C.UTF-8", "HOME": "/home/a"}, limits={"nproc": 90000, "nofile": 20000})
 LONG = "/scratch/" + "x" * 90
@@ -89,7 +89,3 @@ def test_look_around_works_without_a_temporary_directory(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("tempfile.gettempdir", fail)
     assert look_around().temporary == ""
-
-
-def test_each_check_is_listed_once() -> None:
-    assert len(set(CHECKS)) == len(CHECKS)

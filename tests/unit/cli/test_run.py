@@ -102,9 +102,9 @@ def test_the_tracker_follows_generations_and_the_best_score() -> None:
 
 
 def test_plain_progress_is_printed_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with PlainDisplay(Tracker(1)) as display:
-        display.on_event(StepEvent(generation="initial", step="evaluate", state="start"))
-        display.on_event(StepEvent(generation="initial", step="generation", state="done", score=0.5))
+    display = PlainDisplay(Tracker(1))
+    display.on_event(StepEvent(generation="initial", step="evaluate", state="start"))
+    display.on_event(StepEvent(generation="initial", step="generation", state="done", score=0.5))
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "generation initial: evaluate" in captured.err

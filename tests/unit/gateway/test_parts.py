@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hyperruntime.errors import GatewayError, SpecError
 from hyperruntime.gateway.answer.headers import retry_after
-from hyperruntime.gateway.answer.sse import EventSplitter, EventTooLongError, event_data
+from hyperruntime.gateway.answer.sse import EventSplitter, event_data
 from hyperruntime.gateway.answer.usage import StreamUsage, usage_of
 from hyperruntime.gateway.config.toml_file import load_config
 from hyperruntime.gateway.config.values import Budget, GatewayConfig, ModelRule, Upstream
@@ -53,7 +53,7 @@ def test_events_do_not_depend_on_how_the_stream_is_split(texts: list[str], end: 
 def test_an_endless_event_is_rejected() -> None:
     splitter = EventSplitter(100)
     assert splitter.feed(b"data: x\n" * 12) == []
-    with pytest.raises(EventTooLongError):
+    with pytest.raises(RequestRefusedError, match="longer than 100 bytes"):
         splitter.feed(b"data: x\n")
 
 
