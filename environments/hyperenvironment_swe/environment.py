@@ -14,8 +14,8 @@ import attrs
 
 from hyperenvironment_swe.builtin import builtin_rows
 from hyperenvironment_swe.items import SweItem, choose_rows, load_rows, parse_row
-from hyperenvironment_swe.judging import Court, Ended, Findings, JudgeError, TestPlan
-from hyperenvironment_swe.state import State, brings_plugins, pytest_settings, write_state
+from hyperenvironment_swe.judging import Court, Findings, JudgeError
+from hyperenvironment_swe.state import State, pytest_settings, write_state
 from hyperruntime.errors import SpecError, TransferError, UnsafeArchiveError
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.pool.lease import Lease
@@ -52,6 +52,7 @@ if [ -e pyproject.toml ] || [ -e setup.py ]; then .venv/bin/python -m pip instal
 """
 
 
+@attrs.define(kw_only=True)
 class Swe:
     """Repair a repository so that given tests pass.
 
@@ -80,47 +81,39 @@ class Swe:
     """
 
     name = "swe"
+    _items: str = BUILTIN
+    _repo_base_url: str | None = None
+    _image: str | None = None
+    _wheelhouse: str | None = None
+    _install: str | None = None
+    _python: str | None = None
+    _python_only: bool = False
+    _prompt: str | None = None
+    _shuffle_seed: int | None = None
+    _max_items: int | None = None
+    _score_include_fail_to_pass: bool = True
+    _shaped: bool = False
+    _install_timeout_s: float = 600.0
+    _test_timeout_s: float = 600.0
+    _tests_per_process: int = 50
+    _cache_dir: str | None = None
+    _repositories: Repositories = attrs.field(init=False)
+    _sound: set[str] = attrs.field(init=False, factory=set)  # ids of items whose base is known to install
+    _offline: set[str] = attrs.field(init=False, factory=set)
+    _base_locks: dict[str, asyncio.Lock] = attrs.field(init=False, factory=dict)
 
-    def __init__(
-        self,
-        *,
-        items: str = BUILTIN,
-        repo_base_url: str | None = None,
-        image: str | None = None,
-        wheelhouse: str | None = None,
-        install: str | None = None,
-        python: str | None = None,
-        python_only: bool = False,
-        prompt: str | None = None,
-        shuffle_seed: int | None = None,
-        max_items: int | None = None,
-        score_include_fail_to_pass: bool = True,
-        shaped: bool = False,
-        install_timeout_s: float = 600.0,
-        test_timeout_s: float = 600.0,
-        tests_per_process: int = 50,
-        cache_dir: str | None = None,
-    ) -> None:
-        """Store and validate the options; ``items`` reads the rows.
+    def __attrs_post_init__(self) -> None:
+        """Validate the options; ``items`` reads the rows.
 
         Raises:
             SpecError: an option names a missing file or directory, or a number is out of range.
         """
-        self._items, self._base_url, self._image = items, repo_base_url, image
-        self._wheelhouse = _directory("wheelhouse", wheelhouse)
-        self._install = install if install is not None else _INSTALL_WHEELS if wheelhouse else ""
-        self._python = python
-        _check_counts(max_items=max_items, tests_per_process=tests_per_process)
-        _check_seconds(install_timeout_s=install_timeout_s, test_timeout_s=test_timeout_s)
-        self._choice = {"python_only": python_only, "shuffle_seed": shuffle_seed, "max_items": max_items}
-        self._prompt = _PROMPT if prompt is None else _read("prompt", prompt)
-        self._fail_to_pass, self._shaped = score_include_fail_to_pass, shaped
-        self._install_timeout_s, self._test_timeout_s = install_timeout_s, test_timeout_s
-        self._chunk = tests_per_process
-        self._repositories = Repositories(cache_dir)
-        self._sound: set[str] = set()  # ids of items whose base is known to install
-        self._offline: set[str] = set()
-        self._base_locks: dict[str, asyncio.Lock] = {}
+        if self._wheelhouse is not None and not os.path.isdir(self._wheelhouse):
+            raise SpecError("option wheelhouse", self._wheelhouse, "a directory")
+        _check_counts(max_items=self._max_items, tests_per_process=self._tests_per_process)
+        _check_seconds(install_timeout_s=self._install_timeout_s, test_timeout_s=self._test_timeout_s)
+        self._prompt = _PROMPT if self._prompt is None else _read("prompt", self._prompt)
+        self._repositories = Repositories(self._cache_dir)
 
     def items(self) -> Iterable[Item]:
         """Yield the items in the order of their rows.
@@ -131,12 +124,15 @@ class Swe:
         directory = os.path.join(self._repositories.directory, "builtin")
         rows = builtin_rows(directory) if self._items == BUILTIN else load_rows(self._items)
         seen: set[str] = set()
-        for row in choose_rows(rows, **self._choice):  # type: ignore[arg-type] # three options by name
+        chosen = choose_rows(
+            rows, python_only=self._python_only, shuffle_seed=self._shuffle_seed, max_items=self._max_items
+        )
+        for row in chosen:
             item = parse_row(row)
             if item.id in seen:
                 raise SpecError("items", item.id, "a unique id")
             if not self._wanted(item):
-                lists = "FAIL_TO_PASS or PASS_TO_PASS" if self._fail_to_pass else "PASS_TO_PASS"
+                lists = "FAIL_TO_PASS or PASS_TO_PASS" if self._score_include_fail_to_pass else "PASS_TO_PASS"
                 raise SpecError("items", item.id, f"an item with at least one test in {lists}")
             seen.add(item.id)
             yield Item(id=item.id, data=attrs.asdict(item))
@@ -184,6 +180,7 @@ class Swe:
             meta: the value that ``setup`` returned.
         """
         one = _swe(item)
+        assert self._prompt is not None, "set after construction"
         text = self._prompt.replace("{repo_dir}", one.repo_dir).replace("{text}", one.text)
         return [{"role": "user", "content": text.replace("{problem_statement}", one.problem_statement)}]
 
@@ -216,27 +213,41 @@ class Swe:
                 await asyncio.to_thread(remove_tree, tree)
             if state.problem or not state.changed:
                 return _nothing(state.problem or "no change that counts was made", state)
-            async with fresh() as judge:
-                verdict = await self._judge(one, checkout, judge, clone, state)
-        if isinstance(verdict, Verdict):
-            return verdict
-        return await self._blame(one, checkout, fresh, state, verdict)  # needs another container
+            tested = await self._test(one, checkout, fresh, clone, state, self._wanted(one))
+        if tested.ran:
+            return self._verdict(one, state, tested)
+        return await self._blame(one, checkout, fresh, state, tested)
 
-    async def _judge(
-        self, one: SweItem, checkout: Checkout, judge: Lease, clone: str, state: State
-    ) -> Verdict | _Failure:
-        """Return the verdict, or a failure if the state does not install or its tests do not start."""
-        court = Court(judge, one.env)
-        await court.receive(clone, one.repo_dir, state.gone)
-        installed = await self._install_in(court, one)
-        if not _worked(installed):
-            return _Failure(output=installed.output, timed_out=installed.timed_out)
-        tested = await court.test(await self._plan(one, checkout, self._wanted(one)))
-        if not tested.ran:
-            return _Failure(output=tested.missing or tested.output, timed_out=False)
-        return self._verdict(one, state, tested, separate=court.separate)
+    async def _test(
+        self, one: SweItem, checkout: Checkout, fresh: Fresh, clone: str, state: State, ids: Sequence[str]
+    ) -> Findings:
+        """Install a state in a fresh container and run tests; without ``ids``, check that the test runner starts."""
+        async with fresh() as judge:
+            court = Court(judge, one.env)
+            await court.receive(clone, one.repo_dir, state.gone)
+            program = self._program(one)
+            if program.strip():
+                command = ["/bin/sh", "-c", program, "install"]
+                installed = await court.run(command, timeout_s=self._install_timeout_s)
+                if installed.exit_code != 0 or installed.timed_out:
+                    return Findings(ran=False, output=installed.output, timed_out=installed.timed_out)
+            settings, own_plugins = await asyncio.to_thread(pytest_settings, checkout)
+            return await court.test(
+                ids,
+                {"runner": one.runner, "settings": settings, "own_plugins": own_plugins},
+                python=one.python or self._python,
+                chunk=self._tests_per_process,
+                timeout_s=self._test_timeout_s,
+            )
 
-    async def _blame(self, one: SweItem, checkout: Checkout, fresh: Fresh, state: State, failure: _Failure) -> Verdict:
+    def _program(self, one: SweItem) -> str:
+        """Return the program that installs an item, or ""."""
+        for program in (one.install, self._install):
+            if program is not None:
+                return program
+        return _INSTALL_WHEELS if self._wheelhouse else ""
+
+    async def _blame(self, one: SweItem, checkout: Checkout, fresh: Fresh, state: State, failure: Findings) -> Verdict:
         """Return a verdict against the agent, after checking that the base itself installs.
 
         An earlier successful check is reused only if containers have no network and the failure was not a timeout,
@@ -254,42 +265,19 @@ class Swe:
     async def _base_problem(self, one: SweItem, checkout: Checkout, fresh: Fresh) -> str:
         with tempfile.TemporaryDirectory(prefix="hyperruntime-swe-", ignore_cleanup_errors=True) as scratch:
             clone = os.path.join(scratch, "state")
-            await asyncio.to_thread(write_state, one, checkout, None, clone)
-            async with fresh() as judge:
-                court = Court(judge, one.env)
-                await court.receive(clone, one.repo_dir, ())
-                installed = await self._install_in(court, one)
-                if not _worked(installed):
-                    return installed.output or "no output"
-                tested = await court.test(await self._plan(one, checkout, ()))
-                return "" if tested.ran else tested.missing or tested.output or "the test runner does not start"
+            base = await asyncio.to_thread(write_state, one, checkout, None, clone)
+            tested = await self._test(one, checkout, fresh, clone, base, ())
+            return "" if tested.ran else tested.output or "no output"
 
-    async def _install_in(self, court: Court, one: SweItem) -> Ended:
-        program = self._install if one.install is None else one.install
-        if not program.strip():
-            return Ended(exit_code=0, timed_out=False, output="", report="", separate=court.separate)
-        return await court.run(["/bin/sh", "-c", program, "install"], timeout_s=self._install_timeout_s)
-
-    async def _plan(self, one: SweItem, checkout: Checkout, ids: Sequence[str]) -> TestPlan:
-        return TestPlan(
-            ids=ids,
-            runner=one.runner,
-            python=one.python or self._python,
-            settings=await asyncio.to_thread(pytest_settings, checkout),
-            own_plugins=await asyncio.to_thread(brings_plugins, checkout),
-            chunk=self._chunk,
-            timeout_s=self._test_timeout_s,
-        )
-
-    def _verdict(self, one: SweItem, state: State, tested: Findings, *, separate: bool) -> Verdict:
+    def _verdict(self, one: SweItem, state: State, tested: Findings) -> Verdict:
         wanted = self._wanted(one)
         fraction = len(tested.passed) / len(wanted)
         whole = len(tested.passed) == len(wanted)
         parts = {"install": 1.0, "pass_to_pass": _part(one.pass_to_pass, tested.passed)}
-        if self._fail_to_pass:
+        if self._score_include_fail_to_pass:
             parts["fail_to_pass"] = _part(one.fail_to_pass, tested.passed)
         failed = {name: tested.problems.get(name, "") for name in wanted if name not in tested.passed}
-        facts = {**_facts(state), "separate_user": separate, "forged": tested.forged, "tests": len(wanted)}
+        facts = {**_facts(state), "separate_user": tested.separate, "forged": tested.forged, "tests": len(wanted)}
         facts |= {"failed": dict(list(failed.items())[:_LISTED]), "output": "" if whole else tested.output[-_TAIL:]}
         detail = "every test passed" if whole else f"{len(failed)} of {len(wanted)} tests did not pass"
         if tested.forged:
@@ -298,10 +286,10 @@ class Swe:
         return Verdict(reward=reward, parts=parts, phase="tests", detail=detail, facts=facts)
 
     def _wanted(self, one: SweItem) -> tuple[str, ...]:
-        return tuple(sorted({*one.pass_to_pass, *(one.fail_to_pass if self._fail_to_pass else ())}))
+        return tuple(sorted({*one.pass_to_pass, *(one.fail_to_pass if self._score_include_fail_to_pass else ())}))
 
     async def _checkout(self, one: SweItem) -> Checkout:
-        source = source_of(one.repo, self._base_url)
+        source = source_of(one.repo, self._repo_base_url)
         return await self._repositories.aprepare(source, one.base_commit)
 
 
@@ -332,26 +320,8 @@ def _part(ids: Sequence[str], passed: frozenset[str]) -> float:
     return sum(name in passed for name in ids) / len(ids) if ids else 1.0
 
 
-@attrs.frozen(kw_only=True)
-class _Failure:
-    """A state that does not install, or whose tests do not start."""
-
-    output: str
-    timed_out: bool
-
-
-def _worked(ended: Ended) -> bool:
-    return ended.exit_code == 0 and not ended.timed_out
-
-
 def _swe(item: Item) -> SweItem:
     return SweItem(**item.data)
-
-
-def _directory(option: str, path: str | None) -> str | None:
-    if path is not None and not os.path.isdir(path):
-        raise SpecError(f"option {option}", path, "a directory")
-    return path
 
 
 def _check_counts(**counts: int | None) -> None:

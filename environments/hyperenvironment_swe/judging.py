@@ -20,8 +20,8 @@ from hyperruntime.pool.lease import Lease
 _MARGIN_S = 60.0
 _CONTROLS = 4
 _ANSWER_BYTES = 128 * 1024 * 1024
-_PLACE = "/hyperruntime-judge"
-_MAKE_PLACE = f"mkdir -m 755 {_PLACE} 2>/dev/null && echo {_PLACE} || {{ chmod 755 . && pwd; }}"
+_ROOT = "/hyperruntime-judge"
+_MAKE_ROOT = f"mkdir -m 755 {_ROOT} 2>/dev/null && echo {_ROOT} || {{ chmod 755 . && pwd; }}"
 _PYTHON = 'if [ -x .venv/bin/python ]; then exec .venv/bin/python "$@"; fi; exec python3 "$@"'
 
 
@@ -49,29 +49,6 @@ class Ended:
 
 
 @attrs.frozen(kw_only=True)
-class TestPlan:
-    """How to run tests.
-
-    Attributes:
-        ids: ids of the tests.
-        runner: ``pytest`` or ``unittest``.
-        python: the Python that runs them; None means that of ``.venv``, or else ``python3``.
-        settings: suffix and content of pytest's settings file.
-        own_plugins: whether the repository may register its own pytest plugins.
-        chunk: maximum number of tests in one process.
-        timeout_s: timeout of one process.
-    """
-
-    ids: Sequence[str]
-    runner: str
-    python: str | None
-    settings: tuple[str, str]
-    own_plugins: bool
-    chunk: int
-    timeout_s: float
-
-
-@attrs.frozen(kw_only=True)
 class Findings:
     """The results of tests.
 
@@ -80,16 +57,18 @@ class Findings:
         passed: ids of the tests that passed.
         problems: why the other tests did not pass, by id.
         forged: whether control tests, which must fail, did not fail; then no test counts.
-        missing: why the test runner is missing, or "".
-        output: tail of the output of the last process.
+        output: tail of the output of the last process, or why the test runner is missing.
+        timed_out: whether the installation was killed at its deadline; then no test ran.
+        separate: whether the tests ran as a different user than the judge.
     """
 
     ran: bool
     passed: frozenset[str] = frozenset()
     problems: Mapping[str, str] = attrs.field(factory=dict)
     forged: bool = False
-    missing: str = ""
     output: str = ""
+    timed_out: bool = False
+    separate: bool = False
 
 
 class Court:
@@ -102,7 +81,7 @@ class Court:
             lease: the container.
             env: environment variables of the candidate's commands.
         """
-        self.separate = False
+        self._separate = False
         self._lease, self._env = lease, env
         self._tree = self._home = ""
 
@@ -117,19 +96,19 @@ class Court:
         Raises:
             JudgeError: the image has no Python, or the files cannot be written.
         """
-        made = await self._lease.exec(["/bin/sh", "-c", _MAKE_PLACE], timeout_s=_MARGIN_S)
-        place = made.stdout.decode(errors="replace").strip()
-        if made.exit_code != 0 or not place.startswith("/"):
+        made = await self._lease.exec(["/bin/sh", "-c", _MAKE_ROOT], timeout_s=_MARGIN_S)
+        root = made.stdout.decode(errors="replace").strip()
+        if made.exit_code != 0 or not root.startswith("/"):
             raise JudgeError(f"no directory for the repository can be created in the image: {made.stderr[-300:]!r}")
-        self._tree = repo_dir if repo_dir.startswith("/") else f"{place}/{repo_dir}"
-        self._home = f"{place}/home"
+        self._tree = repo_dir if repo_dir.startswith("/") else f"{root}/{repo_dir}"
+        self._home = f"{root}/home"
         await self._lease.exec(["rm", "-rf", "--", f"{self._tree}/.git"], timeout_s=_MARGIN_S)
         try:
             await self._lease.put(clone, self._tree)
         except TransferError as error:
             raise JudgeError(f"the state could not be copied into a fresh container: {error}") from error
         answer = await self._ask({"do": "prepare", "home": self._home, "gone": list(gone)}, 600.0)
-        self.separate = bool(answer["separate"])
+        self._separate = bool(answer["separate"])
 
     async def run(self, args: Sequence[str], *, timeout_s: float, stdin: str = "") -> Ended:
         """Run a command of the candidate.
@@ -146,31 +125,36 @@ class Court:
         asked = {"do": "run", "args": list(args), "env": env, "input": stdin, "timeout_s": timeout_s}
         return Ended(**await self._ask(asked, timeout_s + _MARGIN_S))
 
-    async def test(self, plan: TestPlan) -> Findings:
-        """Run the tests of a plan in chunks, one process each; without tests, check that the test runner starts."""
+    async def test(
+        self, ids: Sequence[str], asked: Mapping[str, Any], *, python: str | None, chunk: int, timeout_s: float
+    ) -> Findings:
+        """Run tests in chunks, one process each; without tests, check that the test runner starts.
+
+        Args:
+            ids: ids of the tests.
+            asked: ``runner``, ``settings`` and ``own_plugins`` for ``inside/launch.py``.
+            python: the Python that runs them; None means that of ``.venv``, or else ``python3``.
+            chunk: maximum number of tests in one process.
+            timeout_s: timeout of one process.
+        """
+        program = [python] if python else ["/bin/sh", "-c", _PYTHON, "python"]
+        args = [*program, "-c", _source("launch.py"), "{fd}"]
         passed: set[str] = set()
         problems: dict[str, str] = {}
         tested = Findings(ran=True)
-        for at in range(0, max(1, len(plan.ids)), plan.chunk):
-            tested = await self._test_chunk(plan, plan.ids[at : at + plan.chunk])
+        for at in range(0, max(1, len(ids)), chunk):
+            some = list(ids[at : at + chunk])
+            secret = secrets.token_hex(24)
+            controls = [f"test_{secrets.token_hex(8)}" for _ in range(_CONTROLS)]
+            question = json.dumps({**asked, "ids": some, "secret": secret, "controls": controls})
+            ended = await self.run(args, timeout_s=timeout_s, stdin=question)
+            tested = read_report(ended, secret, some, controls)
             if not tested.ran or tested.forged:
                 break
             passed |= tested.passed
             problems |= tested.problems
         kept = frozenset() if tested.forged else frozenset(passed)
-        return attrs.evolve(tested, passed=kept, problems=problems | dict(tested.problems))
-
-    async def _test_chunk(self, plan: TestPlan, ids: Sequence[str]) -> Findings:
-        secret = secrets.token_hex(24)
-        controls = [f"test_{secrets.token_hex(8)}" for _ in range(_CONTROLS)]
-        asked = {
-            "ids": list(ids), "secret": secret, "controls": controls, "runner": plan.runner,
-            "settings": plan.settings, "own_plugins": plan.own_plugins,
-        }  # fmt: skip
-        python = [plan.python] if plan.python else ["/bin/sh", "-c", _PYTHON, "python"]
-        args = [*python, "-c", _source("launch.py"), "{fd}"]
-        ended = await self.run(args, timeout_s=plan.timeout_s, stdin=json.dumps(asked))
-        return read_report(ended, secret, ids, controls)
+        return attrs.evolve(tested, passed=kept, problems=problems | dict(tested.problems), separate=self._separate)
 
     async def _ask(self, asked: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         question = json.dumps({**asked, "tree": self._tree}).encode()
@@ -200,7 +184,7 @@ def read_report(ended: Ended, secret: str, ids: Sequence[str], controls: Sequenc
     records = list(_records(ended.report, secret))
     missing = next((str(record.get("text")) for record in records if record.get("kind") == "missing"), "")
     if not any(record.get("kind") == "runner" for record in records):
-        return Findings(ran=False, missing=missing, output=ended.output)
+        return Findings(ran=False, output=missing or ended.output)
     phases: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         if record.get("kind") == "test":

@@ -6,7 +6,7 @@ The agent's tree is untrusted; none of its code is run here.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import attrs
 
@@ -86,33 +86,30 @@ def write_state(item: SweItem, checkout: Checkout, agent_tree: str | None, targe
         )
 
 
-def pytest_settings(checkout: Checkout) -> tuple[str, str]:
-    """Return suffix and content of the file with pytest's settings in the base commit, or an empty ``.ini``.
+def pytest_settings(checkout: Checkout) -> tuple[tuple[str, str], bool]:
+    """Return pytest's settings in the base commit, and whether the repository registers plugins of pytest there.
+
+    The settings are the suffix and the content of their file, or an empty ``.ini``.
 
     Source: pytest's reference guide, "Configuration: rootdir and configfile".
     """
     with checkout.store() as store:
-        for name, mark in _SETTINGS:
-            content = store.read_file(checkout.commit, name)
-            if content is not None and mark in content:
-                return os.path.splitext(name)[1] or ".ini", content.decode("utf-8", "replace")
-    return ".ini", ""
+        files = {name: store.read_file(checkout.commit, name) for name in (*_SETTINGS, "setup.py")}
+    contents = {name: content for name, content in files.items() if content is not None}
+    own_plugins = any(b"pytest11" in contents.get(name, b"") for name in ("pyproject.toml", "setup.cfg", "setup.py"))
+    for name, mark in _SETTINGS.items():
+        if name in contents and mark in contents[name]:
+            return (os.path.splitext(name)[1] or ".ini", contents[name].decode("utf-8", "replace")), own_plugins
+    return (".ini", ""), own_plugins
 
 
-def brings_plugins(checkout: Checkout) -> bool:
-    """Return whether the repository registers pytest plugins in the base commit."""
-    with checkout.store() as store:
-        contents = (store.read_file(checkout.commit, name) for name in ("pyproject.toml", "setup.cfg", "setup.py"))
-        return any(b"pytest11" in content for content in contents if content is not None)
-
-
-_SETTINGS: Sequence[tuple[str, bytes]] = (
-    ("pytest.ini", b""),
-    (".pytest.ini", b""),
-    ("pyproject.toml", b"[tool.pytest"),
-    ("tox.ini", b"[pytest]"),
-    ("setup.cfg", b"[tool:pytest]"),
-)
+_SETTINGS: Mapping[str, bytes] = {
+    "pytest.ini": b"",
+    ".pytest.ini": b"",
+    "pyproject.toml": b"[tool.pytest",
+    "tox.ini": b"[pytest]",
+    "setup.cfg": b"[tool:pytest]",
+}
 
 
 def _test_directory(file: str) -> str:

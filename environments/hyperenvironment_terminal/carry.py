@@ -11,9 +11,7 @@ import io
 import os
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO, cast
-
-import attrs
+from typing import Any, BinaryIO, cast
 
 from hyperenvironment_terminal.changes import ChangePlan, plan_changes
 from hyperenvironment_terminal.listing import Entry, Listing, list_files
@@ -38,25 +36,13 @@ class StateError(TransferError):
     """The agent's files cannot be copied, because the agent broke its container or wrote too much."""
 
 
-@attrs.frozen(kw_only=True)
-class Carried:
-    """Counts of the copied changes.
-
-    Attributes:
-        changed: number of paths that were created, changed or removed.
-        withheld: paths at or below which changes were not applied; at most 100.
-        withheld_count: number of all such paths.
-    """
-
-    changed: int
-    withheld: tuple[str, ...]
-    withheld_count: int
-
-
 async def carry(
     agent: Lease, judge: Lease, *, mounted: Sequence[str], workdir: str, scripted: bool, limit_bytes: int
-) -> Carried:
-    """Apply an agent's changes to a fresh container of the same image.
+) -> dict[str, Any]:
+    """Apply an agent's changes to a fresh container of the same image; return facts for the report.
+
+    The facts are ``changed``, the number of paths that were created, changed or removed; ``withheld``, the first 100
+    paths at or below which changes were not applied; and ``withheld_count``, the number of all such paths.
 
     Args:
         agent: the agent's container; all its processes have ended.
@@ -91,11 +77,11 @@ async def carry(
     for batch in _batches(small, listing):
         await _write(judge, await _contents(agent, batch, listing))
     await _write(judge, _members(plan.links, listing))
-    return Carried(
-        changed=len(plan.remove) + len(plan.directories) + len(plan.files) + len(plan.links),
-        withheld=tuple(path.decode(errors="replace") for path in plan.withheld[:100]),
-        withheld_count=len(plan.withheld),
-    )
+    return {
+        "changed": len(plan.remove) + len(plan.directories) + len(plan.files) + len(plan.links),
+        "withheld": [path.decode(errors="replace") for path in plan.withheld[:100]],
+        "withheld_count": len(plan.withheld),
+    }
 
 
 def _plan(pristine: Listing, listing: Listing, search: list[str], workdir: str, scripted: bool) -> ChangePlan:

@@ -37,62 +37,49 @@ def plan_changes(pristine: Listing, listing: Listing, protection: Protection) ->
         listing: listing of the agent's container; it is untrusted.
         protection: paths where changes are not applied.
     """
-    plan = _Planner(pristine, listing, protection)
-    plan.take_over()
-    plan.take_away()
-    return plan.result()
+    real = {b"/"}  # paths that will be real directories, not links
+    chosen: dict[bytes, list[bytes]] = {DIRECTORY: [], FILE: [], LINK: []}
+    removed: set[bytes] = set()
+    withheld: set[bytes] = set()
+
+    for path in sorted(listing):
+        entry, before = listing[path], pristine.get(path)
+        below_real = posixpath.dirname(path) in real
+        if before is not None and before.same(entry):
+            becomes = entry.kind
+        elif below_real and entry.kind in chosen and not _is_protected(path, entry.kind, listing, protection):
+            chosen[entry.kind].append(path)
+            becomes = entry.kind
+            if before is not None and before.kind != entry.kind:
+                removed.add(path)
+        else:
+            withheld.add(path)
+            becomes = b"" if before is None else before.kind
+        if becomes == DIRECTORY and below_real:
+            real.add(path)
+
+    for path in sorted(pristine.keys() - listing.keys()):
+        if posixpath.dirname(path) in removed:
+            removed.add(path)
+        elif protection.holds(path, listing) or protection.is_above(path):
+            withheld.add(path)
+        elif posixpath.dirname(path) in real:
+            removed.add(path)
+
+    return ChangePlan(
+        remove=_topmost(removed),
+        directories=tuple(chosen[DIRECTORY]),
+        files=tuple(chosen[FILE]),
+        links=tuple(chosen[LINK]),
+        withheld=_topmost(withheld),
+    )
 
 
-class _Planner:
-    def __init__(self, pristine: Listing, listing: Listing, protection: Protection) -> None:
-        self._pristine, self._listing, self._protection = pristine, listing, protection
-        self._there = {b"/"}  # paths that will be real directories, not links
-        self._chosen: dict[bytes, list[bytes]] = {DIRECTORY: [], FILE: [], LINK: []}
-        self._removed: set[bytes] = set()
-        self._withheld: list[bytes] = []
+def _is_protected(path: bytes, kind: bytes, listing: Listing, protection: Protection) -> bool:
+    """Return whether a path, or a path below it that a new file or link would replace, is protected."""
+    return protection.holds(path, listing) or (kind != DIRECTORY and protection.is_above(path))
 
-    def take_over(self) -> None:
-        for path in sorted(self._listing):
-            entry, before = self._listing[path], self._pristine.get(path)
-            if before is not None and before.same(entry):
-                if entry.kind == DIRECTORY and posixpath.dirname(path) in self._there:
-                    self._there.add(path)
-            elif self._may(path):
-                self._chosen[entry.kind].append(path)
-                if entry.kind == DIRECTORY:
-                    self._there.add(path)
-                if before is not None and before.kind != entry.kind:
-                    self._removed.add(path)
-            else:
-                self._withheld.append(path)
-                if before is not None and before.kind == DIRECTORY and posixpath.dirname(path) in self._there:
-                    self._there.add(path)
 
-    def take_away(self) -> None:
-        for path in sorted(self._pristine):
-            if path in self._listing or posixpath.dirname(path) in self._removed:
-                if path not in self._listing:
-                    self._removed.add(path)
-                continue
-            if self._protection.holds(path, self._listing) or self._protection.is_above(path):
-                self._withheld.append(path)
-            elif posixpath.dirname(path) in self._there:
-                self._removed.add(path)
-
-    def result(self) -> ChangePlan:
-        withheld = set(self._withheld)
-        return ChangePlan(
-            remove=tuple(path for path in sorted(self._removed) if posixpath.dirname(path) not in self._removed),
-            directories=tuple(self._chosen[DIRECTORY]),
-            files=tuple(self._chosen[FILE]),
-            links=tuple(self._chosen[LINK]),
-            withheld=tuple(path for path in sorted(withheld) if posixpath.dirname(path) not in withheld),
-        )
-
-    def _may(self, path: bytes) -> bool:
-        entry = self._listing[path]
-        if entry.kind not in self._chosen or self._protection.holds(path, self._listing):
-            return False
-        if entry.kind != DIRECTORY and self._protection.is_above(path):
-            return False
-        return posixpath.dirname(path) in self._there
+def _topmost(paths: set[bytes]) -> tuple[bytes, ...]:
+    """Return the sorted paths whose directory is not among them."""
+    return tuple(path for path in sorted(paths) if posixpath.dirname(path) not in paths)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import attrs
 
@@ -58,7 +57,7 @@ async def check_task(runtime: Runtime, environment: Terminal, item: Item, base: 
     async with SlotPool(runtime, config) as pool:
 
         def fresh(spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Lease]:
-            return _leased(pool)
+            return pool.lease()
 
         async def judged(lease: Lease) -> Verdict:
             meta = await environment.setup(item, lease)
@@ -76,9 +75,3 @@ async def check_task(runtime: Runtime, environment: Terminal, item: Item, base: 
                 await lease.end_processes()
                 solution = await judged(lease)
     return Check(task=item.id, begins=begins, nothing=nothing, solution=solution)
-
-
-@asynccontextmanager
-async def _leased(pool: SlotPool) -> AsyncIterator[Lease]:
-    async with pool.lease() as lease:
-        yield lease

@@ -46,13 +46,13 @@ def read_task(folder: Path, *, name: str = "") -> Task:
         SpecError: a file or setting is missing, invalid or not supported.
     """
     settings = _settings(folder / SETTINGS)
-    place = _Place(folder / SETTINGS)
-    environment, verifier = place.table(settings, "environment"), place.table(settings, "verifier")
-    agent, metadata = place.table(settings, "agent"), place.table(settings, "metadata")
-    _refuse_what_is_not_done(place, environment, verifier, agent, folder)
-    image = place.text(environment, "docker_image")
+    reader = _Reader(folder / SETTINGS)
+    environment, verifier = reader.table(settings, "environment"), reader.table(settings, "verifier")
+    agent, metadata = reader.table(settings, "agent"), reader.table(settings, "metadata")
+    _refuse_what_is_not_done(reader, environment, verifier, agent, folder)
+    image = reader.text(environment, "docker_image")
     recipe = None if image else _recipe(folder)
-    ours = place.table(metadata, "hyperruntime")
+    ours = reader.table(metadata, "hyperruntime")
     tests = folder / "tests"
     if not any((tests / file).is_file() for file in (TEST_SCRIPT, TEST_STATE)):
         raise SpecError("task", str(folder), f"a directory with tests/{TEST_SCRIPT} or tests/{TEST_STATE}")
@@ -64,20 +64,20 @@ def read_task(folder: Path, *, name: str = "") -> Task:
         context=None if recipe is None else recipe.parent,
         tests=tests,
         solution=folder / "solution" if (folder / "solution" / "solve.sh").is_file() else None,
-        workdir=place.text(environment, "workdir") or _workdir(recipe),
-        agent_timeout_s=place.seconds(agent, "timeout_sec", None),
-        verifier_timeout_s=place.seconds(verifier, "timeout_sec", 600.0) or 600.0,
-        resources=_resources(place, environment),
-        env=place.texts(environment, "env"),
-        verifier_env=place.texts(verifier, "env"),
-        solution_env=place.texts(place.table(settings, "solution"), "env"),
-        verify=place.choice(ours, "verify", ("", SAME, FRESH)),
+        workdir=reader.text(environment, "workdir") or _workdir(recipe),
+        agent_timeout_s=reader.seconds(agent, "timeout_sec", None),
+        verifier_timeout_s=reader.seconds(verifier, "timeout_sec", 600.0) or 600.0,
+        resources=_resources(reader, environment),
+        env=reader.texts(environment, "env"),
+        verifier_env=reader.texts(verifier, "env"),
+        solution_env=reader.texts(reader.table(settings, "solution"), "env"),
+        verify=reader.choice(ours, "verify", ("", SAME, FRESH)),
         metadata=metadata,
     )
 
 
 @attrs.frozen
-class _Place:
+class _Reader:
     """Reads values from tables; errors name the file and the key."""
 
     path: Path
@@ -123,7 +123,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _refuse_what_is_not_done(
-    place: _Place, environment: Mapping[str, Any], verifier: Mapping[str, Any], agent: Mapping[str, Any], folder: Path
+    reader: _Reader, environment: Mapping[str, Any], verifier: Mapping[str, Any], agent: Mapping[str, Any], folder: Path
 ) -> None:
     if any((folder / "environment" / name).exists() for name in ("docker-compose.yaml", "docker-compose.yml")):
         raise SpecError("task", str(folder), "a task with one container; docker-compose is not supported")
@@ -131,43 +131,43 @@ def _refuse_what_is_not_done(
         raise SpecError("task", str(folder), "a task with one step; steps/ is not supported")
     for table, user in (("agent", agent.get("user")), ("verifier", verifier.get("user"))):
         if user not in (None, "root", 0):
-            place.refuse(f"{table}.user", user, "root; agent and tests always run as root")
+            reader.refuse(f"{table}.user", user, "root; agent and tests always run as root")
     if environment.get("mcp_servers"):
-        place.refuse("environment.mcp_servers", environment["mcp_servers"], "no servers; MCP servers are not supported")
+        reader.refuse("environment.mcp_servers", environment["mcp_servers"], "none; MCP servers are not supported")
     if environment.get("healthcheck"):
-        place.refuse("environment.healthcheck", environment["healthcheck"], "no healthcheck; it is not supported")
+        reader.refuse("environment.healthcheck", environment["healthcheck"], "no healthcheck; it is not supported")
     if verifier.get("environment_mode") == "separate":
-        place.refuse("verifier.environment_mode", "separate", "no value; a separate image for tests is not supported")
+        reader.refuse("verifier.environment_mode", "separate", "no value; a separate image for tests is not supported")
 
 
-def _resources(place: _Place, table: Mapping[str, Any]) -> Resources:
-    gpus = place.number(table, "gpus") or 0
+def _resources(reader: _Reader, table: Mapping[str, Any]) -> Resources:
+    gpus = reader.number(table, "gpus") or 0
     return Resources(
-        cpus=place.number(table, "cpus"),
-        memory_bytes=_bytes(place, table, "memory"),
-        disk_bytes=_bytes(place, table, "storage"),
+        cpus=reader.number(table, "cpus"),
+        memory_bytes=_bytes(reader, table, "memory"),
+        disk_bytes=_bytes(reader, table, "storage"),
         gpus=int(gpus),
-        internet=_internet(place, table),
+        internet=_internet(reader, table),
     )
 
 
-def _bytes(place: _Place, table: Mapping[str, Any], key: str) -> int | None:
+def _bytes(reader: _Reader, table: Mapping[str, Any], key: str) -> int | None:
     """Return a size in bytes, from the number ``KEY_mb`` (MiB) or from the text ``KEY`` such as ``2G``."""
-    if (megabytes := place.number(table, f"{key}_mb")) is not None:
+    if (megabytes := reader.number(table, f"{key}_mb")) is not None:
         return int(megabytes * _MIB)
-    text = place.text(table, key)
+    text = reader.text(table, key)
     return parse_size(text) if text else None
 
 
-def _internet(place: _Place, table: Mapping[str, Any]) -> bool | None:
-    mode = place.choice(table, "network_mode", ("", "public", "no-network", "allowlist"))
+def _internet(reader: _Reader, table: Mapping[str, Any]) -> bool | None:
+    mode = reader.choice(table, "network_mode", ("", "public", "no-network", "allowlist"))
     if mode == "allowlist" or table.get("allowed_hosts"):
-        place.refuse("environment.network_mode", "allowlist", "public or no-network; allowlists are not supported")
+        reader.refuse("environment.network_mode", "allowlist", "public or no-network; allowlists are not supported")
     if mode:
         return mode == "public"
     allowed = table.get("allow_internet")
     if not isinstance(allowed, bool | None):
-        place.refuse("environment.allow_internet", allowed, "true or false")
+        reader.refuse("environment.allow_internet", allowed, "true or false")
     return allowed
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from hyperenvironment_terminal.carry import Carried, StateError, carry
+from hyperenvironment_terminal.carry import StateError, carry
 from hyperenvironment_terminal.image import task_image
 from hyperenvironment_terminal.judge import Finding, VerifierError, run_tests
 from hyperenvironment_terminal.load import BUILTIN, load_tasks
@@ -17,6 +17,7 @@ from hyperenvironment_terminal.protected import SOLUTION
 from hyperenvironment_terminal.task import FRESH, SAME, TEST_BEGINNING, Resources, Task
 from hyperruntime.errors import SpecError, TransferError
 from hyperruntime.images.store import ImageStore
+from hyperruntime.option_fields import AtLeast, OneOf
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
 from hyperruntime.spec import ContainerSpec, ExecResult, Limits
@@ -31,61 +32,51 @@ tested{system}."""
 _FILES_ONLY = ", and changes to installed programs and libraries do not count"
 
 
+@attrs.define
 class Terminal:
     """Terminal tasks in the formats of Harbor (Terminal-Bench 2) and endless-terminals.
+
+    Args:
+        tasks: a task directory, a directory of them, a ``.jsonl`` file, or ``builtin``.
+        verify: ``fresh``: test in a new container of the task's image, with the agent's files except those that could
+            influence the tests; ``same``: test in the agent's container; None: the task's choice, or ``fresh``.
+        resources: ``task``: use the task's limits, and fail if the engine cannot enforce them; ``base``: use the run's
+            limits.
+        internet: ``task``: reject a task that needs the internet if the run has no network; ``base``: run it without
+            network.
+        substitute: ``NAME=IMAGE``: use IMAGE if a task names the image NAME.
+        pass_env: names of host variables that tasks may read.
+        pull: whether to pull images that tasks name.
+        limit_bytes: maximum bytes of an agent's files that are copied to a fresh container.
 
     Attributes:
         name: name of the entry point.
         slots_per_container: 1, because the agent is root in its container.
+
+    Raises:
+        SpecError: a task or an option is invalid.
     """
 
     name = "terminal"
     slots_per_container = 1
+    _source: str = attrs.field(default=BUILTIN, alias="tasks")
+    _verify: str | None = None
+    resources: str = attrs.field(default="task", validator=OneOf(("task", "base")))
+    internet: str = attrs.field(default="task", validator=OneOf(("task", "base")))
+    _substitute: tuple[str, ...] = ()
+    _pass_env: tuple[str, ...] = ()
+    _pull: bool = False
+    limit_bytes: int = attrs.field(default=_LIMIT_BYTES, validator=AtLeast(0))
+    _substitutes: dict[str, str] = attrs.field(init=False)
+    _tasks: dict[str, Task] = attrs.field(init=False)
+    _mounted: dict[str, tuple[str, ...]] = attrs.field(init=False, factory=dict)
 
-    def __init__(
-        self,
-        tasks: str = BUILTIN,
-        verify: str | None = None,
-        resources: str = "task",
-        internet: str = "task",
-        substitute: tuple[str, ...] = (),
-        pass_env: tuple[str, ...] = (),
-        pull: bool = False,
-        limit_bytes: int = _LIMIT_BYTES,
-    ) -> None:
-        """Read the tasks.
-
-        Args:
-            tasks: a task directory, a directory of them, a ``.jsonl`` file, or ``builtin``.
-            verify: ``fresh``: test in a new container of the task's image, with the agent's files except those that
-                could influence the tests; ``same``: test in the agent's container; None: the task's choice, or
-                ``fresh``.
-            resources: ``task``: use the task's limits, and fail if the engine cannot enforce them; ``base``: use the
-                run's limits.
-            internet: ``task``: reject a task that needs the internet if the run has no network; ``base``: run it
-                without network.
-            substitute: ``NAME=IMAGE``: use IMAGE if a task names the image NAME.
-            pass_env: names of host variables that tasks may read.
-            pull: whether to pull images that tasks name.
-            limit_bytes: maximum bytes of an agent's files that are copied to a fresh container.
-
-        Raises:
-            SpecError: a task or an option is invalid.
-        """
-        for option, value, allowed in (
-            ("verify", verify, (None, SAME, FRESH)),
-            ("resources", resources, ("task", "base")),
-            ("internet", internet, ("task", "base")),
-        ):
-            if value not in allowed:
-                raise SpecError(f"option {option}", value, " or ".join(filter(None, allowed)))
-        if limit_bytes < 0:
-            raise SpecError("option limit_bytes", limit_bytes, "a number of bytes")
-        self._verify, self._resources, self._internet = verify, resources, internet
-        self._pass_env, self._pull, self._limit_bytes = tuple(pass_env), pull, limit_bytes
-        self._substitutes = dict(_pair(text) for text in substitute)
-        self._tasks = {task.id: task for task in load_tasks(tasks)}
-        self._mounted: dict[str, tuple[str, ...]] = {}
+    def __attrs_post_init__(self) -> None:
+        """Read the tasks."""
+        if self._verify not in (None, SAME, FRESH):
+            raise SpecError("option verify", self._verify, f"{SAME} or {FRESH}")
+        self._substitutes = dict(_pair(text) for text in self._substitute)
+        self._tasks = {task.id: task for task in load_tasks(self._source)}
 
     def items(self) -> Iterable[Item]:
         """Return the tasks."""
@@ -117,8 +108,8 @@ class Terminal:
             workdir=task.workdir,
             env={**base.env, **self._env(task, task.env)},
             network=network,
-            limits=base.limits if self._resources == "base" else _limits(task.resources, base.limits),
-            gpus=base.gpus if self._resources == "base" or not task.resources.gpus else f"auto:{task.resources.gpus}",
+            limits=base.limits if self.resources == "base" else _limits(task.resources, base.limits),
+            gpus=base.gpus if self.resources == "base" or not task.resources.gpus else f"auto:{task.resources.gpus}",
         )
 
     async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
@@ -181,11 +172,18 @@ class Terminal:
             return await self._conclude(task, fresh, env, finding, {"verify": SAME})
         async with fresh() as judge:
             try:
-                carried = await self._carry(task, lease, judge)
+                carried = await carry(
+                    lease,
+                    judge,
+                    mounted=self._mounted.get(task.id, ()),
+                    workdir=task.workdir,
+                    scripted=not task.uses_pytest,
+                    limit_bytes=self.limit_bytes,
+                )
             except StateError as error:
                 return _verdict(0.0, "state", str(error), {"verify": FRESH})
             finding = await run_tests(task, judge, env)
-        return await self._conclude(task, fresh, env, finding, {"verify": FRESH, **attrs.asdict(carried)})
+        return await self._conclude(task, fresh, env, finding, {"verify": FRESH, **carried})
 
     async def solve(self, item: Item, lease: Lease, *, timeout_s: float | None = None) -> ExecResult:
         """Run the task's known solution in a slot.
@@ -229,16 +227,6 @@ class Terminal:
     def _mode(self, task: Task) -> str:
         return self._verify or task.verify or FRESH
 
-    async def _carry(self, task: Task, lease: Lease, judge: Lease) -> Carried:
-        return await carry(
-            lease,
-            judge,
-            mounted=self._mounted.get(task.id, ()),
-            workdir=task.workdir,
-            scripted=not task.uses_pytest,
-            limit_bytes=self._limit_bytes,
-        )
-
     async def _judge_same(self, task: Task, lease: Lease, env: Mapping[str, str]) -> Finding:
         """Run the tests in the agent's container; if they cannot run there, return a finding without rewards."""
         try:
@@ -250,7 +238,7 @@ class Terminal:
         self, task: Task, fresh: Fresh, env: Mapping[str, str], finding: Finding, facts: Mapping[str, Any]
     ) -> Verdict:
         """Return the verdict; if the tests gave no reward, run them without the agent's work to find the cause."""
-        facts = {**facts, **finding.facts}
+        facts = {**facts, **attrs.asdict(finding, filter=attrs.filters.exclude("rewards"))}
         if finding.rewards:
             reward = finding.rewards["reward"]
             return Verdict(
@@ -270,7 +258,7 @@ class Terminal:
         internet = task.resources.internet
         if internet is False:
             return "none"
-        if internet and base.network == "none" and self._internet == "task":
+        if internet and base.network == "none" and self.internet == "task":
             raise SpecError(
                 f"task {task.id!r}", "allow_internet = true",
                 "a run with --network none has no internet; use --network bridge or host, or --option internet=base",

@@ -12,7 +12,6 @@ import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -78,23 +77,13 @@ class Finding:
     output: str
     duration_s: float
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Values for reports."""
-        return {
-            "exit_code": self.exit_code,
-            "timed_out": self.timed_out,
-            "output": self.output,
-            "duration_s": round(self.duration_s, 3),
-        }
 
-
-async def run_tests(task: Task, place: Lease, env: Mapping[str, str], *, beginning: bool = False) -> Finding:
+async def run_tests(task: Task, container: Lease, env: Mapping[str, str], *, beginning: bool = False) -> Finding:
     """Run a task's tests.
 
     Args:
         task: the task.
-        place: the container whose state is tested.
+        container: the container whose state is tested.
         env: more environment variables of the tests.
         beginning: whether to run the test of the initial state instead.
 
@@ -102,36 +91,41 @@ async def run_tests(task: Task, place: Lease, env: Mapping[str, str], *, beginni
         VerifierError: ``/tests`` and ``/logs`` cannot be created.
         TransferError: the tests cannot be copied.
     """
-    await _must(place, ["/bin/sh", "-c", _MAKE_ANEW], "/tests and /logs cannot be created")
-    await place.put(str(task.tests), TESTS)
+    made = await container.exec(["/bin/sh", "-c", _MAKE_ANEW], workdir="/")
+    if made.exit_code != 0:
+        why = made.stderr.decode(errors="replace").strip() or f"exit code {made.exit_code}"
+        raise VerifierError(
+            f"/tests and /logs cannot be created in the container: {why}; the tests need root, sh, rm and mkdir"
+        )
+    await container.put(str(task.tests), TESTS)
     if beginning or task.uses_pytest:
-        return await _by_pytest(task, place, env, TEST_BEGINNING if beginning else TEST_STATE)
-    return await _by_script(task, place, env)
+        return await _by_pytest(task, container, env, TEST_BEGINNING if beginning else TEST_STATE)
+    return await _by_script(task, container, env)
 
 
-async def _by_script(task: Task, place: Lease, env: Mapping[str, str]) -> Finding:
+async def _by_script(task: Task, container: Lease, env: Mapping[str, str]) -> Finding:
     path = f"{TESTS}/{TEST_SCRIPT}"
     own_line = (task.tests / TEST_SCRIPT).read_bytes().startswith(b"#!")
     begin = f'chmod +x {path}; exec "$0"' if own_line else f'exec "$(command -v bash || command -v sh)" {path}'
-    result = await _run(task, place, ["/bin/sh", "-c", begin, path], env)
-    rewards = {} if result.timed_out else await _rewards(place)
+    result = await _run(task, container, ["/bin/sh", "-c", begin, path], env)
+    rewards = {} if result.timed_out else await _rewards(container)
     return _finding(result, rewards)
 
 
-async def _by_pytest(task: Task, place: Lease, env: Mapping[str, str], file: str) -> Finding:
-    if (await place.exec(["python3", "-I", "-c", "import pytest"], workdir="/")).exit_code != 0:
+async def _by_pytest(task: Task, container: Lease, env: Mapping[str, str], file: str) -> Finding:
+    if (await container.exec(["python3", "-I", "-c", "import pytest"], workdir="/")).exit_code != 0:
         with owned_directory() as directory:
             folder = Path(directory) / "python"
             await asyncio.to_thread(copy_pytest, folder)
-            await place.put(str(folder), TOOLS)
+            await container.put(str(folder), TOOLS)
     command = ["python3", "-I", "-c", _RUN_PYTEST, *_PYTEST_ARGS, f"{TESTS}/{file}"]
-    result = await _run(task, place, command, env)
+    result = await _run(task, container, command, env)
     known = {code: {"reward": 1.0} for code in _PASSED} | {code: {"reward": 0.0} for code in _FAILED}
     return _finding(result, {} if result.timed_out else known.get(result.exit_code, {}))
 
 
-async def _run(task: Task, place: Lease, args: list[str], env: Mapping[str, str]) -> ExecResult:
-    return await place.exec(
+async def _run(task: Task, container: Lease, args: list[str], env: Mapping[str, str]) -> ExecResult:
+    return await container.exec(
         args,
         timeout_s=task.verifier_timeout_s,
         env={"HOME": "/root", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1", **env},
@@ -139,11 +133,11 @@ async def _run(task: Task, place: Lease, args: list[str], env: Mapping[str, str]
     )
 
 
-async def _rewards(place: Lease) -> dict[str, float]:
+async def _rewards(container: Lease) -> dict[str, float]:
     """Return the rewards that the tests wrote, or an empty dict if there is no valid reward."""
     for path, parse in ((REWARD_TEXT, _parse_text), (REWARD_JSON, _parse_json)):
         script = f"[ -f {shlex.quote(path)} ] && exec cat {shlex.quote(path)}"
-        result = await place.exec(["/bin/sh", "-c", script], workdir="/", output_limit_bytes=_REWARD_LIMIT)
+        result = await container.exec(["/bin/sh", "-c", script], workdir="/", output_limit_bytes=_REWARD_LIMIT)
         if result.exit_code == 0 and result.stdout.strip():
             return parse(result.stdout)
     return {}
@@ -186,12 +180,5 @@ def _finding(result: ExecResult, rewards: Mapping[str, float]) -> Finding:
         exit_code=result.exit_code,
         timed_out=result.timed_out,
         output=output[-_SHOWN:],
-        duration_s=result.duration_s,
+        duration_s=round(result.duration_s, 3),
     )
-
-
-async def _must(place: Lease, args: list[str], what: str) -> None:
-    result = await place.exec(args, workdir="/")
-    if result.exit_code != 0:
-        why = result.stderr.decode(errors="replace").strip() or f"exit code {result.exit_code}"
-        raise VerifierError(f"{what} in the container: {why}; the tests need root, sh, rm and mkdir")

@@ -89,18 +89,18 @@ def parse_listing(output: bytes) -> dict[bytes, Entry]:
     return found
 
 
-async def list_files(place: Lease, leave_out: Iterable[str]) -> dict[bytes, Entry]:
+async def list_files(container: Lease, leave_out: Iterable[str]) -> dict[bytes, Entry]:
     """Return all files of a container, by absolute path.
 
     Args:
-        place: the container.
+        container: the container.
         leave_out: absolute paths to skip, with everything below them.
 
     Raises:
         TransferError: the files cannot be listed, or the list is invalid.
     """
     args = listing_args(leave_out)
-    result = await place.exec(args, timeout_s=_TIMEOUT_S, workdir="/", output_limit_bytes=_LIMIT_BYTES)
+    result = await container.exec(args, timeout_s=_TIMEOUT_S, workdir="/", output_limit_bytes=_LIMIT_BYTES)
     if result.exit_code != 0 or result.truncated:
         why = result.stderr.decode(errors="replace").strip().splitlines()[:1] or [f"exit code {result.exit_code}"]
         raise TransferError(f"the container's files could not be listed: {why[0]}")

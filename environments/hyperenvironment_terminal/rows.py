@@ -55,19 +55,16 @@ def read_rows(path: Path) -> tuple[Task, ...]:
     tasks = []
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
-            if line.strip():
-                tasks.append(_Row(path=path, number=number, values=_object(path, number, line)).task())
+            if not line.strip():
+                continue
+            try:
+                values = json.loads(line)
+            except ValueError:
+                values = None
+            if not isinstance(values, dict):
+                raise SpecError(f"{path}:{number}", line.strip(), "a JSON object")
+            tasks.append(_Row(path=path, number=number, values=values).task())
     return tuple(tasks)
-
-
-def _object(path: Path, number: int, line: str) -> Mapping[str, Any]:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise SpecError(f"{path}:{number}", line.strip(), "a JSON object")
-    return value
 
 
 @attrs.frozen(kw_only=True)

@@ -101,13 +101,13 @@ def _make(kind: Kind, reference: str, made: Callable[..., Any], options: Mapping
 
 
 def _from_code(kind: Kind, reference: str) -> Callable[..., Any]:
-    place, _, name = reference.rpartition(":")
-    module = _module_of_file(kind, reference, place) if place.endswith(".py") else _module(kind, reference, place)
+    where, _, name = reference.rpartition(":")
+    module = _module_of_file(kind, reference, where) if where.endswith(".py") else _module(kind, reference, where)
     made = getattr(module, name, None)
     if not callable(made):
         is_one = inspect.isclass if kind.code == "class" else inspect.isfunction
         there = [key for key, value in vars(module).items() if is_one(value) and not key.startswith("_")]
-        raise SpecError(kind.word, reference, f"{place} has no {kind.code} {name!r}; {name_hint(name, there)}")
+        raise SpecError(kind.word, reference, f"{where} has no {kind.code} {name!r}; {name_hint(name, there)}")
     return cast(Callable[..., Any], made)
 
 
@@ -148,16 +148,13 @@ def _converted(kind: Kind, reference: str, made: Callable[..., Any], options: Ma
     named = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     for name in options:
         if name not in named and not takes_any:
-            raise SpecError(f"option {name}", options[name], f"{reference!r} has no such option; {_hint(name, named)}")
+            hint = name_hint(name, named) if named else "it has no options"
+            raise SpecError(f"option {name}", options[name], f"{reference!r} has no such option; {hint}")
     lacking = [n for n in named if parameters[n].default is inspect.Parameter.empty and n not in options]
     if lacking:
         raise SpecError(kind.word, reference, f"it needs the option {lacking[0]}: {kind.option} {lacking[0]}=VALUE")
     hints = _hints(made)
     return {name: _value(name, value, hints.get(name)) for name, value in options.items()}
-
-
-def _hint(name: str, named: list[str]) -> str:
-    return name_hint(name, named) if named else "it has no options"
 
 
 def _hints(made: Callable[..., Any]) -> Mapping[str, Any]:

@@ -30,7 +30,7 @@ _TOOL: Mapping[str, Any] = {
 _MAX_TOKENS = 256
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class PreflightCheck:
     """The result of one check.
 
@@ -54,27 +54,21 @@ async def preflight(options: ModelOptions, *, require_tokens: bool = False) -> l
     """
     checks: list[PreflightCheck] = []
     if options.tokenizer is not None:
+        from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
+
         try:
-            checks.append(check_template(options.tokenizer))
+            checks.append(compare_renderings(DirectoryTokenizer(options.tokenizer)))
         except HyperRuntimeError as error:
-            checks.append(PreflightCheck(name="template", state="failed", detail=str(error)))
+            checks.append(PreflightCheck("template", "failed", str(error)))
     try:
         model = open_model(options)
     except HyperRuntimeError as error:
-        return [*checks, PreflightCheck(name="server", state="failed", detail=str(error))]
+        return [*checks, PreflightCheck("server", "failed", str(error))]
     try:
-        return checks + await _Asking(model, require_tokens=require_tokens).checks(
-            served_template=options.wire == "chat"
-        )
+        without_tokens: State = "failed" if require_tokens else "warning"
+        return checks + await _ask(model, served_template=options.wire == "chat", without_tokens=without_tokens)
     finally:
         await model.close()
-
-
-def check_template(directory: str) -> PreflightCheck:
-    """Check that the chat template in a directory renders tools."""
-    from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
-
-    return compare_renderings(DirectoryTokenizer(directory))
 
 
 def compare_renderings(tokenizer: Any) -> PreflightCheck:  # noqa: ANN401 - a ChatTokenizer
@@ -83,91 +77,77 @@ def compare_renderings(tokenizer: Any) -> PreflightCheck:  # noqa: ANN401 - a Ch
     with_tools = tokenizer.render(messages, [_TOOL], prompt=True)
     if with_tools == tokenizer.render(messages, [], prompt=True):
         detail = "the chat template renders the same text with and without tools, so the model never sees them"
-        return PreflightCheck(name="template", state="failed", detail=f"{detail}; use a template that renders `tools`")
+        return PreflightCheck("template", "failed", f"{detail}; use a template that renders `tools`")
     if "look_up" not in with_tools:
-        return PreflightCheck(
-            name="template", state="failed", detail="the chat template does not render the names of the tools"
-        )
-    return PreflightCheck(name="template", state="ok", detail="the chat template renders tools")
+        return PreflightCheck("template", "failed", "the chat template does not render the names of the tools")
+    return PreflightCheck("template", "ok", "the chat template renders tools")
 
 
-class _Asking:
-    """Runs the checks that send short requests to a server."""
+async def _ask(model: Model, *, served_template: bool, without_tokens: State) -> list[PreflightCheck]:
+    """Send short requests to a server, and return the results of the checks of its answers.
 
-    def __init__(self, model: Model, *, require_tokens: bool) -> None:
-        self._model = model
-        self._without: State = "failed" if require_tokens else "warning"
+    Args:
+        model: the model.
+        served_template: whether the server renders the conversation.
+        without_tokens: state of the check of a turn without token ids and log probabilities.
+    """
+    words = " ".join(secrets.token_hex(3) for _ in range(8))  # random, so that no cache has them
+    asked: list[Message] = [
+        {"role": "system", "content": "Look words up with the tool before you answer."},
+        {"role": "user", "content": f"Look up these: {words}"},
+    ]
+    try:
+        plain = await _complete(model, asked, [])
+        tooled = await _complete(model, asked, [_TOOL])
+    except HyperRuntimeError as error:
+        return [PreflightCheck("server", "failed", str(error))]
+    found = [PreflightCheck("server", "ok", f"{model.name!r} answers")]
+    if served_template:
+        found.append(_compare_prompts(plain, tooled))
+    found.append(_tokens(tooled, without_tokens))
+    found.append(_calls(tooled))
+    try:
+        found.append(await _going_on(model, asked, tooled))
+    except HyperRuntimeError as error:
+        found.append(PreflightCheck("conversation", "failed", f"the server rejects a second turn: {error}"))
+    return found
 
-    async def checks(self, *, served_template: bool) -> list[PreflightCheck]:
-        """Return the results; ``served_template`` says whether the server renders the conversation."""
-        words = " ".join(secrets.token_hex(3) for _ in range(8))  # random, so that no cache has them
-        asked: list[Message] = [
-            {"role": "system", "content": "Look words up with the tool before you answer."},
-            {"role": "user", "content": f"Look up these: {words}"},
-        ]
-        try:
-            plain = await self._complete(asked, [])
-            tooled = await self._complete(asked, [_TOOL])
-        except HyperRuntimeError as error:
-            return [PreflightCheck(name="server", state="failed", detail=str(error))]
-        found = [PreflightCheck(name="server", state="ok", detail=f"{self._model.name!r} answers")]
-        if served_template:
-            found.append(_compare_prompts(plain, tooled))
-        found.append(self._tokens(tooled))
-        found.append(_calls(tooled))
-        try:
-            found.append(await self._going_on(asked, tooled))
-        except HyperRuntimeError as error:
-            found.append(
-                PreflightCheck(name="conversation", state="failed", detail=f"the server rejects a second turn: {error}")
-            )
-        return found
 
-    async def _complete(self, messages: Sequence[Message], tools: Sequence[Message]) -> Completion:
-        return await self._model.complete(messages, tools, Sampling(max_tokens=_MAX_TOKENS, seed=1))
+async def _complete(model: Model, messages: Sequence[Message], tools: Sequence[Message]) -> Completion:
+    return await model.complete(messages, tools, Sampling(max_tokens=_MAX_TOKENS, seed=1))
 
-    def _tokens(self, turn: Completion) -> PreflightCheck:
-        missing = [name for name in ("prompt_ids", "ids", "logprobs") if getattr(turn, name) is None]
-        if missing:
-            detail = f"the server does not return {', '.join(missing)}, so its turns cannot be used for training"
-            return PreflightCheck(
-                name="tokens", state=self._without, detail=f"{detail}; try vLLM 0.10.2 or --wire sglang"
-            )
-        ids, logprobs = turn.ids or (), turn.logprobs or ()
-        if len(ids) != len(logprobs):
-            return PreflightCheck(
-                name="tokens", state="failed", detail=f"{len(ids)} token ids and {len(logprobs)} logprobs"
-            )
-        if not all(math.isfinite(value) and value <= 1e-6 for value in logprobs):
-            return PreflightCheck(
-                name="tokens", state="failed", detail="some log probabilities are above zero or not finite"
-            )
-        if len(ids) > _MAX_TOKENS:
-            return PreflightCheck(
-                name="tokens", state="failed", detail=f"{len(ids)} tokens, but at most {_MAX_TOKENS} were allowed"
-            )
-        return PreflightCheck(name="tokens", state="ok", detail="the server returns each token's id and logprob")
 
-    async def _going_on(self, asked: Sequence[Message], first: Completion) -> PreflightCheck:
-        """Request a second turn with a tool result, and check that its prompt continues the tokens of the first."""
-        message = settled_message(first.message, 1)
-        answers = [
-            {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": "nothing found"}
-            for call in message.get("tool_calls", ())
-        ]
-        more = answers or [{"role": "user", "content": "Go on."}]
-        second = await self._complete([*asked, message, *more], [_TOOL])
-        if first.prompt_ids is None or first.ids is None or second.prompt_ids is None:
-            return PreflightCheck(name="conversation", state="ok", detail="the server answers a second turn")
-        before = [*first.prompt_ids, *first.ids]
-        if list(second.prompt_ids[: len(before)]) == before:
-            return PreflightCheck(
-                name="conversation", state="ok", detail="a second turn continues the tokens of the first"
-            )
-        detail = "the server renders earlier turns again, so each turn becomes a separate segment"
-        return PreflightCheck(
-            name="conversation", state="warning", detail=f"{detail}; --wire sglang or completions avoids that"
-        )
+def _tokens(turn: Completion, without: State) -> PreflightCheck:
+    missing = [name for name in ("prompt_ids", "ids", "logprobs") if getattr(turn, name) is None]
+    if missing:
+        detail = f"the server does not return {', '.join(missing)}, so its turns cannot be used for training"
+        return PreflightCheck("tokens", without, f"{detail}; try vLLM 0.10.2 or --wire sglang")
+    ids, logprobs = turn.ids or (), turn.logprobs or ()
+    if len(ids) != len(logprobs):
+        return PreflightCheck("tokens", "failed", f"{len(ids)} token ids and {len(logprobs)} logprobs")
+    if not all(math.isfinite(value) and value <= 1e-6 for value in logprobs):
+        return PreflightCheck("tokens", "failed", "some log probabilities are above zero or not finite")
+    if len(ids) > _MAX_TOKENS:
+        return PreflightCheck("tokens", "failed", f"{len(ids)} tokens, but at most {_MAX_TOKENS} were allowed")
+    return PreflightCheck("tokens", "ok", "the server returns each token's id and logprob")
+
+
+async def _going_on(model: Model, asked: Sequence[Message], first: Completion) -> PreflightCheck:
+    """Request a second turn with a tool result, and check that its prompt continues the tokens of the first."""
+    message = settled_message(first.message, 1)
+    answers = [
+        {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": "nothing found"}
+        for call in message.get("tool_calls", ())
+    ]
+    more = answers or [{"role": "user", "content": "Go on."}]
+    second = await _complete(model, [*asked, message, *more], [_TOOL])
+    if first.prompt_ids is None or first.ids is None or second.prompt_ids is None:
+        return PreflightCheck("conversation", "ok", "the server answers a second turn")
+    before = [*first.prompt_ids, *first.ids]
+    if list(second.prompt_ids[: len(before)]) == before:
+        return PreflightCheck("conversation", "ok", "a second turn continues the tokens of the first")
+    detail = "the server renders earlier turns again, so each turn becomes a separate segment"
+    return PreflightCheck("conversation", "warning", f"{detail}; --wire sglang or completions avoids that")
 
 
 def _compare_prompts(plain: Completion, tooled: Completion) -> PreflightCheck:
@@ -178,13 +158,11 @@ def _compare_prompts(plain: Completion, tooled: Completion) -> PreflightCheck:
         sizes = [turn.usage.get("prompt_tokens", 0) for turn in (plain, tooled)]
         same = sizes[0] == sizes[1] if all(sizes) else None
     if same is None:
-        return PreflightCheck(name="template", state="warning", detail="the server does not report prompt lengths")
+        return PreflightCheck("template", "warning", "the server does not report prompt lengths")
     if same:
         detail = "the prompt is the same with and without tools, so the server's chat template drops them"
-        return PreflightCheck(
-            name="template", state="failed", detail=f"{detail}; serve the model with a template that renders `tools`"
-        )
-    return PreflightCheck(name="template", state="ok", detail="the server's prompt grows with the tools")
+        return PreflightCheck("template", "failed", f"{detail}; serve the model with a template that renders `tools`")
+    return PreflightCheck("template", "ok", "the server's prompt grows with the tools")
 
 
 def _calls(turn: Completion) -> PreflightCheck:
@@ -192,9 +170,9 @@ def _calls(turn: Completion) -> PreflightCheck:
     calls = tool_calls(message, [_TOOL])
     if not calls:
         detail = "the model did not call the tool that the prompt asked for; this may be the model's choice"
-        return PreflightCheck(name="tool calls", state="warning", detail=detail)
+        return PreflightCheck("tool calls", "warning", detail)
     form = "in OpenAI's form" if turn.message.get("tool_calls") else "in its text, from which they are parsed"
     problem = next((call.problem for call in calls if call.problem), "")
     if problem:
-        return PreflightCheck(name="tool calls", state="warning", detail=f"the model calls tools {form}, but {problem}")
-    return PreflightCheck(name="tool calls", state="ok", detail=f"the model calls tools {form}")
+        return PreflightCheck("tool calls", "warning", f"the model calls tools {form}, but {problem}")
+    return PreflightCheck("tool calls", "ok", f"the model calls tools {form}")

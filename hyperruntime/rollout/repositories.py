@@ -175,15 +175,11 @@ class Repositories:
     def _flight(self, source: str, commit: str) -> Future[Checkout]:
         key = source, commit
         with self._lock:
-            if key in self._flights:
-                return self._flights[key]
+            if (known := self._flights.get(key)) is not None:
+                return known
             flight = self._flights[key] = self._threads.submit(self.prepare, source, commit)
-        flight.add_done_callback(lambda _: self._land(key))
+        flight.add_done_callback(lambda _: self._flights.pop(key, None))
         return flight
-
-    def _land(self, key: tuple[str, str]) -> None:
-        with self._lock:
-            self._flights.pop(key, None)
 
     def _entry(self, url: str, commit: str) -> str:
         name = "".join(c if c.isalnum() else "_" for c in url.rstrip("/").removesuffix(".git").rpartition("/")[2])

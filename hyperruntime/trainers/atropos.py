@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import attrs
+
 from hyperruntime.errors import TrainerError
 from hyperruntime.rollout.training_data.samples import ScoredGroup
 from hyperruntime.rollout.training_data.scored_data import to_scored_data
@@ -19,36 +21,30 @@ from hyperruntime.trainers.atropos_api import AtroposApi
 _POLL_S = 0.2
 
 
+@attrs.define(kw_only=True)
 class Atropos:
-    """Sends groups to an API server as one of its environments."""
+    """Sends groups to an API server as one of its environments; ``start`` sends the first request.
+
+    Args:
+        url: URL of the API server.
+        environment: name of the environment on the server.
+        group_size: maximum sequences of a group.
+        max_token_length: maximum tokens of a sequence.
+        weight: weight of this environment among others.
+        wait_s: how long to wait for a trainer to start.
+    """
 
     name = "atropos"
-
-    def __init__(
-        self,
-        *,
-        url: str = "http://127.0.0.1:8000",
-        environment: str = "hyperruntime",
-        group_size: int = 8,
-        max_token_length: int = 32768,
-        weight: float = 1.0,
-        wait_s: float = 60.0,
-    ) -> None:
-        """Store the options; ``start`` sends the first request.
-
-        Args:
-            url: URL of the API server.
-            environment: name of the environment on the server.
-            group_size: maximum sequences of a group.
-            max_token_length: maximum tokens of a sequence.
-            weight: weight of this environment among others.
-            wait_s: how long to wait for a trainer to start.
-        """
-        self._group_size, self._max_tokens = group_size, max_token_length
-        self._weight, self._wait_s = weight, wait_s
-        self._environment = environment
-        self._api = AtroposApi(url)
-        self._env_id: int | None = None
+    _url: str = "http://127.0.0.1:8000"
+    _environment: str = "hyperruntime"
+    _group_size: int = 8
+    _max_token_length: int = 32768
+    _weight: float = 1.0
+    _wait_s: float = 60.0
+    _api: AtroposApi = attrs.field(
+        init=False, default=attrs.Factory(lambda self: AtroposApi(self._url), takes_self=True)
+    )
+    _env_id: int | None = attrs.field(init=False, default=None)
 
     async def start(self) -> int:
         """Wait until a trainer has requested its first batch, and register as an environment; return its step.
@@ -66,9 +62,9 @@ class Atropos:
         deadline = time.monotonic() + self._wait_s
         while True:
             answer = await self._api.register_env(
-                name=self._environment,
+                desired_name=self._environment,
                 group_size=self._group_size,
-                max_token_length=self._max_tokens,
+                max_token_length=self._max_token_length,
                 weight=self._weight,
             )
             if answer.get("status") == "success":
@@ -118,8 +114,8 @@ class Atropos:
                 f"{sequences} sequences are more than the registered group_size {self._group_size};"
                 " export one sequence for each trajectory (segments=last)"
             )
-        if longest > self._max_tokens:
-            return f"a sequence of {longest} tokens is longer than max_token_length {self._max_tokens}"
+        if longest > self._max_token_length:
+            return f"a sequence of {longest} tokens is longer than max_token_length {self._max_token_length}"
         return ""
 
 

@@ -1,4 +1,4 @@
-"""A client of atroposlib's API server, for environments and for trainers.
+"""A client of atroposlib's API server, for environments.
 
 Source: atroposlib 0.4.0, ``run-api``.
 """
@@ -31,60 +31,18 @@ class AtroposApi:
         self.url = url.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
 
-    async def register(self, *, batch_size: int, max_token_len: int, num_steps: int, **more: Any) -> int:  # noqa: ANN401
-        """Register as the trainer; return the id that the server assigns.
-
-        Args:
-            batch_size: sequences per batch.
-            max_token_len: maximum tokens of a sequence.
-            num_steps: number of batches that the trainer will request.
-            more: other fields of ``/register``.
-        """
-        fields = {
-            "wandb_group": "",
-            "wandb_project": "",
-            "checkpoint_dir": "",
-            "save_checkpoint_interval": 0,
-            "starting_step": 0,
-        }
-        sizes = {"batch_size": batch_size, "max_token_len": max_token_len, "num_steps": num_steps}
-        answer = await self._call("POST", "/register", fields | sizes | more)
-        return int(answer["uuid"])
-
-    async def batch(self) -> list[dict[str, Any]] | None:
-        """Return the next batch (a list of groups), or None if there are too few groups; the first call starts the run.
-
-        Raises:
-            TrainerError: the caller is not registered, or the server cannot be reached.
-        """
-        answer = await self._call("GET", "/batch")
-        if answer.get("status") == "error":
-            raise TrainerError(f"{self.url} returned no batch: {answer.get('message')}; register first")
-        batch: list[dict[str, Any]] | None = answer.get("batch")
-        return batch
-
-    async def register_env(
-        self, *, name: str, group_size: int, max_token_length: int, weight: float = 1.0
-    ) -> dict[str, Any]:
+    async def register_env(self, **fields: str | float) -> dict[str, Any]:
         """Register as an environment; ``status`` of the answer is ``success`` once a trainer has started.
 
         Args:
-            name: desired name of the environment.
-            group_size: sequences per group.
-            max_token_length: maximum tokens of a sequence.
-            weight: weight of this environment among others.
+            fields: ``desired_name``, ``group_size`` (sequences per group), ``max_token_length`` (tokens of a sequence)
+                and ``weight`` (of this environment among others).
         """
-        fields = {
-            "desired_name": name,
-            "group_size": group_size,
-            "max_token_length": max_token_length,
-            "weight": weight,
-        }
-        return await self._call("POST", "/register-env", fields)
+        return await self.call("POST", "/register-env", fields)
 
     async def disconnect_env(self, env_id: int) -> None:
         """Unregister an environment."""
-        await self._call("POST", "/disconnect-env", {"env_id": env_id})
+        await self.call("POST", "/disconnect-env", {"env_id": env_id})
 
     async def scored_data(self, group: Mapping[str, Any], *, env_id: int | None = None) -> dict[str, Any]:
         """Send one group; ``status`` of the answer is ``received``, or ``buffered`` for an incomplete group.
@@ -93,15 +51,11 @@ class AtroposApi:
             group: a value of ``to_scored_data``.
             env_id: id of the registered environment, or None.
         """
-        return await self._call("POST", "/scored_data", {**group, "env_id": env_id})
+        return await self.call("POST", "/scored_data", {**group, "env_id": env_id})
 
     async def status(self) -> dict[str, Any]:
         """Return ``current_step`` and ``queue_size``."""
-        return await self._call("GET", "/status")
-
-    async def info(self) -> dict[str, Any]:
-        """Return ``batch_size`` and ``max_token_len``; both are -1 if no trainer is registered."""
-        return await self._call("GET", "/info")
+        return await self.call("GET", "/status")
 
     async def close(self) -> None:
         """Close connections."""
@@ -109,7 +63,8 @@ class AtroposApi:
             await self._session.close()
             self._session = None
 
-    async def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request and return the JSON object of the response."""
         data, headers = None, {}
         if body is not None:
             data, headers = json.dumps(body, allow_nan=False).encode(), {"Content-Type": "application/json"}

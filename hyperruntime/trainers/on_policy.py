@@ -7,7 +7,6 @@ killed at any time and resumed.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,14 +15,16 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 
 from hyperruntime.errors import SpecError, TrainerError
+from hyperruntime.option_fields import AtLeast
 from hyperruntime.rollout.environment import Environment
 from hyperruntime.rollout.models.chat import ChatModel
-from hyperruntime.rollout.models.server import Server, ServerOptions
+from hyperruntime.rollout.models.server import Server
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import Parts, run_rollouts
 from hyperruntime.rollout.run.slot_pools import PooledSlots
+from hyperruntime.rollout.run_files.run_dir import iter_lines
 from hyperruntime.rollout.training_data.export import KEEP, ExportOptions, export_groups
-from hyperruntime.storage.atomic import append_line, make_directory, write_atomic
+from hyperruntime.storage.atomic import append_line, json_line, make_directory, write_atomic
 from hyperruntime.storage.run_lock import RunLock
 from hyperruntime.trainers import Trainer
 
@@ -75,15 +76,11 @@ class TrainOptions:
     """
 
     rollouts: RolloutOptions
-    updates: int = 30
-    items_per_update: int | None = None
+    updates: int = attrs.field(default=30, validator=AtLeast(1))
+    items_per_update: int | None = attrs.field(default=None, validator=AtLeast(1))
 
     def __attrs_post_init__(self) -> None:
-        """Validate the numbers."""
-        if self.updates < 1:
-            raise SpecError("updates", self.updates, "1 or more")
-        if self.items_per_update is not None and self.items_per_update < 1:
-            raise SpecError("items_per_update", self.items_per_update, "1 or more")
+        """Check that a group can have a training signal."""
         if self.rollouts.group_size < 2:
             raise SpecError("group_size", self.rollouts.group_size, "2 or more; a group of one has no training signal")
 
@@ -140,7 +137,7 @@ async def train(
         rollouts = options.rollouts.settled()
         count = rollouts.pool.slots_per_container or getattr(environment, "slots_per_container", 1)
         slots = await stack.enter_async_context(PooledSlots(runtime, rollouts, count))
-        model = ChatModel(trainer.model_name, Server(ServerOptions(base_url=trainer.base_url)))
+        model = ChatModel(trainer.model_name, Server(trainer.base_url))
         stack.push_async_callback(model.close)
         items = [item.id for item in environment.items()]
         for step in range(first + 1, options.updates + 1):
@@ -185,14 +182,5 @@ def _items_of(items: Sequence[str], count: int | None, step: int) -> tuple[str, 
 
 def _forget_after(path: Path, step: int) -> None:
     """Remove the metrics of updates after ``step``, which no checkpoint has; these updates run again."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue  # truncated by a kill
-        if value["step"] <= step:
-            kept.append(f"{line}\n")
-    write_atomic(path, "".join(kept).encode())
+    if path.exists():
+        write_atomic(path, b"".join(json_line(value) for _, value in iter_lines(path) if value["step"] <= step))

@@ -9,10 +9,43 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from hyperruntime.errors import TrainerError
 from hyperruntime.host.process import DEVNULL, kill_group, spawn, wait_until
+from hyperruntime.trainers.atropos_api import AtroposApi
 
 PROGRAM = Path(sys.prefix) / "atroposlib/bin/run-api"
+
+
+class TrainerApi(AtroposApi):
+    """The server as a trainer sees it."""
+
+    async def register(self, *, batch_size: int, max_token_len: int, num_steps: int, starting_step: int = 0) -> None:
+        """Register as the trainer."""
+        fields = {
+            "wandb_group": "",
+            "wandb_project": "",
+            "checkpoint_dir": "",
+            "save_checkpoint_interval": 0,
+            "starting_step": starting_step,
+            "batch_size": batch_size,
+            "max_token_len": max_token_len,
+            "num_steps": num_steps,
+        }
+        await self.call("POST", "/register", fields)
+
+    async def batch(self) -> list[dict[str, Any]] | None:
+        """Return the next batch, or None if there are too few groups; the first call starts the run."""
+        answer = await self.call("GET", "/batch")
+        if answer.get("status") == "error":
+            raise TrainerError(f"{self.url} returned no batch: {answer.get('message')}; register first")
+        batch: list[dict[str, Any]] | None = answer.get("batch")
+        return batch
+
+    async def is_registered(self) -> bool:
+        """Return whether a trainer is registered."""
+        return bool((await self.call("GET", "/info"))["batch_size"] >= 0)
 
 
 @contextmanager

@@ -14,9 +14,8 @@ from hyperruntime.rollout.run_files.record import Segment, Trajectory
 from hyperruntime.rollout.training_data.samples import LAST, ScoredGroup, scored_group
 from hyperruntime.rollout.training_data.scored_data import to_scored_data
 from hyperruntime.trainers.atropos import Atropos
-from hyperruntime.trainers.atropos_api import AtroposApi
 from hyperruntime.trainers.loading import load_trainer
-from tests.training.atropos_server import atropos_server, reset
+from tests.training.atropos_server import TrainerApi, atropos_server, reset
 from tests.unit.rollout.test_export import from_scored_data
 
 CALL = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
@@ -62,9 +61,9 @@ def group(item: str, size: int = 2, *, segments: int = 1, length: int = 4) -> Sc
 
 
 @asynccontextmanager
-async def registered(url: str, batch_size: int, **options: Any) -> AsyncIterator[tuple[AtroposApi, Atropos]]:
+async def registered(url: str, batch_size: int, **options: Any) -> AsyncIterator[tuple[TrainerApi, Atropos]]:
     """Yield a trainer that has asked for its first batch, and our side of the connection."""
-    trainer = AtroposApi(url)
+    trainer = TrainerApi(url)
     ours = Atropos(url=url, environment="toy", wait_s=10, **options)
     try:
         reset(url)
@@ -159,7 +158,7 @@ def test_an_environment_that_starts_before_the_trainer_waits_for_it(url: str) ->
     """The server accepts environments only after a trainer's first batch; we wait for that, for at most ``wait_s``."""
 
     async def scenario() -> None:
-        trainer, early = AtroposApi(url), Atropos(url=url, wait_s=60)
+        trainer, early = TrainerApi(url), Atropos(url=url, wait_s=60)
         try:
             reset(url)
             await trainer.register(batch_size=2, max_token_len=64, num_steps=1, starting_step=3)
@@ -201,7 +200,7 @@ def test_a_refusal_is_reported_in_the_servers_words(url: str) -> None:
     """The server answers HTTP 422 to a message without content."""
 
     async def scenario() -> None:
-        api = AtroposApi(url)
+        api = TrainerApi(url)
         try:
             with pytest.raises(TrainerError, match=r"HTTP 422.*role"):
                 await api.scored_data(to_scored_data(group("a")) | {"messages": [[{"role": "user"}]]})

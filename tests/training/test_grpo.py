@@ -16,12 +16,13 @@ from hyperruntime.errors import SpecError, TrainerError
 from hyperruntime.rollout.run_files.record import Segment, Trajectory
 from hyperruntime.rollout.training_data.samples import ScoredGroup, scored_group
 from hypertrainer_grpo.checkpoint import list_checkpoints
-from hypertrainer_grpo.grpo import Batch, GrpoConfig, importance_ratios, update
+from hypertrainer_grpo.grpo import Batch, GrpoConfig, update
 from hypertrainer_grpo.learner import Learner
-from hypertrainer_grpo.policy import TinyPolicy, parameters_of
+from hypertrainer_grpo.policy import TinyPolicy
 from hypertrainer_grpo.sampling import draw, sequence_logprobs
 from hypertrainer_grpo.tokenizer import SPECIALS, Tokenizer
 from hypertrainer_grpo.trainer import Grpo
+from tests.training.weights import importance_ratios, parameters_of
 
 WORDS = ("yes", "no", "perhaps")
 

@@ -27,8 +27,10 @@ TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]
 def served() -> Iterator[tuple[TinyPolicy, PolicyServer]]:
     """Yield a policy and its server."""
     policy = TinyPolicy(("red", "green", " or "), width=32, context=64)
-    with PolicyServer(policy, seed=3) as server:
-        yield policy, server
+    server = PolicyServer(policy, seed=3)
+    server.start()
+    yield policy, server
+    server.stop()
 
 
 def post(server: PolicyServer, body: dict[str, Any]) -> dict[str, Any]:

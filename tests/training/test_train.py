@@ -17,14 +17,14 @@ from hyperruntime.rollout.agent.agent import AgentLimits
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
 from hyperruntime.rollout.training_data.export import ExportOptions, export_groups
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.trainers.atropos_api import AtroposApi
 from hyperruntime.trainers.on_policy import METRICS, TrainOptions, Update, step_seed, train
 from hypertrainer_grpo.checkpoint import list_checkpoints, load_checkpoint
-from hypertrainer_grpo.grpo import Batch, GrpoConfig, importance_ratios, update
+from hypertrainer_grpo.grpo import Batch, GrpoConfig, update
 from hypertrainer_grpo.toy import Toy
 from hypertrainer_grpo.toypolicy import ToyPolicy
 from hypertrainer_grpo.trainer import Grpo
-from tests.training.atropos_server import atropos_server
+from tests.training.atropos_server import TrainerApi, atropos_server
+from tests.training.weights import importance_ratios
 from tests.unit.rollout.test_export import from_scored_data
 
 pytestmark = pytest.mark.engine
@@ -115,9 +115,9 @@ def test_a_trainer_gets_groups_through_the_real_server_with_ratio_one(
     run_dir = str(directory / "rollouts/step-000001")
 
     async def register(url: str) -> list[dict[str, Any]] | None:
-        api = AtroposApi(url)
+        api = TrainerApi(url)
         try:
-            if (await api.info())["batch_size"] < 0:
+            if not await api.is_registered():
                 await api.register(batch_size=12, max_token_len=64, num_steps=1)
             return await api.batch()
         finally:

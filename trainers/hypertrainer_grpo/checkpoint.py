@@ -10,12 +10,13 @@ from typing import Any
 
 import attrs
 import torch
-from torch import nn
 
 from hyperruntime.errors import TrainerError
+from hyperruntime.storage.atomic import sync_directory
 
 _FORMAT = 1
 _NAME = re.compile(r"step-(\d{6,})\.pt")
+_KEPT = 3
 
 
 @attrs.frozen(kw_only=True)
@@ -27,23 +28,20 @@ class Checkpoint:
         network: weights of the policy.
         optimizer: state of the optimizer.
         reference: weights of the reference policy, or None.
-        facts: JSON values of the caller.
     """
 
     step: int
     network: Mapping[str, Any]
     optimizer: Mapping[str, Any]
     reference: Mapping[str, Any] | None
-    facts: Mapping[str, Any]
 
 
-def save_checkpoint(directory: str | Path, checkpoint: Checkpoint, *, keep: int = 3) -> Path:
-    """Write a checkpoint with the state of torch's random number generator; return its path.
+def save_checkpoint(directory: str | Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint with the state of torch's random number generator, and remove all but the last three.
 
     Args:
         directory: directory of the checkpoints; created if missing.
         checkpoint: the checkpoint.
-        keep: number of checkpoints to keep; older ones are removed.
     """
     root = Path(directory)
     root.mkdir(parents=True, exist_ok=True)
@@ -58,10 +56,9 @@ def save_checkpoint(directory: str | Path, checkpoint: Checkpoint, *, keep: int 
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-    _sync_directory(root)
-    for old in list_checkpoints(root)[:-keep]:
+    sync_directory(root)
+    for old in list_checkpoints(root)[:-_KEPT]:
         old.unlink()
-    return path
 
 
 def list_checkpoints(directory: str | Path) -> list[Path]:
@@ -83,7 +80,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         if values.pop("format") != _FORMAT:
             raise TrainerError(f"{path} was written by another release; use that release, or start a new training")
         random = values.pop("random")
-        checkpoint = Checkpoint(**values)
+        checkpoint = Checkpoint(**{name: values[name] for name in attrs.fields_dict(Checkpoint)})
     except TrainerError:
         raise
     except Exception as error:  # torch.load may raise anything
@@ -93,30 +90,3 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         ) from error
     torch.set_rng_state(random)
     return checkpoint
-
-
-def restore(network: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
-    """Load the state of a checkpoint into a network and an optimizer.
-
-    Args:
-        network: the network; it is changed.
-        optimizer: its optimizer; it is changed.
-        checkpoint: the checkpoint.
-
-    Raises:
-        TrainerError: the checkpoint does not fit the network.
-    """
-    try:
-        network.load_state_dict(dict(checkpoint.network))
-        optimizer.load_state_dict(dict(checkpoint.optimizer))
-    except (RuntimeError, ValueError, KeyError) as error:
-        what = " ".join(str(error).split())[:200]
-        raise TrainerError(f"the checkpoint belongs to another policy: {what}; use the policy that wrote it") from error
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hyperruntime.errors import SpecError
+from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, AtLeast
 from hyperruntime.rollout.training_data.samples import Sample, ScoredGroup
 from hypertrainer_grpo.sampling import sequence_logprobs
 
@@ -28,19 +29,11 @@ class GrpoConfig:
         max_grad_norm: maximum gradient norm; larger gradients are scaled down.
     """
 
-    learning_rate: float = 3e-3
-    clip: float = 0.2
-    kl_weight: float = 0.0
-    epochs: int = 1
-    max_grad_norm: float = 1.0
-
-    def __attrs_post_init__(self) -> None:
-        """Validate the numbers."""
-        for name in ("learning_rate", "clip", "max_grad_norm", "epochs"):
-            if not getattr(self, name) > 0:
-                raise SpecError(name, getattr(self, name), "above 0")
-        if self.kl_weight < 0:
-            raise SpecError("kl_weight", self.kl_weight, "0 or above")
+    learning_rate: float = attrs.field(default=3e-3, validator=ABOVE_ZERO)
+    clip: float = attrs.field(default=0.2, validator=ABOVE_ZERO)
+    kl_weight: float = attrs.field(default=0.0, validator=NOT_NEGATIVE)
+    epochs: int = attrs.field(default=1, validator=AtLeast(1))
+    max_grad_norm: float = attrs.field(default=1.0, validator=ABOVE_ZERO)
 
 
 @attrs.frozen
@@ -72,11 +65,10 @@ class Batch:
         if len(temperatures) != 1:
             raise SpecError("temperature", sorted(temperatures), "the same in all groups of an update")
         samples = [sample for group in groups for sample in group.samples]
-        longest = max(len(sample.segment.ids) for sample in samples)
         return cls(
             sequences=[list(sample.segment.ids) for sample in samples],
-            mask=torch.tensor([_padded(_mask(sample), longest) for sample in samples], dtype=torch.float64),
-            old=torch.tensor([_padded(_old(sample), longest) for sample in samples], dtype=torch.float64),
+            mask=_rows([_mask(sample) for sample in samples]),
+            old=_rows([_old(sample) for sample in samples]),
             advantages=torch.tensor([sample.advantage for sample in samples], dtype=torch.float64),
             temperature=temperatures.pop(),
         )
@@ -91,23 +83,9 @@ def _old(sample: Sample) -> list[float]:
     return [value or 0.0 if mask else 0.0 for value, mask in zip(sample.segment.logprobs, _mask(sample), strict=True)]
 
 
-def _padded(values: list[float], length: int) -> list[float]:
-    return [*values, *[0.0] * (length - len(values))]
-
-
-def importance_ratios(network: nn.Module, batch: Batch) -> Tensor:
-    """Return each emitted token's probability now divided by its probability at sampling time; 1 elsewhere.
-
-    Args:
-        network: returns logits, see ``Policy.network``.
-        batch: the samples.
-
-    Returns:
-        float64 of shape (n, t).
-    """
-    with torch.no_grad():
-        now = sequence_logprobs(network, batch.sequences, batch.temperature)
-    return torch.exp((now - batch.old) * batch.mask)
+def _rows(rows: list[list[float]]) -> Tensor:
+    tensors = [torch.tensor(row, dtype=torch.float64) for row in rows]
+    return nn.utils.rnn.pad_sequence(tensors, batch_first=True)
 
 
 def update(

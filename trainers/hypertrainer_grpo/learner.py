@@ -11,7 +11,7 @@ from torch import nn
 
 from hyperruntime.errors import TrainerError
 from hyperruntime.rollout.training_data.samples import ScoredGroup
-from hypertrainer_grpo.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, restore, save_checkpoint
+from hypertrainer_grpo.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
 from hypertrainer_grpo.grpo import GrpoConfig, update
 from hypertrainer_grpo.policy import Policy
 
@@ -49,7 +49,13 @@ class Learner:
         if not found:
             return False
         checkpoint = load_checkpoint(found[-1])
-        restore(self.policy.network, self._optimizer, checkpoint)
+        try:
+            self.policy.network.load_state_dict(dict(checkpoint.network))
+            self._optimizer.load_state_dict(dict(checkpoint.optimizer))
+        except (RuntimeError, ValueError, KeyError) as error:
+            what = " ".join(str(error).split())[:200]
+            why = f"the checkpoint belongs to another policy: {what}; use the policy that wrote it"
+            raise TrainerError(why) from error
         for group in self._optimizer.param_groups:
             group["lr"] = self._config.learning_rate
         if self._reference is not None:
@@ -67,13 +73,12 @@ class Learner:
             self.save()
         return metrics
 
-    def save(self) -> Path:
-        """Write a checkpoint; return its path."""
+    def save(self) -> None:
+        """Write a checkpoint."""
         checkpoint = Checkpoint(
             step=self.step,
             network=self.policy.network.state_dict(),
             optimizer=self._optimizer.state_dict(),
             reference=None if self._reference is None else self._reference.state_dict(),
-            facts={"policy": self.policy.name},
         )
-        return save_checkpoint(self._directory, checkpoint)
+        save_checkpoint(self._directory, checkpoint)

@@ -13,8 +13,7 @@ import secrets
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,18 +27,19 @@ _START_S = 30.0
 
 
 class PolicyServer:
-    """A server of one policy; in a ``with`` statement it runs until the block ends.
+    """A server of one policy.
 
     Attributes:
         url: base URL, which ends in ``/v1``. It contains a secret, so other users of the machine cannot send requests.
         version: version of the policy; responses return it as ``system_fingerprint``.
+        lock: held while a turn is sampled; hold it to change the policy.
     """
 
     def __init__(self, policy: Policy, *, seed: int = 0) -> None:
         """Create a server; ``start`` starts it.
 
         Args:
-            policy: the policy; its network may only change inside ``paused()``.
+            policy: the policy; its network may only change while ``lock`` is held.
             seed: seed for requests without a seed.
         """
         self.url = ""
@@ -47,7 +47,7 @@ class PolicyServer:
         self.version = 0
         self._policy = policy
         self._generator = torch.Generator().manual_seed(seed)
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._ended = asyncio.Event()
@@ -69,21 +69,6 @@ class PolicyServer:
         self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join()
 
-    def __enter__(self) -> PolicyServer:
-        """Start the server."""
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop the server."""
-        self.stop()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Hold requests back while the block changes the policy."""
-        with self._lock:
-            yield
-
     def _run(self) -> None:
         try:
             self._loop.run_until_complete(self._serve())
@@ -92,7 +77,7 @@ class PolicyServer:
             self._ready.set()
 
     async def _serve(self) -> None:
-        app = web.Application(middlewares=[_say_refusals])
+        app = web.Application()
         app.router.add_get(f"/{self._secret}/v1/models", self._models)
         app.router.add_post(f"/{self._secret}/v1/chat/completions", self._complete)
         runner = web.AppRunner(app, access_log=None)
@@ -122,15 +107,15 @@ class PolicyServer:
             most = min(int(body.get("max_completion_tokens") or body.get("max_tokens") or room), room)
             temperature, seed = float(body.get("temperature", 1.0)), body.get("seed")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise _RefusedError("invalid_request_error", f"the request is invalid: {error!r}") from error
+            raise _refusal("invalid_request_error", f"the request is invalid: {error!r}") from error
         if body.get("stream") or body.get("n", 1) != 1:
-            raise _RefusedError("unsupported", "this server supports neither stream nor n > 1")
+            raise _refusal("unsupported", "this server supports neither stream nor n > 1")
         if room < 1:
-            raise _RefusedError(
+            raise _refusal(
                 "context_length_exceeded",
                 f"maximum context length is {self._policy.context} tokens; the prompt has {len(prompt)}",
             )
-        with self._lock:
+        with self.lock:
             generator = self._generator if seed is None else torch.Generator().manual_seed(int(seed) % 2**63)
             drawn = draw(
                 self._policy.network,
@@ -176,23 +161,6 @@ class PolicyServer:
         return {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
 
 
-class _RefusedError(Exception):
-    """A request that the server rejects."""
-
-    def __init__(self, code: str, message: str) -> None:
-        self.code = code
-        super().__init__(message)
-
-
-def _refusal(status: int, code: str, message: str) -> web.Response:
+def _refusal(code: str, message: str) -> web.HTTPBadRequest:
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
-    return web.json_response({"error": error}, status=status)
-
-
-@web.middleware
-async def _say_refusals(request: web.Request, handler: Any) -> web.StreamResponse:  # noqa: ANN401 - aiohttp's own
-    try:
-        answer: web.StreamResponse = await handler(request)
-    except _RefusedError as refused:
-        return _refusal(400, refused.code, str(refused))
-    return answer
+    return web.HTTPBadRequest(text=json.dumps({"error": error}), content_type="application/json")

@@ -52,10 +52,6 @@ class Tokenizer:
         """Return the text of tokens; special tokens become their names, invalid UTF-8 becomes U+FFFD."""
         return b"".join(self._bytes(token) for token in ids).decode("utf-8", "replace")
 
-    def show(self, token: int) -> str:
-        """Return the text of one token."""
-        return self.decode([token])
-
     def _bytes(self, token: int) -> bytes:
         if token < len(SPECIALS):
             return SPECIALS[token].encode()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from hyperruntime.errors import ExtraMissingError, SpecError, TrainerError
+import attrs
+
+from hyperruntime.errors import ExtraMissingError, TrainerError
+from hyperruntime.option_fields import AtLeast
 from hyperruntime.rollout.loading import Kind, load_named
 from hyperruntime.rollout.training_data.samples import ScoredGroup
 from hyperruntime.trainers import Receipt
@@ -22,60 +25,42 @@ if TYPE_CHECKING:
 DEFAULT_POLICY = "hypertrainer_grpo.toypolicy:ToyPolicy"
 
 
+@attrs.define(kw_only=True)
 class Grpo:
     """Group relative policy optimisation of a policy in this process.
+
+    Args:
+        directory: directory of the checkpoints; training resumes from the last one.
+        policy: ``module:Class`` of a policy, or a function that creates one.
+        groups_per_update: number of groups that triggers an update; None means only ``update`` does.
+        learning_rate: learning rate of Adam.
+        clip: see ``GrpoConfig``.
+        kl_weight: weight of the KL divergence from the initial policy.
+        epochs: passes over the groups of an update.
+        save_every: updates between checkpoints.
+        threads: number of torch threads; None does not change it.
 
     Attributes:
         name: name of the entry point.
         directory: directory of the checkpoints.
+
+    Raises:
+        SpecError: ``groups_per_update`` or ``save_every`` is less than 1.
     """
 
     name = "grpo"
-
-    def __init__(
-        self,
-        *,
-        directory: str,
-        policy: str | Callable[[], Any] = DEFAULT_POLICY,
-        groups_per_update: int | None = None,
-        learning_rate: float = 1e-3,
-        clip: float = 0.2,
-        kl_weight: float = 0.0,
-        epochs: int = 2,
-        save_every: int = 1,
-        threads: int | None = 1,
-    ) -> None:
-        """Store the options; ``start`` loads the policy.
-
-        Args:
-            directory: directory of the checkpoints; training resumes from the last one.
-            policy: ``module:Class`` of a policy, or a function that creates one.
-            groups_per_update: number of groups that triggers an update; None means only ``update`` does.
-            learning_rate: learning rate of Adam.
-            clip: see ``GrpoConfig``.
-            kl_weight: weight of the KL divergence from the initial policy.
-            epochs: passes over the groups of an update.
-            save_every: updates between checkpoints.
-            threads: number of torch threads; None does not change it.
-
-        Raises:
-            SpecError: ``groups_per_update`` or ``save_every`` is less than 1.
-        """
-        for name, value in (("groups_per_update", groups_per_update), ("save_every", save_every)):
-            if value is not None and value < 1:
-                raise SpecError(name, value, "1 or more")
-        self.directory = Path(directory)
-        self._policy_name, self._groups_per_update, self._save_every = policy, groups_per_update, save_every
-        self._settings: Mapping[str, Any] = {
-            "learning_rate": learning_rate,
-            "clip": clip,
-            "kl_weight": kl_weight,
-            "epochs": epochs,
-        }
-        self._threads = threads
-        self._waiting: list[ScoredGroup] = []
-        self._learner: Learner | None = None
-        self._server: PolicyServer | None = None
+    directory: Path = attrs.field(converter=Path)
+    _policy: str | Callable[[], Any] = DEFAULT_POLICY
+    groups_per_update: int | None = attrs.field(default=None, validator=AtLeast(1))
+    _learning_rate: float = 1e-3
+    _clip: float = 0.2
+    _kl_weight: float = 0.0
+    _epochs: int = 2
+    save_every: int = attrs.field(default=1, validator=AtLeast(1))
+    _threads: int | None = 1
+    _waiting: list[ScoredGroup] = attrs.field(init=False, factory=list)
+    _learner: Learner | None = attrs.field(init=False, default=None)
+    _server: PolicyServer | None = attrs.field(init=False, default=None)
 
     @property
     def server(self) -> PolicyServer:
@@ -117,7 +102,9 @@ class Grpo:
         from hypertrainer_grpo.grpo import GrpoConfig
         from hypertrainer_grpo.server import PolicyServer
 
-        config = GrpoConfig(**self._settings)
+        config = GrpoConfig(
+            learning_rate=self._learning_rate, clip=self._clip, kl_weight=self._kl_weight, epochs=self._epochs
+        )
         self._learner = await asyncio.to_thread(self._load, config)
         self._server = PolicyServer(self._learner.policy)
         self._server.version = self._learner.step
@@ -130,7 +117,7 @@ class Grpo:
         if reason:
             return Receipt(accepted=False, step=self.learner.step, detail=reason)
         self._waiting.append(group)
-        if self._groups_per_update is None or len(self._waiting) < self._groups_per_update:
+        if self.groups_per_update is None or len(self._waiting) < self.groups_per_update:
             return Receipt(accepted=True, step=self.learner.step)
         metrics = await self.update()
         return Receipt(accepted=True, step=self.learner.step, metrics=metrics)
@@ -151,19 +138,19 @@ class Grpo:
     def _load(self, config: GrpoConfig) -> Learner:
         from hypertrainer_grpo.learner import Learner
 
-        learner = Learner(self._make_policy(), config, self.directory, save_every=self._save_every)
+        learner = Learner(self._make_policy(), config, self.directory, save_every=self.save_every)
         if not learner.resume():
             learner.save()  # a resume before the first update must find the same weights
         return learner
 
     def _make_policy(self) -> Policy:
-        if callable(self._policy_name):
-            return cast("Policy", self._policy_name())
+        if callable(self._policy):
+            return cast("Policy", self._policy())
         kind = Kind(word="policy", members=("render", "text"))
-        return cast("Policy", load_named(kind, self._policy_name))
+        return cast("Policy", load_named(kind, self._policy))
 
     def _update(self, groups: list[ScoredGroup]) -> dict[str, float]:
-        with self.server.paused():
+        with self.server.lock:
             metrics = self.learner.update(groups)
             self.server.version = self.learner.step
         return metrics

@@ -39,14 +39,14 @@ def prepare(asked):
     os.makedirs(home)
     if os.getuid() == 0:
         try:
-            for place in (tree, home):
-                give(place)
+            for path in (tree, home):
+                give(path)
         except OSError:
             pass
     separate = may_change_user(tree)
     if os.getuid() == 0 and not separate:
-        for place in (tree, home):
-            give(place, 0)
+        for path in (tree, home):
+            give(path, 0)
     return {"separate": separate}
 
 
@@ -72,10 +72,10 @@ def become_candidate():
     os.setuid(UID)
 
 
-def give(place, owner=UID):
+def give(tree, owner=UID):
     """Give a tree to the candidate, following no link."""
-    os.lchown(place, owner, owner)
-    for directory, names, files in os.walk(place):
+    os.lchown(tree, owner, owner)
+    for directory, names, files in os.walk(tree):
         for name in names + files:
             os.lchown(os.path.join(directory, name), owner, owner)
 

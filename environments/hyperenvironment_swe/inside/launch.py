@@ -75,9 +75,9 @@ def foreign_plugins(own_plugins):
         return []
     names = []
     for distribution in () if own_plugins else distributions():
-        place = os.path.realpath(str(distribution.locate_file("")))
+        path = os.path.realpath(str(distribution.locate_file("")))
         from_directory = '"dir_info"' in (distribution.read_text("direct_url.json") or "")  # PEP 610
-        if from_directory or (is_below(place, os.getcwd()) and not is_below(place, sys.prefix)):
+        if from_directory or (is_below(path, os.getcwd()) and not is_below(path, sys.prefix)):
             names += [point.name for point in distribution.entry_points if point.group == "pytest11"]
     return names
 

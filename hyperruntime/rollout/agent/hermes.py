@@ -10,25 +10,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
-
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 UNKNOWN = "unknown"
 _NAME = re.compile(r'"name"\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
+# ``name`` (``unknown`` if it cannot be parsed), and ``arguments`` as JSON text (the whole call if they cannot).
+WrittenCall = dict[str, str]
 _DECODER = json.JSONDecoder(strict=False)  # models write real newlines into strings
-
-
-@attrs.frozen(kw_only=True)
-class WrittenCall:
-    """A tool call in the text of a model.
-
-    Attributes:
-        name: name of the tool; ``unknown`` if it cannot be parsed.
-        arguments: the arguments as JSON text; the whole text of the call if it cannot be parsed.
-    """
-
-    name: str
-    arguments: str
 
 
 def parse_hermes(text: str) -> tuple[str, tuple[WrittenCall, ...]]:
@@ -58,7 +45,7 @@ def render_hermes(name: str, arguments: Mapping[str, Any]) -> str:
 
 def _take(text: str, start: int) -> tuple[WrittenCall | None, int]:
     """Return the call after an opening tag, and the position after the call."""
-    begin = start + len(text[start:]) - len(text[start:].lstrip())
+    begin = len(text) - len(text[start:].lstrip())
     try:
         value, after = _DECODER.raw_decode(text, begin)
     except (ValueError, RecursionError):
@@ -68,7 +55,7 @@ def _take(text: str, start: int) -> tuple[WrittenCall | None, int]:
         return _unreadable(text, start)
     arguments = value.get("arguments", value.get("parameters", {}))
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return WrittenCall(name=value["name"], arguments=written), following
+    return {"name": value["name"], "arguments": written}, following
 
 
 def _end(text: str, position: int) -> tuple[int, int]:
@@ -90,4 +77,4 @@ def _unreadable(text: str, start: int) -> tuple[WrittenCall | None, int]:
     if not body:
         return None, following
     named = _NAME.search(body)
-    return WrittenCall(name=named.group(1) if named else UNKNOWN, arguments=body), following
+    return {"name": named[1] if named else UNKNOWN, "arguments": body}, following

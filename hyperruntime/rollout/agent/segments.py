@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import attrs
+
 from hyperruntime.errors import ModelError
 from hyperruntime.rollout.run_files.record import Segment
 
@@ -48,36 +50,32 @@ class TokenRecord:
                 f"the server sent {len(ids)} token ids and {len(logprobs)} log probabilities for one turn; these "
                 "numbers must be equal, so check the server with `hyperrun rollout preflight`"
             )
-        prompt = list(prompt_ids)
         if logprobs is not None and not all(math.isfinite(value) for value in logprobs):
             raise ModelError("the server sent log probabilities that are not finite; check the model that it serves")
-        if not self._segments or not self._segments[-1].begins(prompt):
+        last = self._segments[-1].ids if self._segments else None
+        if last is None or list(prompt_ids[: len(last)]) != last:
             self._segments.append(_Open())
-        self._segments[-1].extend(prompt, list(ids), logprobs)
+        self._segments[-1].extend(prompt_ids, ids, logprobs)
 
     def segments(self) -> tuple[Segment, ...]:
         """Return the segments, or an empty tuple if the token ids of any turn are missing."""
         if self.missing:
             return ()
-        return tuple(Segment(ids=s.ids, mask=s.mask, logprobs=s.logprobs) for s in self._segments)
+        return tuple(Segment(**attrs.asdict(s, recurse=False)) for s in self._segments)
 
 
+@attrs.define
 class _Open:
     """A segment that can be extended."""
 
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.mask: list[int] = []
-        self.logprobs: list[float | None] = []
+    ids: list[int] = attrs.field(factory=list)
+    mask: list[int] = attrs.field(factory=list)
+    logprobs: list[float | None] = attrs.field(factory=list)
 
-    def begins(self, prompt: list[int]) -> bool:
-        """Return whether a prompt starts with all tokens of this segment."""
-        return len(prompt) >= len(self.ids) and prompt[: len(self.ids)] == self.ids
-
-    def extend(self, prompt: list[int], emitted: list[int], logprobs: Sequence[float] | None) -> None:
+    def extend(self, prompt: Sequence[int], emitted: Sequence[int], logprobs: Sequence[float] | None) -> None:
         """Add the new tokens of a prompt, and the tokens emitted after it."""
         fresh = len(prompt) - len(self.ids)
-        self.ids += prompt[len(self.ids) :] + emitted
+        self.ids += [*prompt[len(self.ids) :], *emitted]
         self.mask += [0] * fresh + [1] * len(emitted)
         self.logprobs += [None] * fresh
         self.logprobs += [None] * len(emitted) if logprobs is None else list(logprobs)

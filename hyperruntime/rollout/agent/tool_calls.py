@@ -56,7 +56,7 @@ def settled_message(message: Message, turn: int) -> dict[str, Any]:
     calls = [_shaped(call) for call in given] if isinstance(given, list) else []
     if not calls and isinstance(settled["content"], str):
         settled["content"], written = parse_hermes(settled["content"])
-        calls = [_shaped({"function": attrs.asdict(call)}) for call in written]
+        calls = [_shaped({"function": call}) for call in written]
     used: set[str] = set()
     for number, call in enumerate(calls):
         if not call["id"] or call["id"] in used:

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import attrs
 
 from hyperruntime.errors import SpecError
+from hyperruntime.option_fields import OneOf
 from hyperruntime.rollout.agent.model import Model
 
 Wire = Literal["chat", "sglang", "vllm", "completions"]
@@ -35,7 +36,7 @@ class ModelOptions:
 
     name: str
     base_url: str
-    wire: Wire = "chat"
+    wire: Wire = attrs.field(default="chat", validator=OneOf(WIRES))
     key_env: str | None = None
     tokenizer: str | None = None
     timeout_s: float = 900.0
@@ -48,8 +49,6 @@ class ModelOptions:
             raise SpecError(
                 "base_url", self.base_url.rpartition("@")[2], "http:// or https:// and a host, without a user"
             )
-        if self.wire not in WIRES:
-            raise SpecError("wire", self.wire, f"one of {', '.join(WIRES)}")
         if self.wire != "chat" and self.tokenizer is None:
             raise SpecError("tokenizer", None, f"the model's directory; wire={self.wire!r} needs its tokenizer")
 
@@ -61,10 +60,11 @@ def open_model(options: ModelOptions) -> Model:
         ModelError: the variable of the key is not set, or the tokenizer cannot be loaded.
         ExtraMissingError: the tokenizer needs the extra ``tokens``, which is not installed.
     """
-    from hyperruntime.rollout.models.server import Server, ServerOptions
+    from hyperruntime.rollout.models.server import Server
 
-    asked = {name: getattr(options, name) for name in ("base_url", "key_env", "timeout_s", "patience_s")}
-    server = Server(ServerOptions(**asked))
+    server = Server(
+        options.base_url, key_env=options.key_env, timeout_s=options.timeout_s, patience_s=options.patience_s
+    )
     if options.wire == "chat":
         from hyperruntime.rollout.models.chat import ChatModel
 

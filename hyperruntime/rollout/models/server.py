@@ -26,6 +26,7 @@ log = get_logger(__name__)
 
 _TRANSPORT = (aiohttp.ClientError, TimeoutError, OSError)
 _CONNECT_S, _BACKOFF_S, _BACKOFF_MAX_S = 15.0, 0.25, 20.0
+_CONNECTIONS = 256
 _SHOWN = 500
 _TOO_LONG = re.compile(
     r"context_length_exceeded|context length|longer than the model|too many tokens|prompt is too long", re.IGNORECASE
@@ -47,82 +48,45 @@ class ServerRefusedError(ModelError):
 
 
 @attrs.frozen(kw_only=True)
-class ServerOptions:
-    """A model's server, with its timeouts.
-
-    Attributes:
-        base_url: such as ``http://127.0.0.1:8000/v1``.
-        key_env: name of the environment variable that holds the API key; None sends no key.
-        timeout_s: timeout of one request.
-        patience_s: how long to retry a request after its first failure.
-        connections: maximum open connections.
-    """
-
-    base_url: str
-    key_env: str | None = None
-    timeout_s: float = 900.0
-    patience_s: float = 120.0
-    connections: int = 256
-
-
-@attrs.frozen(kw_only=True)
 class _Answer:
     """One response.
 
     Attributes:
         status: HTTP status.
         text: body, without keys.
-        asked_s: seconds of ``Retry-After``.
-        retried: whether a retry may help.
+        asked_s: seconds of ``Retry-After``, or 0; None if a retry would not help.
     """
 
     status: int
     text: str
-    asked_s: float
-    retried: bool
-
-
-class _Failing:
-    """Counts how long one request has been failing."""
-
-    def __init__(self, url: str, patience_s: float) -> None:
-        self._url, self._patience_s = url, patience_s
-        self._since: float | None = None
-        self.made = 0
-
-    def gives_up(self, next_at: float) -> bool:
-        """Return whether the next attempt would come later than the patience allows."""
-        self._since = self._since or time.monotonic()
-        return next_at - self._since > self._patience_s
-
-    def note(self, problem: str, made: int, wait_s: float) -> None:
-        """Log a retry."""
-        log.info("model asked again", url=self._url, attempt=made, wait_s=round(wait_s, 2), problem=problem[:200])
-
-    def error(self, problem: str) -> ModelError:
-        """Return the error after the last attempt."""
-        return ModelError(
-            f"the model's server at {self._url} failed {self.made} times ({problem}); check that it runs there"
-        )
+    asked_s: float | None
 
 
 class Server:
     """A server with a JSON API; connections are opened on first use, in the caller's event loop."""
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(
+        self, base_url: str, *, key_env: str | None = None, timeout_s: float = 900.0, patience_s: float = 120.0
+    ) -> None:
         """Read the API key from the environment.
+
+        Args:
+            base_url: such as ``http://127.0.0.1:8000/v1``.
+            key_env: name of the environment variable that holds the API key; None sends no key.
+            timeout_s: timeout of one request.
+            patience_s: how long to retry a request after its first failure.
 
         Raises:
             ModelError: the variable of the key is not set.
         """
-        self.url = options.base_url.rstrip("/")
-        self._options = options
+        self.url = base_url.rstrip("/")
+        self._timeout_s, self._patience_s = timeout_s, patience_s
         self._redactor = Redactor()
         self._headers: dict[str, str] = {}
-        if options.key_env is not None:
-            key = os.environ.get(options.key_env, "").strip()
+        if key_env is not None:
+            key = os.environ.get(key_env, "").strip()
             if not key:
-                raise ModelError(f"the model's server needs a key: set {options.key_env} in the environment")
+                raise ModelError(f"the model's server needs a key: set {key_env} in the environment")
             self._redactor.add(key)
             self._headers["Authorization"] = f"Bearer {key}"
         self._session: aiohttp.ClientSession | None = None
@@ -139,11 +103,22 @@ class Server:
             ServerRefusedError: the server rejects the request for another reason.
             ModelError: retries failed for ``patience_s``, or the response is not a JSON object.
         """
-        data, failing = json.dumps(body).encode(), _Failing(self.url, self._options.patience_s)
+        data = json.dumps(body).encode()
+        until, made = 0.0, 0
 
         async def attempt() -> _Answer:
-            failing.made += 1
+            nonlocal made
+            made += 1
             return await self._once(url, data)
+
+        def gives_up(_: int, next_at: float) -> bool:
+            nonlocal until
+            until = until or time.monotonic() + self._patience_s
+            return next_at > until
+
+        def failed(outcome: _Answer | Exception) -> ModelError:
+            why = f"failed {made} times ({self._problem(outcome)}); check that it runs there"
+            return ModelError(f"the model's server at {self.url} {why}")
 
         try:
             answer = await with_retries(
@@ -151,15 +126,19 @@ class Server:
                 first_s=_BACKOFF_S,
                 longest_s=_BACKOFF_MAX_S,
                 errors=_TRANSPORT,
-                asked_s=lambda answer: answer.asked_s if answer.retried else None,
-                gives_up=lambda _, next_at: failing.gives_up(next_at),
-                before_wait=lambda outcome, made, wait_s: failing.note(self._problem(outcome), made, wait_s),
+                asked_s=lambda answer: answer.asked_s,
+                gives_up=gives_up,
+                before_wait=self._note,
             )
         except _TRANSPORT as error:
-            raise failing.error(self._problem(error)) from None
+            raise failed(error) from None
         if answer.status in RETRIED_STATUSES:
-            raise failing.error(self._problem(answer))
+            raise failed(answer)
         return self._read(url, answer.status, answer.text)
+
+    def _note(self, outcome: _Answer | Exception, attempt: int, wait_s: float) -> None:
+        problem = self._problem(outcome)[:200]
+        log.info("model asked again", url=self.url, attempt=attempt, wait_s=round(wait_s, 2), problem=problem)
 
     def _problem(self, outcome: _Answer | Exception) -> str:
         if isinstance(outcome, _Answer):
@@ -174,9 +153,9 @@ class Server:
 
     async def _once(self, url: str, data: bytes) -> _Answer:
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=self._options.timeout_s, sock_connect=_CONNECT_S)
+            timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=_CONNECT_S)
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._options.connections),
+                connector=aiohttp.TCPConnector(limit=_CONNECTIONS),
                 timeout=timeout,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": "hyperruntime", "Content-Type": "application/json", **self._headers},
@@ -184,13 +163,9 @@ class Server:
         async with self._session.post(url, data=data, allow_redirects=False) as response:
             text = (await response.read()).decode(errors="replace")
             asked_s = retry_after(response.headers.get("Retry-After", ""))
-            final = response.headers.get(SHOULD_RETRY) == "false"
-        return _Answer(
-            status=response.status,
-            text=self._redactor.clean_text(text),
-            asked_s=asked_s,
-            retried=response.status in RETRIED_STATUSES and not final,
-        )
+            final = response.status not in RETRIED_STATUSES or response.headers.get(SHOULD_RETRY) == "false"
+        text = self._redactor.clean_text(text)
+        return _Answer(status=response.status, text=text, asked_s=None if final else asked_s)
 
     def _read(self, url: str, status: int, text: str) -> dict[str, Any]:
         if status != 200:

@@ -25,7 +25,6 @@ from hyperruntime.rollout.models.chat import as_ids, first_choice
 from hyperruntime.rollout.models.server import Server
 from hyperruntime.rollout.models.tokenizer import ChatTokenizer
 
-WIRES = ("sglang", "vllm", "completions")
 _REMEMBERED_TOKENS = 16_000_000
 Emission = tuple[tuple[int, ...], tuple[float, ...], str]
 
@@ -55,7 +54,7 @@ class TokenModel:
             name: name of the model on the server.
             server: the server.
             tokenizer: tokenizer of the model.
-            wire: one of ``WIRES``.
+            wire: ``sglang``, ``vllm`` or ``completions``.
             extra: more sampling parameters.
         """
         self.name = name

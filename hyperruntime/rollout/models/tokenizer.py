@@ -77,17 +77,29 @@ class DirectoryTokenizer:
             raise ModelError(f"the eos_token of {folder}/tokenizer_config.json is missing or not in tokenizer.json")
         self.eos_id: int = found
         self._variables = {name: _text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
-        self._template = compile_template(_template(folder, config))
+        self._template = _compiled(_template(folder, config))
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message], *, prompt: bool) -> str:
-        """Return a conversation as text.
+        """Return a conversation as text; the template gets the arguments of tool calls as objects.
 
         Args:
             messages: the conversation.
             tools: tool schemas in OpenAI's form.
             prompt: whether to add the start of an assistant turn.
+
+        Raises:
+            ModelError: the template raises an error.
         """
-        return render_template(self._template, messages, tools, prompt=prompt, variables=self._variables)
+        try:
+            text: str = self._template.render(
+                messages=[_with_objects(message) for message in messages],
+                tools=list(tools) or None,
+                add_generation_prompt=prompt,
+                **self._variables,
+            )
+        except Exception as error:  # a template may raise anything
+            raise ModelError(f"the chat template rejects the conversation: {type(error).__name__}: {error}") from error
+        return text
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text."""
@@ -100,7 +112,7 @@ class DirectoryTokenizer:
         return text
 
 
-def compile_template(source: str) -> Any:  # noqa: ANN401 - jinja2's Template
+def _compiled(source: str) -> Any:  # noqa: ANN401 - jinja2's Template
     """Compile a chat template with the filters and globals that model authors expect.
 
     Raises:
@@ -121,38 +133,6 @@ def compile_template(source: str) -> Any:  # noqa: ANN401 - jinja2's Template
         return environment.from_string(source)
     except TemplateError as error:
         raise ModelError(f"the chat template cannot be compiled: {error}") from error
-
-
-def render_template(
-    template: Any,  # noqa: ANN401 - jinja2's Template
-    messages: Sequence[Message],
-    tools: Sequence[Message],
-    *,
-    prompt: bool,
-    variables: Mapping[str, str] | None = None,
-) -> str:
-    """Return a conversation as text; the template gets the arguments of tool calls as objects.
-
-    Args:
-        template: a result of :func:`compile_template`.
-        messages: the conversation.
-        tools: tool schemas in OpenAI's form.
-        prompt: whether to add the start of an assistant turn.
-        variables: more variables of the template, such as ``bos_token``.
-
-    Raises:
-        ModelError: the template raises an error.
-    """
-    try:
-        text: str = template.render(
-            messages=[_with_objects(message) for message in messages],
-            tools=list(tools) or None,
-            add_generation_prompt=prompt,
-            **(variables or {}),
-        )
-    except Exception as error:  # a template may raise anything
-        raise ModelError(f"the chat template rejects the conversation: {type(error).__name__}: {error}") from error
-    return text
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import math
 import sys
 import time
@@ -19,7 +20,7 @@ import attrs
 from hyperruntime.concurrency.cancellation import check_cancelled
 from hyperruntime.errors import RunError
 from hyperruntime.logs import get_logger
-from hyperruntime.rollout.agent.agent import Agent, AgentLimits, AgentResult, AgentTask, run_agent
+from hyperruntime.rollout.agent.agent import Agent, AgentLimits, AgentResult, AgentTask
 from hyperruntime.rollout.agent.model import Model, Sampling
 from hyperruntime.rollout.agent.recorder import RecordedModel, RecordedTools, Stopwatch
 from hyperruntime.rollout.agent.toolset import Toolset
@@ -28,6 +29,7 @@ from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, SCORED, UNSCOR
 
 if TYPE_CHECKING:
     from hyperruntime.pool.lease import Lease
+    from hyperruntime.rollout.run.options import RolloutOptions
     from hyperruntime.rollout.run.slot_pools import PooledSlots
     from hyperruntime.spec import ContainerSpec
 
@@ -36,77 +38,87 @@ _ERROR_CHARACTERS = 2000
 
 
 @attrs.frozen(kw_only=True)
-class EpisodeContext:
-    """The context of a trajectory; all trajectories of a run share it, except the seed in ``sampling``.
+class Job:
+    """One trajectory to run.
 
     Attributes:
+        item: the item.
+        index: index of the trajectory in its group, from 0.
+    """
+
+    item: Item
+    index: int
+
+    @property
+    def id(self) -> str:
+        """Return the trajectory's id: ``ITEM/INDEX``."""
+        return f"{self.item.id}/{self.index}"
+
+
+@attrs.frozen(kw_only=True)
+class EpisodeContext:
+    """The context that all trajectories of a run share.
+
+    Attributes:
+        options: rollout options.
         environment: the environment; without a ``verify``, trajectories get no reward.
-        name: name of the environment in records.
         model: the model.
         slots: leases slots and containers for verification.
         spec_of: returns the container spec of an item; called in a thread, so it may block.
         toolset: the tools of the agents.
         agent: the agent.
-        limits: limits of a conversation.
-        sampling: sampling parameters.
-        require_tokens: whether a turn without token ids and log probabilities is an infrastructure failure.
-        setup_s: timeout of ``Environment.setup``.
-        verify_s: timeout of the end of processes and ``Environment.verify`` together.
     """
 
+    options: RolloutOptions
     environment: UnscoredEnvironment
-    name: str
     model: Model
     slots: PooledSlots
     spec_of: Callable[[Item], ContainerSpec]
     toolset: Toolset
-    agent: Agent = run_agent
-    limits: AgentLimits = attrs.field(factory=AgentLimits)
-    sampling: Sampling = attrs.field(factory=Sampling)
-    require_tokens: bool = False
-    setup_s: float = 1800.0
-    verify_s: float = 3600.0
+    agent: Agent
 
 
-async def run_episode(setting: EpisodeContext, item: Item, index: int, spec: ContainerSpec) -> Trajectory:
+async def run_episode(context: EpisodeContext, job: Job, spec: ContainerSpec) -> Trajectory:
     """Return a trajectory, either ended or with an error; only cancellation is raised.
 
     Args:
-        setting: the context of the trajectory.
-        item: the item.
-        index: index of the trajectory in its group, from 0.
+        context: the context of the run.
+        job: the trajectory to run.
         spec: container spec of the item.
     """
-    return await _Episode(setting, item, index, spec).run()
+    return await _Episode(context, job, spec).run()
 
 
-def trajectory_id(item: Item, index: int) -> str:
-    """Return the id of a trajectory: ``ITEM/INDEX``."""
-    return f"{item.id}/{index}"
-
-
-def new_trajectory(setting: EpisodeContext, item: Item, index: int) -> Trajectory:
+def new_trajectory(context: EpisodeContext, job: Job) -> Trajectory:
     """Return a trajectory that starts now and has failed so far."""
     return Trajectory(
-        id=trajectory_id(item, index),
-        item_id=item.id,
-        index=index,
-        environment=setting.name,
-        model=setting.model.name,
+        id=job.id,
+        item_id=job.item.id,
+        index=job.index,
+        environment=context.options.environment,
+        model=context.model.name,
         status=INFRASTRUCTURE,
         started_at=time.time(),
     )
 
 
+def sampling_of(options: RolloutOptions, job: Job) -> Sampling:
+    """Return sampling parameters whose seed depends only on the run's seed and the trajectory's id."""
+    seed = None
+    if options.seed is not None:
+        digest = hashlib.blake2b(f"{options.seed}\n{job.id}".encode(), digest_size=8).digest()
+        seed = int.from_bytes(digest) % 2**31
+    return Sampling(temperature=options.temperature, max_tokens=options.max_tokens, seed=seed)
+
+
 class _Episode:
     """The state of one trajectory while it runs."""
 
-    def __init__(self, setting: EpisodeContext, item: Item, index: int, spec: ContainerSpec) -> None:
-        self._setting, self._item, self._spec = setting, item, spec
-        self._trajectory = new_trajectory(setting, item, index)
-        self._id = self._trajectory.id
+    def __init__(self, context: EpisodeContext, job: Job, spec: ContainerSpec) -> None:
+        self._context, self._job, self._spec = context, job, spec
+        self._trajectory = new_trajectory(context, job)
         self._watch = Stopwatch()
-        self._model = RecordedModel(setting.model, self._watch, require_tokens=setting.require_tokens)
+        self._model = RecordedModel(context.model, self._watch, require_tokens=context.options.require_tokens)
         self._tools: RecordedTools | None = None
         self._phase = "acquire"
         self._result: AgentResult | None = None
@@ -119,50 +131,50 @@ class _Episode:
             check_cancelled()
             if self._ending is None:
                 return self._record(error=failure(error, self._phase))
-            log.warning("slot not given back", trajectory=self._id, error=str(error))
+            log.warning("slot not given back", trajectory=self._job.id, error=str(error))
         assert self._ending is not None, "set by the work"
         return self._record(**self._ending)
 
     async def _work(self) -> None:
-        setting, item = self._setting, self._item
-        async with self._leased(setting.slots.lease(self._spec, self._id)) as lease:
+        context, item = self._context, self._job.item
+        async with self._leased(context.slots.lease(self._spec, self._job.id)) as lease:
             with self._in("setup"):
-                async with asyncio.timeout(setting.setup_s):
-                    meta = await setting.environment.setup(item, lease)
+                async with asyncio.timeout(context.options.setup_s):
+                    meta = await context.environment.setup(item, lease)
             self._phase = "agent"
             self._result = await self._speak(lease, meta)
             self._ending = await self._score(self._result, lease, meta)
             self._phase = "release"
 
     async def _speak(self, lease: Lease, meta: Mapping[str, Any]) -> AgentResult:
-        setting = self._setting
-        tools = setting.toolset(lease)
+        context = self._context
+        tools = context.toolset(lease)
         recorded = self._tools = RecordedTools(tools, self._model, self._watch)
-        messages = setting.environment.messages(self._item, meta)
+        messages = context.environment.messages(self._job.item, meta)
         self._trajectory = attrs.evolve(self._trajectory, messages=messages, tools=tools.schemas)
         task = AgentTask(
-            id=self._id,
+            id=self._job.id,
             model=self._model,
             messages=messages,
             tools=tools.schemas,
             tool_handler=recorded.handle,
-            limits=_limits(setting, self._item),
-            sampling=setting.sampling,
+            limits=_limits(context, self._job.item),
+            sampling=sampling_of(context.options, self._job),
         )
-        return await setting.agent(task)
+        return await context.agent(task)
 
     async def _score(self, result: AgentResult, lease: Lease, meta: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of the trajectory that the environment's verification decides."""
-        verify = getattr(self._setting.environment, "verify", None)
+        verify = getattr(self._context.environment, "verify", None)
         if verify is None:
             return {"status": UNSCORED}
         outcome = Outcome(
             messages=result.messages, turns=result.turns, tool_calls=result.tool_calls, stop_reason=result.stop_reason
         )
         with self._in("verify"):
-            async with asyncio.timeout(self._setting.verify_s):
+            async with asyncio.timeout(self._context.options.verify_s):
                 await lease.end_processes()
-                verdict: Verdict = await verify(self._item, outcome, lease, self._fresh, meta)
+                verdict: Verdict = await verify(self._job.item, outcome, lease, self._fresh, meta)
             check_verdict(verdict)
         told = {"phase": verdict.phase, "detail": verdict.detail, "facts": dict(verdict.facts)}
         scores = {"reward": float(verdict.reward), "parts": dict(verdict.parts)}
@@ -171,7 +183,7 @@ class _Episode:
     @contextlib.asynccontextmanager
     async def _fresh(self, spec: ContainerSpec | None = None) -> AsyncIterator[Lease]:
         """Lease an unused container, and measure the wait for it as the phase ``fresh_s``."""
-        fresh = self._setting.slots.fresh(self._spec if spec is None else spec, f"{self._id}#verify")
+        fresh = self._context.slots.fresh(self._spec if spec is None else spec, f"{self._job.id}#verify")
         async with contextlib.AsyncExitStack() as stack:
             with self._watch.phase("fresh_s"):
                 lease = await stack.enter_async_context(fresh)
@@ -214,14 +226,12 @@ class _Episode:
         )
 
 
-def _limits(setting: EpisodeContext, item: Item) -> AgentLimits:
+def _limits(context: EpisodeContext, item: Item) -> AgentLimits:
     """Return the limits of the run, with the lower of its time limit and the item's."""
-    limit_of = getattr(setting.environment, "time_limit_s", None)
+    limit_of = getattr(context.environment, "time_limit_s", None)
     allowed = None if limit_of is None else limit_of(item)
-    if allowed is None:
-        return setting.limits
-    time_s = setting.limits.time_s
-    return attrs.evolve(setting.limits, time_s=allowed if time_s is None else min(time_s, allowed))
+    times = [time_s for time_s in (context.options.limits.time_s, allowed) if time_s is not None]
+    return attrs.evolve(context.options.limits, time_s=min(times, default=None))
 
 
 def check_verdict(verdict: Verdict) -> None:

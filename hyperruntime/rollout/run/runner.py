@@ -7,7 +7,6 @@ trajectories are not lost and not counted twice.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -18,17 +17,17 @@ import attrs
 
 from hyperruntime.errors import SpecError, name_hint
 from hyperruntime.rollout.agent.agent import Agent, run_agent
-from hyperruntime.rollout.agent.model import Model, Sampling
+from hyperruntime.rollout.agent.model import Model
 from hyperruntime.rollout.agent.toolset import Toolset, slot_tools
 from hyperruntime.rollout.environment import Item, UnscoredEnvironment
-from hyperruntime.rollout.run.episode import EpisodeContext
+from hyperruntime.rollout.run.episode import EpisodeContext, Job
 from hyperruntime.rollout.run.options import RolloutOptions
-from hyperruntime.rollout.run.scheduler import Job, RetryRule, run_jobs
+from hyperruntime.rollout.run.scheduler import run_jobs
 from hyperruntime.rollout.run.store import RunStore, recordable, slim
 from hyperruntime.rollout.run.summary import RolloutSummary, Tally
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Group, Trajectory
-from hyperruntime.rollout.run_files.run_dir import owned
-from hyperruntime.rollout.training_data.groups import make_group
+from hyperruntime.rollout.run_files.run_dir import owned, to_line
+from hyperruntime.rollout.training_data.samples import make_group
 from hyperruntime.storage.atomic import make_directory
 
 if TYPE_CHECKING:
@@ -123,17 +122,12 @@ async def run_rollouts(
         store = None
         if run_dir is not None:
             store, options = _open_store(stack, run_dir, options)
-        setting = await _open(stack, runtime, options, made)
+        context = await _open(stack, runtime, options, made)
         if store is not None:
             store.keep_options(options)  # only after everything is open: a failed start writes no run.json
         run = _Run(options, items, store, on_event, keep)
-        parallel = min(options.parallel, run.wanted, setting.slots.capacity)
-        pace = RetryRule(parallel=parallel, attempts=options.attempts, give_up_after=options.give_up_after)
-
-        def make(job: Job) -> EpisodeContext:
-            return attrs.evolve(setting, sampling=_sampling(options, job))
-
-        await run_jobs(make, run.jobs(), pace, on_start=run.on_start, on_done=run.on_done)
+        parallel = min(options.parallel, run.wanted, context.slots.capacity)
+        await run_jobs(context, run.jobs(), parallel, on_start=run.on_start, on_done=run.on_done)
         return run.summary()
 
 
@@ -165,7 +159,11 @@ async def complete_parts(stack: AsyncExitStack, options: RolloutOptions, parts: 
     agent = parts.agent if parts.agent is not None else await asyncio.to_thread(load_agent, options.agent)
     toolset = parts.toolset or slot_tools(options.tools)
     if model is None:
-        model = open_chosen_model(options)
+        from hyperruntime.rollout.models import open_model
+
+        if options.model is None:
+            raise SpecError("model", None, "ModelOptions; or pass your own Model")
+        model = open_model(options.model)
         stack.push_async_callback(model.close)
     return CompleteParts(environment=environment, agent=agent, toolset=toolset, model=model, slots=parts.slots)
 
@@ -182,32 +180,14 @@ async def _open(
         slots = await stack.enter_async_context(PooledSlots(runtime, options, count))
     base = options.base_spec()
     return EpisodeContext(
+        options=options,
         environment=environment,
-        name=options.environment,
         model=parts.model,
         slots=slots,
         spec_of=lambda item: environment.spec(item, base, runtime.images),
         toolset=parts.toolset,
         agent=parts.agent,
-        limits=options.limits,
-        require_tokens=options.require_tokens,
-        setup_s=options.setup_s,
-        verify_s=options.verify_s,
     )
-
-
-def open_chosen_model(options: RolloutOptions) -> Model:
-    """Return a client of the model that the options name.
-
-    Raises:
-        SpecError: the options have no model.
-        ModelError: the model cannot be opened.
-    """
-    from hyperruntime.rollout.models import open_model
-
-    if options.model is None:
-        raise SpecError("model", None, "ModelOptions; or pass your own Model")
-    return open_model(options.model)
 
 
 def load_agent(reference: str | None) -> Agent:
@@ -249,15 +229,6 @@ def chosen_items(environment: UnscoredEnvironment, options: RolloutOptions) -> l
     return chosen[: options.max_items]
 
 
-def _sampling(options: RolloutOptions, job: Job) -> Sampling:
-    """Return sampling parameters whose seed depends only on the run's seed and the trajectory's id."""
-    if options.seed is None:
-        return Sampling(temperature=options.temperature, max_tokens=options.max_tokens)
-    digest = hashlib.blake2b(f"{options.seed}\n{job.id}".encode(), digest_size=8).digest()
-    seed = int.from_bytes(digest) % 2**31
-    return Sampling(temperature=options.temperature, max_tokens=options.max_tokens, seed=seed)
-
-
 class _Run:
     """The state of a run.
 
@@ -277,7 +248,6 @@ class _Run:
         self._on_event, self._keep = on_event, keep
         self._tally = Tally()
         self._groups: dict[str, dict[int, Trajectory]] = {item.id: {} for item in items}
-        self._done = 0
         self.wanted = len(items) * options.group_size
         for trajectory in store.recorded() if store is not None else ():
             self._take_back(trajectory)
@@ -298,15 +268,15 @@ class _Run:
         """Record a trajectory, and its group if all of its trajectories are done."""
         if self._store is not None:
             trajectory, line = recordable(trajectory)
-            await self._store.add(line)
-        self._tally.done(trajectory)
-        self._groups[job.item.id][job.index] = slim(trajectory)
-        self._done += 1
+            await self._store.trajectories.add(line)
+        recorded = slim(trajectory)
+        self._tally.now.append(recorded)
+        self._groups[job.item.id][job.index] = recorded
         if inspect.isawaitable(kept := self._keep(trajectory)):
             await kept
         group = self._group(job.item.id)
         if group is not None and self._store is not None:
-            await self._store.add_group(group)
+            await self._store.groups.add(to_line(group))
         self._on_event(self._event("done", job, trajectory))
 
     def summary(self) -> RolloutSummary:
@@ -321,9 +291,8 @@ class _Run:
             return
         if self._options.retry_failed and trajectory.status == INFRASTRUCTURE:
             return
-        self._tally.seen(trajectory)
-        group[trajectory.index] = slim(trajectory)
-        self._done += 1
+        self._tally.before.append(trajectory)
+        group[trajectory.index] = trajectory
 
     def _group(self, item_id: str) -> Group | None:
         """Return an item's group, or None if some of its trajectories are not done."""
@@ -335,7 +304,7 @@ class _Run:
         return RolloutEvent(
             kind=kind,
             id=job.id,
-            done=self._done,
+            done=len(self._tally.before) + len(self._tally.now),
             wanted=self.wanted,
             mean_reward=self._tally.mean_reward,
             trajectory=trajectory,

@@ -11,7 +11,7 @@ import attrs
 from hyperruntime.errors import RunError
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.environment import Item
-from hyperruntime.rollout.run.episode import EpisodeContext, failure, new_trajectory, run_episode, trajectory_id
+from hyperruntime.rollout.run.episode import EpisodeContext, Job, failure, new_trajectory, run_episode
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
 
 if TYPE_CHECKING:
@@ -21,53 +21,20 @@ log = get_logger(__name__)
 _RETRY_S = 1.0
 
 
-@attrs.frozen(kw_only=True)
-class Job:
-    """One trajectory to run.
-
-    Attributes:
-        item: the item.
-        index: index of the trajectory in its group, from 0.
-    """
-
-    item: Item
-    index: int
-
-    @property
-    def id(self) -> str:
-        """Return the trajectory's id."""
-        return trajectory_id(self.item, self.index)
-
-
-@attrs.frozen(kw_only=True)
-class RetryRule:
-    """Limits of parallel work and retries.
-
-    Attributes:
-        parallel: maximum trajectories at the same time.
-        attempts: maximum attempts of a trajectory whose infrastructure fails.
-        give_up_after: the run ends after this many infrastructure failures in a row.
-    """
-
-    parallel: int = 8
-    attempts: int = 3
-    give_up_after: int = 20
-
-
 async def run_jobs(
-    make: Callable[[Job], EpisodeContext],
+    context: EpisodeContext,
     jobs: Iterable[Job],
-    pace: RetryRule,
+    parallel: int,
     *,
-    on_start: Callable[[Job], None] = lambda _: None,
+    on_start: Callable[[Job], None],
     on_done: Callable[[Job, Trajectory], Awaitable[None]],
 ) -> None:
-    """Start jobs in order, ``pace.parallel`` at a time; on cancellation, release every slot before returning.
+    """Start jobs in order; on cancellation, release every slot before returning.
 
     Args:
-        make: returns the context of a job.
+        context: the context of the run; its options limit the retries.
         jobs: the jobs.
-        pace: limits of parallel work and retries.
+        parallel: maximum jobs at the same time.
         on_start: called before each job.
         on_done: awaited with each trajectory; an exception ends all jobs.
 
@@ -75,71 +42,63 @@ async def run_jobs(
         RunError: too many trajectories in a row failed.
     """
     waiting = iter(jobs)
-    specs = _Specs()
-    row = _Row(pace.give_up_after)
+    specs = _Specs(context)
+    failed_in_a_row = 0
 
     async def work() -> None:
+        nonlocal failed_in_a_row
         for job in waiting:  # all workers share one iterator
             on_start(job)
-            trajectory = await _settle(make(job), job, specs, pace.attempts)
+            trajectory = await _settle(context, job, specs)
             await on_done(job, trajectory)
-            row.count(trajectory)
+            failed_in_a_row = failed_in_a_row + 1 if trajectory.status == INFRASTRUCTURE else 0
+            if failed_in_a_row >= context.options.give_up_after:
+                error = trajectory.error or {}
+                raise RunError(
+                    f"the last {failed_in_a_row} trajectories could not be scored ({error.get('kind')}: "
+                    f"{error.get('message')}); fix the cause, then resume with `hyperrun rollout run --resume-from`"
+                )
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(pace.parallel):
+            for _ in range(parallel):
                 group.create_task(work())
     except BaseExceptionGroup as errors:
         raise _first(errors) from None
 
 
-async def _settle(setting: EpisodeContext, job: Job, specs: _Specs, attempts: int) -> Trajectory:
+async def _settle(context: EpisodeContext, job: Job, specs: _Specs) -> Trajectory:
     """Return a trajectory, and retry infrastructure failures while attempts are left."""
     attempt = 1
     while True:
-        trajectory = attrs.evolve(await _attempt(setting, job, specs), attempts=attempt)
-        if trajectory.status != INFRASTRUCTURE or attempt >= attempts:
+        trajectory = attrs.evolve(await _attempt(context, job, specs), attempts=attempt)
+        if trajectory.status != INFRASTRUCTURE or attempt >= context.options.attempts:
             return trajectory
         log.warning("trajectory failed", trajectory=job.id, attempt=attempt, error=trajectory.error)
         await asyncio.sleep(_RETRY_S * attempt)
         attempt += 1
 
 
-async def _attempt(setting: EpisodeContext, job: Job, specs: _Specs) -> Trajectory:
+async def _attempt(context: EpisodeContext, job: Job, specs: _Specs) -> Trajectory:
     try:
-        spec = await specs.of(setting, job.item)
+        spec = await specs.of(job.item)
     except Exception as error:  # noqa: BLE001 - an environment may raise anything; recorded and retried
-        return attrs.evolve(new_trajectory(setting, job.item, job.index), error=failure(error, "spec"))
-    return await run_episode(setting, job.item, job.index, spec)
+        return attrs.evolve(new_trajectory(context, job), error=failure(error, "spec"))
+    return await run_episode(context, job, spec)
 
 
 class _Specs:
     """Caches each item's container spec; failures are not cached."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: EpisodeContext) -> None:
+        self._context = context
         self._asked: dict[str, asyncio.Task[ContainerSpec]] = {}
 
-    async def of(self, setting: EpisodeContext, item: Item) -> ContainerSpec:
+    async def of(self, item: Item) -> ContainerSpec:
         task = self._asked.get(item.id)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._asked[item.id] = asyncio.create_task(asyncio.to_thread(setting.spec_of, item))
+            task = self._asked[item.id] = asyncio.create_task(asyncio.to_thread(self._context.spec_of, item))
         return await asyncio.shield(task)
-
-
-class _Row:
-    """Counts infrastructure failures in a row."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._count = limit, 0
-
-    def count(self, trajectory: Trajectory) -> None:
-        self._count = self._count + 1 if trajectory.status == INFRASTRUCTURE else 0
-        if self._count >= self._limit:
-            error = trajectory.error or {}
-            raise RunError(
-                f"the last {self._count} trajectories could not be scored ({error.get('kind')}: "
-                f"{error.get('message')}); fix the cause, then resume with `hyperrun rollout run --resume-from`"
-            )
 
 
 def _first(error: BaseException) -> BaseException:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from types import TracebackType
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
+
+import attrs
 
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.values.config import DEFAULT_SLOTS, PoolConfig
@@ -16,8 +16,6 @@ from hyperruntime.spec import ContainerSpec
 if TYPE_CHECKING:
     from hyperruntime.pool.lease import Lease
     from hyperruntime.runtime import Runtime
-
-_AGENTS, _VERIFY = "agents", "verify"
 
 
 class PooledSlots:
@@ -37,60 +35,52 @@ class PooledSlots:
             options: rollout options.
             slots_per_container: agents per container; None means the pool's default.
         """
-        pool = options.pool
-        slots = slots_per_container
+        pool, slots = options.pool, slots_per_container
         most = pool.max_containers or -(-options.parallel // (slots or 1))
         self.capacity = most * (slots or (DEFAULT_SLOTS if runtime.info.users else 1))
         base = self._base = options.base_spec()
-        config = PoolConfig(
+        agents = PoolConfig(
             spec=base,
-            name=_AGENTS,
+            name="agents",
             slots_per_container=slots,
             min_containers=min(pool.min_containers, most),
             max_containers=most,
             acquire_timeout_s=pool.acquire_timeout_s,
         )
-        judges = PoolConfig(
-            spec=base,
-            name=_VERIFY,
+        judges = attrs.evolve(
+            agents,
+            name="verify",
             slots_per_container=1,
             reset="replace",
             min_containers=0,
             max_containers=options.parallel,
-            acquire_timeout_s=pool.acquire_timeout_s,
         )
-        self._agents = PoolManager(runtime, Profiles.of(config))
+        self._agents = PoolManager(runtime, Profiles.of(agents))
         self._judges = PoolManager(runtime, Profiles.of(judges))
 
-    @asynccontextmanager
-    async def lease(self, spec: ContainerSpec, task_id: str) -> AsyncIterator[Lease]:
+    def lease(self, spec: ContainerSpec, task_id: str) -> AbstractAsyncContextManager[Lease]:
         """Lease a slot for an agent.
 
         Args:
             spec: container spec of the item.
             task_id: id of the trajectory.
         """
-        async with self._agents.lease(task_id, spec=None if spec == self._base else spec) as lease:
-            yield lease
+        return self._agents.lease(task_id, spec=None if spec == self._base else spec)
 
-    @asynccontextmanager
-    async def fresh(self, spec: ContainerSpec, task_id: str) -> AsyncIterator[Lease]:
+    def fresh(self, spec: ContainerSpec, task_id: str) -> AbstractAsyncContextManager[Lease]:
         """Lease a container that has not been used and is not used again.
 
         Args:
             spec: container spec.
             task_id: id of the lease.
         """
-        async with self._judges.lease(task_id, spec=spec) as lease:
-            yield lease
+        return self._judges.lease(task_id, spec=spec)
 
     async def __aenter__(self) -> PooledSlots:
         """Return the slots; pools start on first use."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop all pools."""
         try:
             await self._agents.stop()

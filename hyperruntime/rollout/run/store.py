@@ -26,12 +26,18 @@ from hyperruntime.storage.atomic import write_atomic
 
 
 class RunStore:
-    """The files of a run."""
+    """The files of a run.
+
+    Attributes:
+        run_dir: the directory.
+        trajectories: file of the trajectories.
+        groups: file of the groups.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self._trajectories = Journal(run_dir / TRAJECTORIES)
-        self._groups = Journal(run_dir / GROUPS)
+        self.trajectories = Journal(run_dir / TRAJECTORIES)
+        self.groups = Journal(run_dir / GROUPS)
 
     def begin(self, options: RolloutOptions) -> RolloutOptions:
         """Return the options to run with: the new ones, or those of the run that is resumed.
@@ -51,26 +57,17 @@ class RunStore:
             write_run(self.run_dir, {"created": time.time(), "options": options_to_json(options)})
 
     def recorded(self) -> Iterator[Trajectory]:
-        """Yield the last record of each trajectory, without its large fields."""
-        last = {trajectory.id: slim(trajectory) for trajectory in iter_trajectories(self.run_dir)}
-        yield from last.values()
+        """Return the last record of each trajectory, without its large fields."""
+        return iter({trajectory.id: slim(trajectory) for trajectory in iter_trajectories(self.run_dir)}.values())
 
     def write_groups(self, groups: Iterable[Group]) -> None:
         """Replace ``groups.jsonl``; groups are always derived from the trajectories."""
         write_atomic(self.run_dir / GROUPS, b"".join(to_line(group) for group in groups))
 
-    async def add(self, line: bytes) -> None:
-        """Append a trajectory's line; it is on disk when this returns, and is written even if this is cancelled."""
-        await self._trajectories.add(line)
-
-    async def add_group(self, group: Group) -> None:
-        """Append a group's line."""
-        await self._groups.add(to_line(group))
-
     async def close(self) -> None:
         """Close the files after all pending lines are written."""
-        await self._trajectories.close()
-        await self._groups.close()
+        await self.trajectories.close()
+        await self.groups.close()
 
 
 def slim(trajectory: Trajectory) -> Trajectory:

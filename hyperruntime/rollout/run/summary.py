@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 import attrs
 
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
 
+T = TypeVar("T", int, float)
 _THEIRS = ("model_s", "tools_s", "setup_s", "verify_s")
 
 
@@ -60,36 +62,23 @@ class RolloutSummary:
 
 
 class Tally:
-    """Counts trajectories."""
+    """The trajectories of a run, without their large fields.
+
+    Attributes:
+        before: those that were recorded before this call.
+        now: those of this call.
+    """
 
     def __init__(self) -> None:
         """Start the clock with no trajectories."""
         self._began, self._cpu = time.monotonic(), time.process_time()
-        self._rewards: dict[str, float | None] = {}
-        self._errors: dict[str, str] = {}
-        self._messages: dict[str, str] = {}
-        self._reasons: Counter[str] = Counter()
-        self._usage: Counter[str] = Counter()
-        self._phases: Counter[str] = Counter()
-        self._resumed = self._run = 0
-
-    def seen(self, trajectory: Trajectory) -> None:
-        """Count a trajectory that was recorded before this call."""
-        self._resumed += 1
-        self._count(trajectory)
-
-    def done(self, trajectory: Trajectory) -> None:
-        """Count a trajectory of this call."""
-        self._run += 1
-        self._count(trajectory)
-        self._usage.update(trajectory.usage)
-        for name, seconds in trajectory.timing.items():
-            self._phases[name] += seconds  # type: ignore[assignment]
+        self.before: list[Trajectory] = []
+        self.now: list[Trajectory] = []
 
     @property
     def mean_reward(self) -> float | None:
         """The mean of all rewards so far, or None."""
-        rewards = [reward for reward in self._rewards.values() if reward is not None]
+        rewards = self._rewards()
         return sum(rewards) / len(rewards) if rewards else None
 
     def summary(self, run_dir: str, wanted: int, groups: int) -> RolloutSummary:
@@ -101,32 +90,37 @@ class Tally:
             groups: number of complete groups.
         """
         duration = time.monotonic() - self._began
-        total = self._phases.get("total_s", 0.0)
-        theirs = sum(self._phases.get(name, 0.0) for name in _THEIRS) - self._phases.get("fresh_s", 0.0)
+        known = [*self.before, *self.now]
+        errors = [each.error or {} for each in known if each.status == INFRASTRUCTURE]
+        phases = _sums(each.timing for each in self.now)
+        total = phases.get("total_s", 0.0)
+        theirs = sum(phases.get(name, 0.0) for name in _THEIRS) - phases.get("fresh_s", 0.0)
         return RolloutSummary(
             run_dir=run_dir,
             wanted=wanted,
-            scored=sum(reward is not None for reward in self._rewards.values()),
-            infrastructure=len(self._errors),
-            resumed=self._resumed,
+            scored=len(self._rewards()),
+            infrastructure=len(errors),
+            resumed=len(self.before),
             mean_reward=self.mean_reward,
             groups=groups,
-            stop_reasons=dict(self._reasons),
-            errors=dict(Counter(self._errors.values())),
-            last_errors=dict(self._messages),
-            usage=dict(self._usage),
+            stop_reasons=dict(Counter(each.stop_reason for each in known if each.status != INFRASTRUCTURE)),
+            errors=dict(Counter(error.get("kind", "") for error in errors)),
+            last_errors={error.get("kind", ""): error.get("message", "") for error in errors},
+            usage=_sums(each.usage for each in self.now),
             duration_s=duration,
-            per_minute=60 * self._run / duration if duration > 0 else 0.0,
-            phases={name: round(float(value), 3) for name, value in self._phases.items()},
+            per_minute=60 * len(self.now) / duration if duration > 0 else 0.0,
+            phases={name: round(value, 3) for name, value in phases.items()},
             own_share=(total - theirs) / total if total > 0 else 0.0,
             cpu_s=time.process_time() - self._cpu,
         )
 
-    def _count(self, trajectory: Trajectory) -> None:
-        self._rewards[trajectory.id] = trajectory.reward
-        if trajectory.status == INFRASTRUCTURE:
-            error = trajectory.error or {}
-            self._errors[trajectory.id] = kind = error.get("kind", "")
-            self._messages[kind] = error.get("message", "")
-        else:
-            self._reasons[trajectory.stop_reason] += 1
+    def _rewards(self) -> list[float]:
+        return [each.reward for each in (*self.before, *self.now) if each.reward is not None]
+
+
+def _sums(amounts: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    """Return the sum of each name's amounts."""
+    sums: Counter[str] = Counter()
+    for each in amounts:
+        sums.update(each)  # adds floats too
+    return dict(sums)

@@ -14,7 +14,8 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.errors import RunError, SpecError
+from hyperruntime.errors import RunError
+from hyperruntime.option_fields import OneOf
 from hyperruntime.rollout.run_files.record import SCORED, Trajectory
 from hyperruntime.rollout.training_data.reader import read_items, read_temperature
 from hyperruntime.rollout.training_data.rows import CARD_NAME, DATA_NAME, dataset_card, rows
@@ -38,23 +39,11 @@ class ExportOptions:
         max_tokens: drop groups with a longer sequence, for ``atropos`` only; None means no limit.
     """
 
-    to: str = attrs.field(default="jsonl")
-    incomplete: str | None = None
-    equal: str | None = None
-    segments: str = ALL
+    to: str = attrs.field(default="jsonl", validator=OneOf(FORMATS))
+    incomplete: str | None = attrs.field(default=None, validator=OneOf((KEEP, DROP)))
+    equal: str | None = attrs.field(default=None, validator=OneOf((KEEP, DROP)))
+    segments: str = attrs.field(default=ALL, validator=OneOf((ALL, LAST)))
     max_tokens: int | None = None
-
-    def __attrs_post_init__(self) -> None:
-        """Validate the choices."""
-        choices = {
-            "to": FORMATS,
-            "incomplete": (KEEP, DROP, None),
-            "equal": (KEEP, DROP, None),
-            "segments": (ALL, LAST),
-        }
-        for field, allowed in choices.items():
-            if getattr(self, field) not in allowed:
-                raise SpecError(field, getattr(self, field), " or ".join(repr(each) for each in allowed))
 
     def drops(self, choice: str | None) -> bool:
         """Return whether ``incomplete`` or ``equal`` drops a group, with None as the default of the format."""
@@ -106,11 +95,10 @@ def export_run(run_dir: str | Path, output: str | Path, options: ExportOptions) 
         raise RunError(f"{target} exists already; remove it, or use another --output")
     summary = Summary(path=str(target))
     kept = _kept(run_dir, options, summary)
-    write = {"atropos": _write_atropos, "jsonl": _write_jsonl, "huggingface": _write_huggingface}[options.to]
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        write(partial, kept, options)
+        _write(partial, kept, options)
         os.rename(partial, target)
     finally:
         if partial.is_dir():
@@ -158,19 +146,18 @@ def _reason_to_drop(group: ScoredGroup, scored: list[Trajectory], options: Expor
     return "too_long" if options.max_tokens is not None and longest > options.max_tokens else ""
 
 
-def _write_atropos(path: Path, kept: Kept, options: ExportOptions) -> None:
-    _write_lines(path, (to_scored_data(group, max_tokens=options.max_tokens) for group, _ in kept))
-
-
-def _write_jsonl(path: Path, kept: Kept, options: ExportOptions) -> None:
-    _write_lines(path, (row for group, scored in kept for row in rows(group, scored, as_text=False)))
-
-
-def _write_huggingface(path: Path, kept: Kept, options: ExportOptions) -> None:
-    path.mkdir()
+def _write(path: Path, kept: Kept, options: ExportOptions) -> None:
+    if options.to == "atropos":
+        _write_lines(path, (to_scored_data(group, max_tokens=options.max_tokens) for group, _ in kept))
+        return
+    as_text = options.to == "huggingface"
+    lines = (row for group, scored in kept for row in rows(group, scored, as_text=as_text))
+    if not as_text:
+        _write_lines(path, lines)
+        return
     data = path / DATA_NAME
-    data.parent.mkdir()
-    count = _write_lines(data, (row for group, scored in kept for row in rows(group, scored, as_text=True)))
+    data.parent.mkdir(parents=True)
+    count = _write_lines(data, lines)
     if not count:
         raise RunError("this run has nothing to export, and `datasets` cannot read an empty directory; use --to jsonl")
     (path / CARD_NAME).write_text(dataset_card(count, data.stat().st_size))

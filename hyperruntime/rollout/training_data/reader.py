@@ -24,7 +24,8 @@ def read_items(run_dir: str | Path) -> Iterator[tuple[int | None, list[Trajector
         if (directory / rundir.RESULTS).is_file():
             raise no_rewards
         raise RunError(f"{directory} has no {rundir.TRAJECTORIES}; name the directory of a rollout run")
-    wanted = _wanted(directory)
+    size = _option(directory, "group_size")
+    wanted = size if isinstance(size, int) else None
     items: dict[str, list[Trajectory]] = {}
     for trajectory in rundir.read_trajectories(directory):
         if trajectory.status == UNSCORED:
@@ -35,17 +36,12 @@ def read_items(run_dir: str | Path) -> Iterator[tuple[int | None, list[Trajector
 
 def read_temperature(run_dir: str | Path) -> float:
     """Return the sampling temperature of a run, or 1 if it is not recorded."""
-    temperature = _options(Path(run_dir)).get("temperature")
+    temperature = _option(Path(run_dir), "temperature")
     return float(temperature) if isinstance(temperature, (int, float)) else 1.0
 
 
-def _wanted(directory: Path) -> int | None:
-    size = _options(directory).get("group_size")
-    return size if isinstance(size, int) else None
-
-
-def _options(directory: Path) -> dict[str, object]:
+def _option(directory: Path, name: str) -> object:
     if not (directory / rundir.RUN).is_file():
-        return {}
+        return None
     options = rundir.read_run(directory).get("options")
-    return options if isinstance(options, dict) else {}
+    return options.get(name) if isinstance(options, dict) else None

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from hyperruntime.errors import RunError
-from hyperruntime.rollout.run_files.record import SCORED, Segment, Trajectory
+from hyperruntime.rollout.run_files.record import SCORED, Group, Segment, Trajectory
 
 _EPSILON = 1e-6
 ALL, LAST = "all", "last"
@@ -93,6 +93,26 @@ def group_advantages(rewards: Sequence[float | None]) -> list[float | None]:
     mean = math.fsum(known) / len(known)
     deviation = math.sqrt(math.fsum((reward - mean) ** 2 for reward in known) / len(known))
     return [None if reward is None else (reward - mean) / (deviation + _EPSILON) for reward in rewards]
+
+
+def make_group(item_id: str, size: int, trajectories: Sequence[Trajectory]) -> Group:
+    """Return the group of an item's trajectories, in the order of their index.
+
+    Args:
+        item_id: id of the item.
+        size: number of trajectories that the run wants.
+        trajectories: the recorded trajectories of the item, of any status.
+    """
+    ordered = sorted(trajectories, key=lambda trajectory: trajectory.index)
+    rewards = [trajectory.reward if trajectory.status == SCORED else None for trajectory in ordered]
+    return Group(
+        item_id=item_id,
+        size=size,
+        trajectories=[trajectory.id for trajectory in ordered],
+        rewards=rewards,
+        advantages=group_advantages(rewards),
+        complete=len(ordered) == size and None not in rewards,
+    )
 
 
 def scored_group(

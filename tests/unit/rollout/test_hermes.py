@@ -42,7 +42,7 @@ def test_rendered_calls_are_parsed_back_with_the_text_around_them(
     calls: list[tuple[str, dict[str, Any]]], before: str, after: str
 ) -> None:
     text, found = parse_hermes(before + "\n".join(render_hermes(*call) for call in calls) + after)
-    assert [(call.name, json.loads(call.arguments)) for call in found] == calls
+    assert [(call["name"], json.loads(call["arguments"])) for call in found] == calls
     assert "".join(text.split()) == "".join((before + after).split())
 
 
@@ -58,14 +58,14 @@ def test_any_text_is_parsed_and_every_call_can_be_answered(text: str) -> None:
 
 def test_unclosed_tool_call_tags_still_contain_calls() -> None:
     one = '<tool_call>{"name": "bash", "arguments": {"command": "a"}}'
-    assert [call.arguments for call in parse_hermes(f"say {one}\n{one}")[1]] == ['{"command": "a"}'] * 2
+    assert [call["arguments"] for call in parse_hermes(f"say {one}\n{one}")[1]] == ['{"command": "a"}'] * 2
     assert parse_hermes(f"say {one}")[0] == "say"
 
 
 def test_a_closing_tag_inside_an_argument_does_not_end_the_call() -> None:
     written = render_hermes("bash", {"command": "echo '</tool_call>' <tool_call>"})
     (call,) = parse_hermes(written)[1]
-    assert json.loads(call.arguments) == {"command": "echo '</tool_call>' <tool_call>"}
+    assert json.loads(call["arguments"]) == {"command": "echo '</tool_call>' <tool_call>"}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.recorder import RecordedModel, Stopwatch
 from hyperruntime.rollout.agent.segments import emitted
 from hyperruntime.rollout.models import ModelOptions, open_model
-from hyperruntime.rollout.models.server import Server, ServerOptions
+from hyperruntime.rollout.models.server import Server
 from hyperruntime.rollout.models.token_model import TokenModel
 from hyperruntime.testing.byte_tokenizer import ByteTokenizer
 from hyperruntime.testing.tokenserver import TokenServer, in_turn, token_server
@@ -119,7 +119,7 @@ def token_model(wire: str) -> Callable[[TokenServer], Model]:
     def make(server: TokenServer) -> Model:
         if wire == "chat":
             return chat_model(server.url)
-        return TokenModel("m", Server(ServerOptions(base_url=server.url)), server.tokenizer, wire=wire)
+        return TokenModel("m", Server(server.url), server.tokenizer, wire=wire)
 
     return make
 
