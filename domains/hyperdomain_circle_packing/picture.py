@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import html
 import math
 from collections.abc import Sequence
 
@@ -47,7 +48,7 @@ def svg(circles: Sequence[Circle], title: str = "") -> str:
             *discs,
             *dots,
             f'<text x="{SIZE / 2:g}" y="{SIZE + 8}" text-anchor="middle" font-family="sans-serif" '
-            f'font-size="15" fill="{INK}">{_escaped(title)}</text>',
+            f'font-size="15" fill="{INK}">{html.escape(title, quote=False)}</text>',
             "</svg>",
             "",
         ]
@@ -72,7 +73,3 @@ def _contacts(circles: Sequence[Circle], slack: float = 1e-6) -> list[tuple[floa
             if distance > 0 and abs(distance - r - s) <= slack:
                 found.append((x + (u - x) * r / distance, y + (v - y) * r / distance))
     return found
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

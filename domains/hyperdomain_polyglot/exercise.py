@@ -1,25 +1,14 @@
-"""An exercise and the interface of its hidden tests."""
+"""An exercise and its hidden tests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 
-from hyperruntime.domain import Trial, TrialResult
-
-
-class Tests(Protocol):
-    """The hidden tests of an exercise."""
-
-    def trial(self, files: Mapping[str, str]) -> Trial:
-        """Return the trial that tests the files of an answer."""
-        ...
-
-    def count(self, result: TrialResult) -> tuple[int, int, str]:
-        """Return the number of passed tests, the number of all tests, and one sentence that reveals no test."""
-        ...
+from hyperdomain_polyglot.cases import Cases
+from hyperdomain_polyglot.suite import Suite
 
 
 @attrs.frozen(kw_only=True)
@@ -36,7 +25,7 @@ class Exercise:
     language: str
     statement: str
     files: Mapping[str, str]
-    tests: Tests
+    tests: Cases | Suite
 
     @property
     def inputs(self) -> Mapping[str, Any]:

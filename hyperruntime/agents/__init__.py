@@ -5,6 +5,7 @@ May import ``registry`` and what stands before it in ``tests/unit/test_folders.p
 
 from __future__ import annotations
 
+import os
 import shutil
 from importlib import resources
 from pathlib import Path
@@ -18,6 +19,11 @@ def template_names() -> tuple[str, ...]:
     """Return the names of the agent templates."""
     folder = resources.files("hyperruntime.agents")
     return tuple(sorted(entry.name for entry in folder.iterdir() if (entry / _MARK).is_file()))
+
+
+def is_template(agent: str) -> bool:
+    """Return whether an agent, a template's name or a path, is a template."""
+    return os.sep not in agent and agent in template_names()
 
 
 def template_path(name: str) -> Path:

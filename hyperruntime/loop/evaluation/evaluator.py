@@ -51,7 +51,6 @@ class SplitResult:
 
 
 Results = dict[str, dict[str, SplitResult]]
-AfterSplit = Callable[[Domain, Split], None]
 OnResult = Callable[[Domain, Split, SplitResult], None]
 
 
@@ -146,20 +145,17 @@ class Evaluator:
         self.results.setdefault(domain.name, {}).setdefault(split.name, nothing)
 
 
-def evaluate_domains(
-    evaluator: Evaluator, domains: Sequence[Domain], options: GenerateOptions, after_split: AfterSplit
-) -> bool:
+def evaluate_domains(evaluator: Evaluator, domains: Sequence[Domain], options: GenerateOptions) -> bool:
     """Evaluate an agent on all domains; return whether the evaluation stopped after the first stage.
 
     The first stage runs on the first split of every domain. If one domain does not pass, the evaluation stops, and a
     domain without a first stage counts 0. Otherwise all first splits are evaluated in full before any later split, so
-    that the agent cannot change files of a first split, which ``after_split`` keeps, while it answers a later one.
+    that the agent cannot change files of a first split, which ``on_result`` keeps, while it answers a later one.
 
     Args:
         evaluator: runs the splits and keeps the results.
         domains: the domains, in order.
         options: options of the run.
-        after_split: called after each split.
 
     Raises:
         GenerationFailedError: the time limit passed, or no task could be run.
@@ -173,14 +169,12 @@ def evaluate_domains(
     if not all(passed):
         for domain, splits, count in asked:
             evaluator.settle_split(domain, splits[0], samples=count)
-            after_split(domain, splits[0])
         return True
     for number in range(max(map(len, parts))):
         for domain, splits, count in asked:
             for split in splits[number : number + 1]:
                 if number == 0 or not staged or _passes(evaluator, domain, split, count):
                     evaluator.run_split(domain, split, samples=count, staged=False)
-                after_split(domain, split)
     return False
 
 

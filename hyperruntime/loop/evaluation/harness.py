@@ -26,12 +26,11 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TextIO
 
 _CHUNK = 1 << 16
 _DESCRIPTORS = 256
-_SAY = 3
 _MESSAGE_CHARS = 500
 
 
@@ -93,7 +92,7 @@ def run_tasks(spec: dict[str, Any], output: TextIO) -> None:
 class Running:
     """A task in its own process, until it has answered or must be ended."""
 
-    def __init__(self, spec: dict[str, Any], task: dict[str, Any]) -> None:
+    def __init__(self, spec: dict[str, Any], task: dict[str, Any], asked: int | None = None) -> None:
         self.spec, self.task = spec, task
         self.started = time.monotonic()
         self.deadline = self.started + spec["task_timeout_s"]
@@ -102,95 +101,92 @@ class Running:
         self.readable, writable = os.pipe()
         self.child = os.fork()
         if self.child == 0:
-            os.close(self.readable)
-            answer(spec, task, writable)
+            answer(spec, task, writable, asked)
         os.close(writable)
 
     def take(self) -> None:
-        """Read available output of the process."""
-        self.over, self.problem = take(self.readable, self.data, self.spec["max_prediction_bytes"])
+        """Read available output of the process.
+
+        A line feed ends the answer. A process that was left behind may hold the stream open, so its end is not needed.
+        """
+        chunk = os.read(self.readable, _CHUNK)
+        self.data += chunk
+        self.over = not chunk or chunk.endswith(b"\n")
+        if len(self.data) > self.spec["max_prediction_bytes"]:
+            self.over, self.problem = True, f"the answer has more than {self.spec['max_prediction_bytes']} bytes"
+
+    def wait(self) -> None:
+        """Read the whole answer, until the deadline."""
+        while not self.over:
+            left = self.deadline - time.monotonic()
+            if left > 0 and select.select([self.readable], [], [], left)[0]:
+                self.take()
+            else:
+                self.over, self.problem = True, "timeout"
+
+    def line(self) -> dict[str, Any]:
+        """Return the output line of the task, from the data that its process wrote or from the problem."""
+        said = {"prediction": None, "error": self.problem}
+        if self.problem is None:
+            try:
+                answered = json.loads(self.data)
+                said = {name: answered[name] for name in said}
+            except (ValueError, TypeError, KeyError, RecursionError):
+                said["error"] = "the task ended without an answer"
+        elif self.problem == "timeout":
+            said["error"] = f"the task took more than {self.spec['task_timeout_s']:g} s"
+        return {"task_id": self.task["id"], **said, "duration_s": time.monotonic() - self.started}
 
     def end(self) -> dict[str, Any]:
-        """End the process and return the line of its task."""
+        """Kill the process and its process group, and return the line of its task."""
         os.close(self.readable)
-        end(self.child)
-        return line_of(self.spec, self.task, self.data, self.problem, self.started)
-
-
-def line_of(
-    spec: dict[str, Any], task: dict[str, Any], data: bytearray, problem: str | None, started: float
-) -> dict[str, Any]:
-    """Return the output line of a task, from the data that its process wrote or from a problem."""
-    line = {"task_id": task["id"], "prediction": None, "error": problem, "duration_s": time.monotonic() - started}
-    if problem is None:
-        try:
-            answered = json.loads(data)
-            line["prediction"], line["error"] = answered["prediction"], answered["error"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            line["error"] = "the task ended without an answer"
-    elif problem == "timeout":
-        line["error"] = f"the task took more than {spec['task_timeout_s']:g} s"
-    return line
+        for target in (os.killpg, os.kill):
+            try:
+                target(self.child, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+        os.waitpid(self.child, 0)
+        return self.line()
 
 
 def converse(spec: dict[str, Any], task: dict[str, Any], output: TextIO) -> None:
     """Pass each line of standard input to the task's process and write its answers."""
-    started = time.monotonic()
     asked, asks = os.pipe()
-    readable, writable = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(asks)
-        os.close(readable)
-        answer_turns(spec, task, asked, writable)
+    running = Running(spec, task, asked)
     os.close(asked)
-    os.close(writable)
     try:
         for turn, line in enumerate(sys.stdin.buffer):
+            running.data, running.over = bytearray(), False
             try:
                 os.write(asks, line)
-                data, problem = receive(readable, started + spec["task_timeout_s"], spec["max_prediction_bytes"])
             except BrokenPipeError:
-                data, problem = bytearray(), None
-            said = line_of(spec, task, data, problem, started)
+                running.over = True
+            running.wait()
+            said = running.line()
             output.write(json.dumps({**said, "turn": turn}) + "\n")
             output.flush()
             if said["error"] is not None:
                 return
     finally:
-        end(child)
+        running.end()
 
 
-def answer(spec: dict[str, Any], task: dict[str, Any], writable: int) -> NoReturn:
-    """Run the agent on one task in the task's process and write the answer; does not return."""
+def answer(spec: dict[str, Any], task: dict[str, Any], writable: int, asked: int | None) -> NoReturn:
+    """Run one agent object on a task, or on its turns from ``asked``, and write the answers; does not return."""
     code = 1
     try:
         os.setsid()
+        if asked is not None:
+            os.dup2(asked, 0)  # so that it stays open below
         os.closerange(3, writable)  # the harness's file descriptors, above all its output
         os.closerange(writable + 1, _DESCRIPTORS)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        say(writable, predict(make_agent(spec, task), task["inputs"]))
-        code = 0
-    except BaseException:  # noqa: BLE001 - an agent may raise anything, SystemExit too
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def answer_turns(spec: dict[str, Any], task: dict[str, Any], asked: int, writable: int) -> NoReturn:
-    """Run one agent object on each turn in the task's process; does not return."""
-    code = 1
-    try:
-        os.setsid()
-        os.dup2(asked, 0)
-        os.dup2(writable, _SAY)
-        os.closerange(_SAY + 1, _DESCRIPTORS)
-        asks = os.fdopen(os.dup(0), "rb")
+        turns: Iterable[dict[str, Any]] = (task,)
+        if asked is not None:
+            turns = map(json.loads, os.fdopen(os.dup(0), "rb"))
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         agent = make_agent(spec, task)
-        for line in asks:
-            say(_SAY, predict(agent, json.loads(line)["inputs"]))
+        for turn in turns:
+            say(writable, predict(agent, turn["inputs"]))
         code = 0
     except BaseException:  # noqa: BLE001 - an agent may raise anything, SystemExit too
         traceback.print_exc()
@@ -234,40 +230,6 @@ def predict(forward: Callable[[Any], Any], inputs: Any) -> dict[str, Any]:  # no
 def describe(error: BaseException) -> str:
     """Return an exception as one line of at most 500 characters."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:_MESSAGE_CHARS]
-
-
-def receive(readable: int, deadline: float, limit: int) -> tuple[bytearray, str | None]:
-    """Read a line until a deadline; return its data, and None or the problem."""
-    data = bytearray()
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([readable], [], [], left)[0]:
-            return data, "timeout"
-        over, problem = take(readable, data, limit)
-        if over:
-            return data, problem
-
-
-def take(readable: int, data: bytearray, limit: int) -> tuple[bool, str | None]:
-    """Read a piece of a line; return whether nothing more is expected, and the problem or None.
-
-    A line feed ends the answer. A process that was left behind may hold the stream open, so its end is not required.
-    """
-    chunk = os.read(readable, _CHUNK)
-    data += chunk
-    if len(data) > limit:
-        return True, f"the answer has more than {limit} bytes"
-    return not chunk or chunk.endswith(b"\n"), None
-
-
-def end(child: int) -> None:
-    """Kill a task's process and its process group, and wait for the process."""
-    for target in (os.killpg, os.kill):
-        try:
-            target(child, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-    os.waitpid(child, 0)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from typing import Any
 
 import attrs
 
+from hyperruntime.loop.run_files.layout import json_object
+
 MAX_PREDICTION_BYTES = 4 * 1024**2
 _MAX_LINE_BYTES = 2 * MAX_PREDICTION_BYTES
 _MAX_ERROR_CHARS = 1000
@@ -40,7 +42,7 @@ class LineReader:
         """Set the callbacks.
 
         Args:
-            on_value: called with the object of each complete line; other lines, and those above 8 MiB, are skipped.
+            on_value: called with the object of each complete line, {} for other lines; those above 8 MiB are skipped.
             on_error_output: called with each piece of standard error.
         """
         self._on_value, self._on_error_output = on_value, on_error_output
@@ -56,18 +58,10 @@ class LineReader:
         for end in ends:
             self._extend(end)
             if not self._skipping:
-                self._read_line()
+                self._on_value(json_object(self._line))
             self._line.clear()
             self._skipping = False
         self._extend(rest)
-
-    def _read_line(self) -> None:
-        try:
-            value = json.loads(self._line)
-        except (ValueError, RecursionError):
-            return
-        if isinstance(value, dict):
-            self._on_value(value)
 
     def _extend(self, piece: bytes) -> None:
         if len(self._line) + len(piece) > _MAX_LINE_BYTES:

@@ -11,12 +11,13 @@ from itertools import count
 from pathlib import Path
 
 from hyperruntime.concurrency.parallel_map import parallel_map
-from hyperruntime.domain import DialogueDomain, Domain, Split, Task
+from hyperruntime.domain import Dialogue, DialogueDomain, Domain, Split, Task
 from hyperruntime.loop.evaluation.predictions import MAX_PREDICTION_BYTES, Prediction, PredictionReader
 from hyperruntime.loop.evaluation.turns import Conversation
-from hyperruntime.loop.run_files.contract import HARNESS, Contract
+from hyperruntime.loop.run_files.contract import HARNESS
 from hyperruntime.loop.run_files.layout import evaluation_name
 from hyperruntime.loop.workbench.container import AgentContainer
+from hyperruntime.loop.workbench.context import RunContext
 from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
 from hyperruntime.spec import ExecResult
 from hyperruntime.storage.atomic import write_file
@@ -33,43 +34,34 @@ class TaskRunner:
 
     def __init__(
         self,
+        context: RunContext,
         place: AgentContainer,
-        contract: Contract,
         harness_dir: Path,
-        *,
         fresh_place: OpenPlace,
-        workers: int,
-        timeout_s: float,
         on_output: Callable[[bytes], None],
     ) -> None:
         """Run tasks in a container.
 
         Args:
+            context: context of the run.
             place: container with the agent's state and a mount of ``harness_dir``.
-            contract: names the task agent.
             harness_dir: host directory of the harness and its input files.
             fresh_place: opens another such container; its argument is the name of the evaluation.
-            workers: number of tasks that run at once, for domains with ``parallel_tasks``.
-            timeout_s: time limit of each split, in seconds.
             on_output: called with the agents' output, from any thread.
         """
-        self._place, self._contract, self._harness_dir = place, contract, harness_dir
-        self._fresh_place, self._timeout_s, self._on_output = fresh_place, timeout_s, on_output
-        self._workers, self._specs = workers, count()
+        self._options, self._contract = context.options, context.contract
+        self._place, self._harness_dir, self._specs = place, harness_dir, count()
+        self._fresh_place, self._on_output = fresh_place, on_output
 
-    def check_load(self, timeout_s: float) -> None:
-        """Import the classes that the contract requires; ``timeout_s`` is in seconds.
+    def check_load(self) -> None:
+        """Import the classes that the contract requires.
 
         Raises:
             GenerationFailedError: a class cannot be imported, or the time limit passed.
             ContainerLostError: the container ended during the check.
         """
         args = [*_HARNESS_ARGS, "check", *self._contract.load]
-        result = self._place.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: self._on_output(chunk))
-        if result.timed_out:
-            raise GenerationFailedError("does-not-load", f"the load check took more than {timeout_s:g} s")
-        if result.exit_code != 0:
-            raise GenerationFailedError("does-not-load", last_line(result.stderr, "the load check failed"))
+        self._place.check_load(args, "the load check", self._options.timeout_check_s, self._on_output)
 
     def ask(self, domain: Domain, split: Split, tasks: Sequence[Task]) -> tuple[Prediction, ...]:
         """Return the answers to tasks of a split, in the order of the tasks.
@@ -85,9 +77,9 @@ class TaskRunner:
         """
         if not tasks:
             return ()
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self._options.timeout_eval_s
         name = evaluation_name(domain.name, split.name)
-        workers = self._workers if getattr(domain, "parallel_tasks", False) else 1
+        workers = self._options.eval_workers if getattr(domain, "parallel_tasks", False) else 1
         if not _is_per_task(domain) and not isinstance(domain, DialogueDomain):
             return self._ask_together(self._place, domain, name, tasks, deadline, workers)
         return parallel_map(workers, lambda task: self._ask_one(domain, name, task, deadline), tasks)
@@ -95,7 +87,7 @@ class TaskRunner:
     def _ask_one(self, domain: Domain, name: str, task: Task, deadline: float) -> Prediction:
         with self._fresh_place(name) if _is_per_task(domain) else nullcontext(self._place) as place:
             if isinstance(domain, DialogueDomain):
-                return self._converse(place, domain, domain.task_timeout_s, name, task, deadline)
+                return self._converse(place, domain.task_timeout_s, domain.dialogue(task), name, task, deadline)
             return self._ask_together(place, domain, name, (task,), deadline, 1)[0]
 
     def _ask_together(
@@ -105,26 +97,20 @@ class TaskRunner:
         reader = PredictionReader((task.id for task in tasks), self._on_output)
         result = place.exec(args, timeout_s=_left(deadline, name), on_output=reader.take)
         alone = len(tasks) == 1 and _is_per_task(domain)
-        _check_end(result, bool(reader.predictions) or alone, name, self._timeout_s)
+        _check_end(result, bool(reader.predictions) or alone, name, self._options.timeout_eval_s)
         missing = f"the evaluation ended before this task was answered (exit code {result.exit_code})"
         return tuple(reader.predictions.get(task.id) or Prediction(task_id=task.id, error=missing) for task in tasks)
 
     def _converse(
-        self,
-        place: AgentContainer,
-        domain: DialogueDomain,
-        task_timeout_s: float,
-        name: str,
-        task: Task,
-        deadline: float,
+        self, place: AgentContainer, task_timeout_s: float, dialogue: Dialogue, name: str, task: Task, deadline: float
     ) -> Prediction:
         args = self._args("turns", name, self._write_spec(task_timeout_s, (Task(id=task.id, inputs={}),), 1))
         started, patience = time.monotonic(), task_timeout_s + _GRACE_S
-        with Conversation(task.id, domain.dialogue(task), self._on_output) as talk:
+        with Conversation(task.id, dialogue, self._on_output) as talk:
             timeout_s = min(patience, _left(deadline, name))
             result = place.exec(args, timeout_s=timeout_s, on_output=talk.take, source=talk.source)
             if result.timed_out and timeout_s < patience:
-                _check_end(result, some=True, name=name, timeout_s=self._timeout_s)
+                _check_end(result, some=True, name=name, timeout_s=self._options.timeout_eval_s)
             value = talk.outcome(result.exit_code)
         return Prediction(task_id=task.id, value=value, duration_s=time.monotonic() - started)
 

@@ -110,11 +110,9 @@ class ContractAdapter(Protocol):
     """The parts of a run that depend on the contract of its agent repository.
 
     Attributes:
-        asks_models: whether the agents may ask models although none of their files says so.
         patch_fuzz: whether a diff may apply although the lines around a change differ a little.
     """
 
-    asks_models: bool
     patch_fuzz: bool
 
     def load_domains(self, names: Sequence[str]) -> tuple[Domain, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 
 from hyperruntime import registry
-from hyperruntime.agents import copy_template, template_names, template_path
+from hyperruntime.agents import copy_template, is_template, template_path
 from hyperruntime.domain import SPLITS, Domain, Split
 from hyperruntime.errors import AgentError, SpecError
 from hyperruntime.git.store import RepositoryStore, inspect_repository
@@ -56,16 +56,8 @@ class DefaultGeneration:
 
     @cached_property
     def _asker(self) -> TaskRunner:
-        options = self._context.options
-        return TaskRunner(
-            self.trial,
-            self._context.contract,
-            self._harness_dir,
-            fresh_place=self._fresh_trial,
-            workers=options.eval_workers,
-            timeout_s=options.timeout_eval_s,
-            on_output=self._attempt.steps.write,
-        )
+        write = self._attempt.steps.write
+        return TaskRunner(self._context, self.trial, self._harness_dir, self._fresh_trial, write)
 
     @cached_property
     def _evaluator(self) -> Evaluator:
@@ -85,12 +77,12 @@ class DefaultGeneration:
 
     def check_load(self) -> None:
         """Import the classes that the contract requires."""
-        self._asker.check_load(self._context.options.timeout_check_s)
+        self._asker.check_load()
 
     def evaluate(self) -> bool:
         """Evaluate the state on every domain; return whether the evaluation stopped after the first stage."""
         context = self._context
-        return evaluate_domains(self._evaluator, context.domains, context.options, self._copy_histories)
+        return evaluate_domains(self._evaluator, context.domains, context.options)
 
     def evaluate_split(self, split: str) -> None:
         """Evaluate the state in full on one split of each domain."""
@@ -154,7 +146,6 @@ def meta_agent_args(contract: Contract, *, base_commit: str, iterations_left: in
 class DefaultContract:
     """The default contract."""
 
-    asks_models = False
     patch_fuzz = False
 
     def load_domains(self, names: Sequence[str]) -> tuple[Domain, ...]:
@@ -172,7 +163,7 @@ class DefaultContract:
         agent = options.agent or domains[0].agent
         if options.copy_root_dir is not None:
             return _check_root_directory(options.copy_root_dir, options.agent)
-        if agent in template_names() and os.sep not in agent:
+        if is_template(agent):
             return agent
         if not os.path.isdir(agent):
             if os.sep in agent or agent.startswith("."):
@@ -248,7 +239,7 @@ def _add_agent(store: RepositoryStore, options: GenerateOptions, agent: str) -> 
     if options.copy_root_dir is not None:
         top = os.path.lexists(os.path.join(options.copy_root_dir, ".git"))
         return store.add_repository(options.copy_root_dir) if top else store.from_directory(options.copy_root_dir)
-    if agent not in template_names():
+    if not is_template(agent):
         return store.add_repository(agent)
     with owned_directory() as directory:
         copy_template(agent, Path(directory, "agent"))

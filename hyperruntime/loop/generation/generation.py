@@ -38,7 +38,6 @@ from hyperruntime.loop.workbench.failures import (
     GenerationFailedError,
     InfrastructureFailedError,
     RunInterruptedError,
-    last_line,
     one_line,
     translate_failure,
 )
@@ -159,17 +158,8 @@ class _Generation:
         run("copy out", adapter.write_results)
 
     def _run_meta_agent(self) -> None:
-        timeout_s = self._context.options.timeout_meta_s
-        result = self._adapter.agent.exec(
-            self._adapter.meta_agent_args(),
-            timeout_s=timeout_s,
-            on_output=lambda _, chunk: self._steps.write(chunk),
-        )
-        if result.timed_out:
-            raise GenerationFailedError("timeout", f"the meta agent took more than {timeout_s:g} s")
-        if result.exit_code != 0:
-            why = last_line(result.stderr, "it wrote nothing on standard error")
-            raise GenerationFailedError("agent", f"the meta agent ended with exit code {result.exit_code}: {why}")
+        args, timeout_s = self._adapter.meta_agent_args(), self._context.options.timeout_meta_s
+        self._adapter.agent.run(args, "the meta agent", timeout_s, self._steps.write, "agent")
 
     def _settle_agent(self) -> None:
         """End the meta agent's container and reclaim its files; the next container starts in parallel."""

@@ -230,5 +230,5 @@ def shown_report(report: Mapping[str, Any], split: str, *, needs: str = "") -> d
 def add_figures(domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
     """Write the visible part of a split's report, for parent selection; skip the split ``test``."""
     if split != TEST_SPLIT:
-        needs = getattr(getattr(domain, "original", None), "needs", "")
+        needs = getattr(domain, "needs", "")
         write_file(target / REPORT, json_document(shown_report(read_json(source / REPORT), split, needs=needs)))

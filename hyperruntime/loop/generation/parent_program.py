@@ -20,7 +20,12 @@ from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.container import AgentContainer, discard
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
-from hyperruntime.loop.workbench.failures import RunInterruptedError, last_line, one_line
+from hyperruntime.loop.workbench.failures import (
+    GenerationFailedError,
+    RunInterruptedError,
+    last_line,
+    one_line,
+)
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import make_directory, open_private, storage_errors, write_file
 
@@ -36,10 +41,6 @@ import random
 
 random.seed(os.environ["HYPERRUN_SEED"] + ":" + os.environ["HYPERRUN_GENERATION"])
 """
-
-
-class _UnusableChoiceError(HyperRuntimeError):
-    """The program failed, or did not name a generation that may become a parent."""
 
 
 class ParentProgram:
@@ -70,7 +71,7 @@ class ParentProgram:
         for record in self._who_is_asked():
             try:
                 return self._ask(record, number)
-            except _UnusableChoiceError as error:
+            except GenerationFailedError as error:
                 self._give_up_on(record, number, str(error))
             except RunInterruptedError:
                 raise
@@ -113,7 +114,7 @@ class ParentProgram:
         except ContainerLostError as error:
             if context.containers.stopping:
                 raise RunInterruptedError("the run is being interrupted") from error
-            raise _UnusableChoiceError(str(error)) from error
+            raise GenerationFailedError("agent", str(error)) from error
         finally:
             place.close()
             discard(context, folder)
@@ -122,20 +123,9 @@ class ParentProgram:
         timeout_s = self._context.options.timeout_select_s
         with storage_errors(self._context.layout.root), open_private(self._context.layout.root / LOG) as file:
             file.write(f"== generation {number}: generation {record.genid} is asked\n".encode())
-            take = _Capped(file)
-            args = [
-                "/bin/sh",
-                "-c",
-                _SEEDED,
-                "seeded",
-                *self._context.adapter.select_parent_args(self._context, number),
-            ]
-            result = place.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: take(chunk))
-        if result.timed_out:
-            raise _UnusableChoiceError(f"its parent selection took more than {timeout_s:g} s")
-        if result.exit_code != 0:
-            why = last_line(result.stderr, "it wrote nothing on standard error")
-            raise _UnusableChoiceError(f"its parent selection ended with exit code {result.exit_code}: {why}")
+            program = self._context.adapter.select_parent_args(self._context, number)
+            args = ["/bin/sh", "-c", _SEEDED, "seeded", *program]
+            result = place.run(args, "its parent selection", timeout_s, _Capped(file), "agent")
         return self._named(last_line(result.stdout, "nothing"))
 
     def _named(self, line: str) -> GenId:
@@ -143,7 +133,8 @@ class ParentProgram:
         genid: GenId = int(line) if line.isascii() and line.isdigit() else line
         able = {candidate.genid for candidate in self._archive.candidates()}
         if genid not in able and genid != self._archive.first.genid:
-            raise _UnusableChoiceError(f"it chose {line[:100]!r}, which is not a generation that may become a parent")
+            why = f"it chose {line[:100]!r}, which is not a generation that may become a parent"
+            raise GenerationFailedError("agent", why)
         return genid
 
 

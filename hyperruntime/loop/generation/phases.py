@@ -7,7 +7,6 @@ The journal is removed when the generation is finished. A line that cannot be re
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Mapping
@@ -16,14 +15,13 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.domain import Score
 from hyperruntime.errors import RepositoryError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import Results, SplitResult
-from hyperruntime.loop.evaluation.predictions import Prediction, prediction_to_json
-from hyperruntime.loop.run_files.layout import PHASES, Layout, parse_genid
+from hyperruntime.loop.evaluation.predictions import prediction_to_json
+from hyperruntime.loop.run_files.layout import PHASES, Layout, json_object, parse_genid
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.run_files.record import GenerationRecord, genid_from_json, record_from_json, record_to_json
+from hyperruntime.loop.run_files.record import GenerationRecord, record_from_json, record_to_json, structured
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.storage.atomic import append_line
 
@@ -109,7 +107,7 @@ class Phases:
     def _take(self, value: Mapping[str, Any]) -> None:
         phase = value["phase"]
         if phase == "plan":
-            self.plan = _plan(value)
+            self.plan = structured(GenerationPlan, value)
         elif phase == "state":
             self.record, self.results = record_from_json(value["record"]), {}
         elif phase == "split" and self.record is not None:
@@ -154,37 +152,9 @@ def _read(path: Path) -> list[Mapping[str, Any]]:
         lines = path.read_bytes().splitlines()
     except OSError:
         return []
-    values = (_parse(line) for line in lines)
-    return [value for value in values if value is not None]
-
-
-def _parse(line: bytes) -> Mapping[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _plan(value: Mapping[str, Any]) -> GenerationPlan:
-    parent = value["parent"]
-    return GenerationPlan(
-        genid=genid_from_json(value["genid"]),
-        parent=None if parent is None else genid_from_json(parent),
-        commit=str(value["commit"]),
-        archived=int(value["archived"]),
-    )
+    return [value for value in map(json_object, lines) if value]
 
 
 def _result(value: Mapping[str, Any]) -> SplitResult:
-    return SplitResult(
-        predictions=tuple(_prediction(one) for one in value["predictions"]),
-        scores=tuple(Score(**one) for one in value["scores"]),
-        total=int(value["total"]),
-        mean=float(value["mean"]),
-    )
-
-
-def _prediction(value: Mapping[str, Any]) -> Prediction:
-    facts = dict(value)
-    return Prediction(value=facts.pop("prediction"), **facts)
+    predictions = [{**said, "value": said["prediction"]} for said in value["predictions"]]
+    return structured(SplitResult, {**value, "predictions": predictions})

@@ -16,6 +16,7 @@ from hyperruntime.loop.evaluation.evaluator import Results
 from hyperruntime.loop.generation.adapter import Attempt, ContractAdapter, GenerationAdapter
 from hyperruntime.loop.generation.generation_view import GenerationView
 from hyperruntime.loop.hyperagents import commands
+from hyperruntime.loop.hyperagents.domains import DOMAINS, repository_domain
 from hyperruntime.loop.hyperagents.ensemble import (
     AGENT_ARCHIVE_VIEW,
     Ensemble,
@@ -30,14 +31,14 @@ from hyperruntime.loop.hyperagents.ensemble import FOLDER as ANSWERS_FOLDER
 from hyperruntime.loop.hyperagents.evaluation import RepositoryEvaluator
 from hyperruntime.loop.hyperagents.initial import check_checkout, make_root
 from hyperruntime.loop.hyperagents.judging import Judge, open_judge, repository_container
+from hyperruntime.loop.hyperagents.labels import copy_without_labels
 from hyperruntime.loop.hyperagents.problem import problem_statement
-from hyperruntime.loop.hyperagents.repository_domain import original_of, publish_tables, repository_domain
 from hyperruntime.loop.run_files.contract import Contract, repository_contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import meta_agent_container
 from hyperruntime.loop.workbench.context import RunContext
-from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
+from hyperruntime.loop.workbench.failures import GenerationFailedError
 from hyperruntime.spec import Mount
 
 log = get_logger(__name__)
@@ -78,16 +79,8 @@ class RepositoryGeneration:
         """Run the import checks of the contract."""
         options = self._context.options
         for args in commands.load_checks(dgm=self._dgm, select_parent=options.edit_select_parent):
-            result = self.trial.exec(
-                commands.with_python(args),
-                timeout_s=options.timeout_check_s,
-                on_output=lambda _, chunk: self._attempt.steps.write(chunk),
-            )
-            if result.timed_out:
-                detail = f"`{args[-1]}` took more than {options.timeout_check_s:g} s"
-                raise GenerationFailedError("does-not-load", detail)
-            if result.exit_code != 0:
-                raise GenerationFailedError("does-not-load", last_line(result.stderr, f"`{args[-1]}` failed"))
+            named, write = f"`{args[-1]}`", self._attempt.steps.write
+            self.trial.check_load(commands.with_python(args), named, options.timeout_check_s, write)
 
     def evaluate(self) -> bool:
         """Evaluate the state on every domain; return whether the evaluation stopped after the first stage."""
@@ -112,7 +105,7 @@ class RepositoryGeneration:
         assert plan.parent is not None
         statement = problem_statement(
             context.layout.generation(plan.parent),
-            [original_of(domain) for domain in context.domains],
+            [DOMAINS[domain.name] for domain in context.domains],
             seed=f"{context.options.seed}:{plan.genid}:problem",
             custom="dgm_custom" in context.baseline,
         )
@@ -136,7 +129,6 @@ class RepositoryGeneration:
 class HyperAgentsContract:
     """The hyperagents contract."""
 
-    asks_models = True
     patch_fuzz = True  # as HyperAgents applies them
 
     def load_domains(self, names: Sequence[str]) -> tuple[Domain, ...]:
@@ -160,7 +152,7 @@ class HyperAgentsContract:
         agent: str,
     ) -> tuple[str, Contract]:
         """Put the initial agent without labels into the store; return its commit and its contract."""
-        root = make_root(options, [original_of(domain) for domain in domains], layout, store, agent)
+        root = make_root(options, [DOMAINS[domain.name] for domain in domains], layout, store, agent)
         prepare_agent_archive(options, domains, layout)
         return root, repository_contract(str(options.run_id))
 
@@ -185,7 +177,7 @@ class HyperAgentsContract:
 
     def publish_evaluation(self, domain: Domain, source: Path, target: Path) -> None:
         """Copy the evaluation without the labels of its tables."""
-        publish_tables(domain, source, target)
+        copy_without_labels(source, target, DOMAINS[domain.name].label_columns)
 
 
 _: tuple[type[GenerationAdapter], type[ContractAdapter]] = (RepositoryGeneration, HyperAgentsContract)

@@ -1,39 +1,41 @@
 """The domains of repositories that have the HyperAgents layout, as data.
 
 The harness and the report of a domain are in the repository (``domains/``). This module has the facts that the host
-needs to run them and to read their results.
+needs to run them and to read their results. The host has no tasks of these domains and gives no verdicts; see
+``evaluation``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import attrs
 
+from hyperruntime.domain import Domain, Score, Split, Task, mean_report
+from hyperruntime.errors import DomainNotFoundError, SpecError
 from hyperruntime.loop.run_files.layout import REPORT, evaluation_name, read_json
 
 TRAIN, VAL, TEST = "train", "val", "test"
+_HOST_ONLY = ("polyglot",)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class OriginalDomain:
-    """A domain of such a repository.
+    """A domain of such a repository; the attributes without a text here are those of a domain.
 
     Attributes:
         name: value of ``--domain``.
         score_key: key of the score in ``report.json``.
         scale: the score in the report is divided by this.
         needs: key of ``report.json`` that must not be empty, or the score does not count; "" for none.
-        splits: splits of a run, in order; ``test`` is evaluated only if the option ``eval_test`` is set.
+        splits: splits of a run, in order, all with the same first stage; ``test`` is evaluated only if the option
+            ``eval_test`` is set.
         subsets: value of ``--subset`` for each split; "" is the whole dataset.
-        staged_samples: number of tasks in the cheap first stage.
         full_samples: number of tasks in the full evaluation; a first stage's score is multiplied by ``staged / full``.
-        staged_threshold: the first stage of the train split must exceed this score.
-        staged_inclusive: whether a score equal to the threshold is enough.
         ensemblable: whether an ensemble can combine the answers of several generations.
         folder: its directory below ``domains/``.
         datasets: file names of its tables below ``folder``, with ``{}`` for the subset; "" if it has no table.
@@ -45,27 +47,30 @@ class OriginalDomain:
     score_key: str
     scale: float = 1.0
     needs: str = ""
-    splits: tuple[str, ...] = (TRAIN,)
+    splits: tuple[Split, ...] = (Split(name=TRAIN, staged_samples=10),)
     subsets: Mapping[str, str] = MappingProxyType({TRAIN: ""})
-    staged_samples: int = 10
     full_samples: int = 10
-    staged_threshold: float = 0.0
-    staged_inclusive: bool = False
     ensemblable: bool = False
     folder: str
     datasets: str = ""
     id_column: str = ""
     label_columns: tuple[str, ...] = ()
+    description: str = "evaluated by the agent repository's own harness"
+    image: str = "hyperagents:latest"
+    needs_gpu: bool = False
+    agent: str = "."
+    protected_paths: tuple[str, ...] = ("domains/",)
+    task_timeout_s: float = 0.0
+
+    @property
+    def first_stage(self) -> Split:
+        """The rules of the first stage, which are the same for all splits."""
+        return self.splits[0]
 
     @property
     def fraction(self) -> float:
         """The factor for the score of a first stage if the full evaluation was not run."""
-        return self.staged_samples / self.full_samples
-
-    @property
-    def selected_split(self) -> str:
-        """The split that decides about parents."""
-        return VAL if VAL in self.splits else TRAIN
+        return self.first_stage.staged_samples / self.full_samples
 
     def dataset(self, split: str) -> str:
         """Return the path of a split's table below ``domains/``; "" if the domain has no table."""
@@ -79,11 +84,7 @@ class OriginalDomain:
         """Return the directory of the initial agent's results of a split, below ``outputs/``."""
         return f"initial_{self.name}{self.subsets[split]}_0"
 
-    def passes(self, score: float) -> bool:
-        """Return whether a first stage's score is enough for the full evaluation."""
-        return score >= self.staged_threshold if self.staged_inclusive else score > self.staged_threshold
-
-    def score(self, report: Mapping[str, Any]) -> float | None:
+    def score_in(self, report: Mapping[str, Any]) -> float | None:
         """Return the score in a report, not multiplied by ``fraction``; None if it has no valid score."""
         if self.needs and not report.get(self.needs):
             return None
@@ -94,17 +95,23 @@ class OriginalDomain:
 
     def read_score(self, folder: Path, name: str = REPORT) -> float | None:
         """Return the score in the report ``name`` of a directory; None if there is no report or no valid score."""
-        return self.score(read_json(folder / name))
+        return self.score_in(read_json(folder / name))
 
+    def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
+        """Return no tasks: only the repository's harness knows them."""
+        return ()
 
-_FILTERED = MappingProxyType({split: f"_filtered_100_{split}" for split in (TRAIN, VAL, TEST)})
-_TABLE: Mapping[str, Any] = {
-    "score_key": "overall_accuracy",
-    "splits": (TRAIN, VAL, TEST),
-    "subsets": _FILTERED,
-    "full_samples": 100,
-    "ensemblable": True,
-}
+    def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value
+        """Return an invalid score: only the repository's report gives verdicts."""
+        return Score(task_id=task.id, value=0.0, valid=False, detail="judged by the repository's own report")
+
+    def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
+        """Return the mean of the scores that the repository's report gave."""
+        return mean_report(self.name, split, scores)
+
+    def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401 - any JSON value
+        """Return None: there are no pictures."""
+        return None
 
 
 def _balrog(name: str, episodes: int) -> OriginalDomain:
@@ -113,7 +120,7 @@ def _balrog(name: str, episodes: int) -> OriginalDomain:
         score_key="average_progress",
         scale=100.0,
         needs="environments",
-        staged_samples=1,
+        splits=(Split(name=TRAIN, staged_samples=1),),
         full_samples=episodes,
         folder="balrog",
     )
@@ -121,27 +128,34 @@ def _balrog(name: str, episodes: int) -> OriginalDomain:
 
 def _genesis(name: str) -> OriginalDomain:
     return OriginalDomain(
-        name=f"genesis_{name}", score_key="average_fitness", staged_samples=3, full_samples=6, folder="genesis"
+        name=f"genesis_{name}",
+        score_key="average_fitness",
+        splits=(Split(name=TRAIN, staged_samples=3),),
+        full_samples=6,
+        folder="genesis",
+        needs_gpu=True,
+    )
+
+
+def _table(name: str, folder: str, datasets: str, id_column: str, *label_columns: str) -> OriginalDomain:
+    splits = (TRAIN, VAL, TEST)
+    return OriginalDomain(
+        name=name,
+        score_key="overall_accuracy",
+        splits=tuple(Split(name=split, staged_samples=10) for split in splits),
+        subsets=MappingProxyType({split: f"_filtered_100_{split}" for split in splits}),
+        full_samples=100,
+        ensemblable=True,
+        folder=folder,
+        datasets=datasets,
+        id_column=id_column,
+        label_columns=label_columns,
     )
 
 
 _DOMAINS = (
-    OriginalDomain(
-        name="search_arena",
-        folder="search_arena",
-        datasets="dataset{}.csv",
-        id_column="question_id",
-        label_columns=("winner",),
-        **_TABLE,
-    ),
-    OriginalDomain(
-        name="paper_review",
-        folder="paper_review",
-        datasets="dataset{}.csv",
-        id_column="question_id",
-        label_columns=("outcome",),
-        **_TABLE,
-    ),
+    _table("search_arena", "search_arena", "dataset{}.csv", "question_id", "winner"),
+    _table("paper_review", "paper_review", "dataset{}.csv", "question_id", "outcome"),
     _balrog("babyai", 10),
     _balrog("babaisai", 3),
     _balrog("minihack", 5),
@@ -152,19 +166,11 @@ _DOMAINS = (
     OriginalDomain(
         name="polyglot",
         score_key="accuracy_score",
+        splits=(Split(name=TRAIN, staged_samples=10, staged_threshold=0.4, staged_inclusive=True),),
         full_samples=60,
-        staged_threshold=0.4,
-        staged_inclusive=True,
         folder="polyglot",
     ),
-    OriginalDomain(
-        name="imo_grading",
-        folder="imo",
-        datasets="gradingbench{}.csv",
-        id_column="Grading ID",
-        label_columns=("Reward", "Points"),
-        **_TABLE,
-    ),
+    _table("imo_grading", "imo", "gradingbench{}.csv", "Grading ID", "Reward", "Points"),
     OriginalDomain(
         name="imo_proof",
         score_key="points_percentage",
@@ -176,3 +182,21 @@ _DOMAINS = (
     ),
 )
 DOMAINS: Mapping[str, OriginalDomain] = MappingProxyType({domain.name: domain for domain in _DOMAINS})
+
+
+def repository_domain(name: str) -> OriginalDomain:
+    """Return the domain with this name.
+
+    Raises:
+        DomainNotFoundError: the table has no such domain.
+        SpecError: HyperAgents evaluates the domain on the host, where hyperruntime runs no agent code.
+    """
+    if name not in DOMAINS:
+        raise DomainNotFoundError(name, list(DOMAINS))
+    if name in _HOST_ONLY:
+        allowed = "its harness does not run in a container; use an agent of the default contract for this domain"
+        raise SpecError("domains", name, allowed)
+    return DOMAINS[name]
+
+
+_: type[Domain] = OriginalDomain

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from hyperruntime.domain import Domain
 from hyperruntime.errors import AgentError, PatchError
-from hyperruntime.loop.evaluation.evaluator import Results
+from hyperruntime.loop.evaluation.evaluator import Results, evaluated_splits
 from hyperruntime.loop.generation.adapter import Attempt
 from hyperruntime.loop.generation.generation_view import (
     ARCHIVE_FILE,
@@ -23,12 +23,11 @@ from hyperruntime.loop.generation.generation_view import (
     shown_report,
 )
 from hyperruntime.loop.hyperagents import commands
-from hyperruntime.loop.hyperagents.domains import TEST, TRAIN, OriginalDomain
+from hyperruntime.loop.hyperagents.domains import DOMAINS, TRAIN, OriginalDomain
 from hyperruntime.loop.hyperagents.evaluation import samples_of
-from hyperruntime.loop.hyperagents.judging import TABLE, Judge, repository_container, run_command
+from hyperruntime.loop.hyperagents.judging import TABLE, Judge, repository_container
 from hyperruntime.loop.hyperagents.labels import blank
 from hyperruntime.loop.hyperagents.original import links_below
-from hyperruntime.loop.hyperagents.repository_domain import original_of
 from hyperruntime.loop.run_files.layout import (
     AGENT_OUTPUT,
     METADATA,
@@ -55,7 +54,7 @@ _INSIDE = "/opt/hyperruntime/generations"
 def has_ensembles(options: GenerateOptions, domains: Iterable[Domain]) -> bool:
     """Return whether a run evaluates ensembles."""
     wanted = "ensemble" in options.optimize_option
-    able = all(original_of(domain).ensemblable for domain in domains) if wanted else False
+    able = all(DOMAINS[domain.name].ensemblable for domain in domains) if wanted else False
     return able and "no_archive" not in (options.run_baseline or "")
 
 
@@ -76,7 +75,7 @@ def check_ensembles(options: GenerateOptions, domains: Iterable[Domain]) -> None
     """
     if options.agent_archive_path is None:
         return
-    without = [domain.name for domain in domains if not original_of(domain).ensemblable]
+    without = [domain.name for domain in domains if not DOMAINS[domain.name].ensemblable]
     if without:
         raise AgentError(
             f"--optimize-option {options.optimize_option}: an ensemble cannot combine answers to {', '.join(without)}; "
@@ -104,7 +103,7 @@ def add_answers(domain: Domain, split: str, source: Path, target: Path, *, full:
         target: directory of the view.
         full: whether all tasks were run, not only the first stage.
     """
-    original = original_of(domain)
+    original = DOMAINS[domain.name]
     report = shown_report(read_json(source / REPORT), split, needs=original.needs)
     score = report.get(original.score_key)
     if not full and isinstance(score, (int, float)):
@@ -184,18 +183,17 @@ class Ensemble:
         self._lay_out(place.out / PurePosixPath(self._inside).name, full=full)
         try:
             place.start()
-            for domain in map(original_of, self._context.domains):
-                for split in domain.splits:
-                    if split != TEST or self._context.options.eval_test:
-                        self._run_split(place, judge, domain, split)
+            for domain in self._context.domains:
+                for split in evaluated_splits(domain, test=self._context.options.eval_test):
+                    self._run_split(place, judge, DOMAINS[domain.name], split.name)
         finally:
             place.close()
 
     def _run_split(self, place: AgentContainer, judge: Judge, domain: OriginalDomain, split: str) -> None:
         samples, timeout_s = samples_of(self._context, domain), self._context.options.timeout_ensemble_s
-        args = commands.ensemble(domain, split, folder=self._inside, samples=samples)
+        args = commands.with_python(commands.ensemble(domain, split, folder=self._inside, samples=samples))
         name = f"ensemble_{domain.name}_{split}"
-        result = run_command(place, args, timeout_s, f"the {name}", self._attempt.steps)
+        result = place.run(args, f"the {name}", timeout_s, self._attempt.steps.write)
         with storage_errors(self._folder), open(self._folder / LOG, "ab") as file:
             file.write(f"== {name}\n".encode() + result.stdout + result.stderr)
         place.settle()

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
+from hyperruntime.concurrency.parallel_map import parallel_map
 from hyperruntime.errors import PatchError
-from hyperruntime.loop.evaluation.evaluator import SplitResult
+from hyperruntime.loop.evaluation.evaluator import SplitResult, evaluated_splits
 from hyperruntime.loop.generation.adapter import Attempt
 from hyperruntime.loop.hyperagents import commands
-from hyperruntime.loop.hyperagents.domains import TEST, TRAIN, OriginalDomain
+from hyperruntime.loop.hyperagents.domains import DOMAINS, TRAIN, OriginalDomain
 from hyperruntime.loop.hyperagents.initial import reference_folder
-from hyperruntime.loop.hyperagents.judging import TABLE, Judge, run_command, score_without_answers
+from hyperruntime.loop.hyperagents.judging import TABLE, Judge, score_without_answers
 from hyperruntime.loop.hyperagents.labels import Labelled
-from hyperruntime.loop.hyperagents.repository_domain import original_of
 from hyperruntime.loop.run_files.layout import INITIAL
 from hyperruntime.loop.workbench.container import AgentContainer
 from hyperruntime.loop.workbench.context import RunContext
@@ -49,7 +48,7 @@ class RepositoryEvaluator:
         """
         self._context, self._plan, self._trial, self._judge = attempt.context, attempt.plan, trial, judge
         self._folder, self._steps, self._phases = attempt.folder, attempt.steps, attempt.phases
-        self._domains = tuple(original_of(domain) for domain in self._context.domains)
+        self._domains = tuple(DOMAINS[domain.name] for domain in self._context.domains)
 
     def evaluate(self) -> bool:
         """Evaluate the agent; return whether the evaluation stopped after the first stage.
@@ -80,32 +79,29 @@ class RepositoryEvaluator:
         self._run_at_once([(domain, split) for domain in self._domains], full=True)
 
     def _run_splits(self, *, full: bool) -> None:
-        count = max(len(domain.splits) for domain in self._domains)
-        for number in range(count):
-            splits = [(domain, split) for domain in self._domains for split in domain.splits[number : number + 1]]
-            asked = [(domain, split) for domain, split in splits if split != TEST or self._context.options.eval_test]
+        test = self._context.options.eval_test
+        parts = [(domain, evaluated_splits(domain, test=test)) for domain in self._domains]
+        for number in range(max(len(splits) for _, splits in parts)):
+            asked = [(domain, split.name) for domain, splits in parts for split in splits[number : number + 1]]
             self._run_at_once(asked, full=full)
 
-    def _run_at_once(self, splits: Sequence[tuple[OriginalDomain, str]], *, full: bool) -> list[bool]:
+    def _run_at_once(self, splits: Sequence[tuple[OriginalDomain, str]], *, full: bool) -> tuple[bool, ...]:
         """Evaluate splits of different domains in parallel; return which ones have a sufficient score."""
-        if len(splits) < 2:
-            return [self._run(domain, split, full=full) for domain, split in splits]
-        with ThreadPoolExecutor(len(splits), thread_name_prefix="hyperruntime-domain") as pool:
-            return list(pool.map(lambda pair: self._run(*pair, full=full), splits))
+        return parallel_map(len(splits), lambda pair: self._run(*pair, full=full), splits)
 
     def _run(self, domain: OriginalDomain, split: str, *, full: bool) -> bool:
         """Evaluate a split unless it is done; return whether its score is enough for the full evaluation."""
         done = self._phases.results.get(domain.name, {}).get(split)
         if done is not None and (done.complete or not full):
-            return done.complete or domain.passes(done.mean)
+            return done.complete or domain.first_stage.is_passed(done.mean)
         result = None if full else self._known(domain, split)
         if result is None:
-            samples = samples_of(self._context, domain) if full else domain.staged_samples
+            samples = samples_of(self._context, domain) if full else domain.first_stage.staged_samples
             self._answer(domain, split, samples)
             folder = self._folder / domain.evaluation(split)
             result = self._judge.score(domain, split, folder, self._labelled(domain, split, samples), full=full)
         self._phases.keep_split(domain.name, split, result)
-        return domain.passes(result.mean)
+        return domain.first_stage.is_passed(result.mean)
 
     def _known(self, domain: OriginalDomain, split: str) -> SplitResult | None:
         """Return the initial agent's result from the checkout, or None; only for the initial generation."""
@@ -124,8 +120,8 @@ class RepositoryEvaluator:
     def _answer(self, domain: OriginalDomain, split: str, samples: int) -> None:
         """Run the harness and copy its files out."""
         options, name = self._context.options, domain.evaluation(split)
-        args = commands.harness(domain, split, samples=samples, workers=options.eval_workers)
-        run_command(self._trial, args, options.timeout_eval_s, name, self._steps)
+        args = commands.with_python(commands.harness(domain, split, samples=samples, workers=options.eval_workers))
+        self._trial.run(args, name, options.timeout_eval_s, self._steps.write)
         self._trial.settle()
         copy_files(self._trial.out, self._folder / name, below=name)
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from hyperruntime.errors import AgentError, RepositoryError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
-from hyperruntime.loop.hyperagents.domains import DOMAINS, TEST, OriginalDomain
+from hyperruntime.loop.evaluation.evaluator import evaluated_splits
+from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
 from hyperruntime.loop.hyperagents.labels import blank
 from hyperruntime.loop.run_files.contract import MARKS
 from hyperruntime.loop.run_files.layout import Layout
@@ -211,9 +212,9 @@ def _readme(options: GenerateOptions, domains: Sequence[OriginalDomain]) -> str:
 
 def _check_datasets(options: GenerateOptions, domains: Sequence[OriginalDomain], reference: Path) -> None:
     for domain in domains:
-        for split in domain.splits:
-            path = domain.dataset(split)
-            if path and (split != TEST or options.eval_test) and not (reference / path).is_file():
+        for split in evaluated_splits(domain, test=options.eval_test):
+            path = domain.dataset(split.name)
+            if path and not (reference / path).is_file():
                 raise AgentError(
                     f"the checkout has no domains/{path}, which {domain.name} requires; create the dataset first"
                 )
@@ -241,7 +242,7 @@ def _use_coding_agent(agent: Path, staging: Path) -> None:
 def _keep_initial_results(agent: Path, reference: Path, domains: Sequence[OriginalDomain]) -> None:
     """Copy the checkout's results of the initial agent, so that the run can reuse them."""
     for domain in domains:
-        for split in domain.splits:
+        for split in (split.name for split in domain.splits):
             source = agent / "outputs" / domain.initial_outputs(split)
             if domain.read_score(source) is not None:
                 _copy(source, reference / "initial" / domain.evaluation(split), lambda _, __: set())

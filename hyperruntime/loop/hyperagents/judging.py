@@ -23,8 +23,8 @@ from hyperruntime.loop.workbench.container import AgentContainer
 from hyperruntime.loop.workbench.context import RunContext
 from hyperruntime.loop.workbench.copy_out import read_file
 from hyperruntime.loop.workbench.events import StepLog
-from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
-from hyperruntime.spec import ExecResult, Mount
+from hyperruntime.loop.workbench.failures import GenerationFailedError
+from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import json_document, storage_errors, write_file
 from hyperruntime.units import MIB
 
@@ -50,30 +50,6 @@ def repository_container(attempt: Attempt, name: str, *mounts: Mount, models: bo
     place = AgentContainer(context, attempt.plan, folder, *mounts, out=commands.TMP, env=commands.ENV, models=models)
     place.out.chmod(commands.OPEN_MODE)
     return place
-
-
-def run_command(place: AgentContainer, args: list[str], timeout_s: float, name: str, steps: StepLog) -> ExecResult:
-    """Run a command of the repository to its end.
-
-    Args:
-        place: container of the command.
-        args: argv that starts with ``python``.
-        timeout_s: time limit in seconds.
-        name: name of the command in error messages.
-        steps: receives the output.
-
-    Raises:
-        GenerationFailedError: the command failed, or the time limit passed.
-        ContainerLostError: the container ended before the command did.
-    """
-    args = commands.with_python(args)
-    result = place.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: steps.write(chunk))
-    if result.timed_out:
-        raise GenerationFailedError("timeout", f"{name} took more than {timeout_s:g} s")
-    if result.exit_code != 0:
-        why = last_line(result.stderr, "it wrote nothing on standard error")
-        raise GenerationFailedError("evaluation", f"{name} ended with exit code {result.exit_code}: {why}")
-    return result
 
 
 class Judge:
@@ -144,7 +120,8 @@ class Judge:
                 shutil.copytree(folder, target)
             else:
                 write_file(target / TABLE, said.table)
-        run_command(self._place, commands.report(domain, split), timeout_s, f"the report on {name}", self._steps)
+        args = commands.with_python(commands.report(domain, split))
+        self._place.run(args, f"the report on {name}", timeout_s, self._steps.write)
         self._place.settle()
         value = _read_report(target, name)
         result = _result(domain, name, value, said, full=full)
@@ -180,7 +157,7 @@ def score_without_answers(domain: OriginalDomain, score: float, *, full: bool) -
         score: score of the tasks that were run, as many as in the first stage.
         full: whether these are all tasks; else the total follows from ``domain.fraction``.
     """
-    scores = tuple(Score(task_id=str(at), value=score, valid=True) for at in range(domain.staged_samples))
+    scores = tuple(Score(task_id=str(at), value=score, valid=True) for at in range(domain.first_stage.staged_samples))
     return SplitResult(predictions=(), scores=scores, total=_total(domain, len(scores), full=full), mean=score)
 
 
@@ -202,7 +179,7 @@ def _read_report(folder: Path, name: str) -> Mapping[str, Any]:
 def _result(
     domain: OriginalDomain, name: str, value: Mapping[str, Any], said: Labelled | None, *, full: bool
 ) -> SplitResult:
-    score = domain.score(value)
+    score = domain.score_in(value)
     if score is None:
         raise GenerationFailedError("evaluation", f"the report on {name} has no valid {domain.score_key}")
     if said is None:

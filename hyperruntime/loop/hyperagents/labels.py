@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
+import shutil
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
+from pathlib import Path
 
 import attrs
 
 from hyperruntime.errors import AgentError
+from hyperruntime.loop.generation.publish import link_or_copy
 
 PREDICTION = "prediction"
 _MAX_FIELD_CHARS = 1 << 30
@@ -108,6 +112,32 @@ def blank(data: bytes, columns: Sequence[str], name: str) -> bytes:
     return format_table(
         table.columns, [["" if place in at else field for place, field in enumerate(row)] for row in table.rows]
     )
+
+
+def copy_without_labels(source: Path, target: Path, columns: Sequence[str]) -> None:
+    """Copy the directory of an evaluation for agents, without the labels of its tables; do nothing if it is missing.
+
+    Args:
+        source: directory of the evaluation.
+        target: directory that agents see.
+        columns: names of the columns to empty.
+
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    if not source.is_dir():
+        return  # nothing was evaluated
+    shutil.copytree(source, target, copy_function=link_or_copy, ignore=_tables)
+    for path in sorted(source.rglob("*.csv")):
+        try:
+            data = blank(path.read_bytes(), columns, path.name)
+        except AgentError:
+            continue
+        (target / path.relative_to(source)).write_bytes(data)
+
+
+def _tables(folder: str, names: Sequence[str]) -> list[str]:
+    return [name for name in names if name.endswith(".csv") and os.path.isfile(os.path.join(folder, name))]
 
 
 def relabel(dataset: bytes, said: bytes, id_column: str, count: int | None) -> Labelled:

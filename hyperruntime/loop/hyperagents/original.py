@@ -15,14 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from hyperruntime.errors import ArchiveError
 from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
 from hyperruntime.loop.run_files.layout import INITIAL, METADATA, RUN_LOG, Layout, read_json
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import SELECTIONS, GenId
-from hyperruntime.loop.run_files.record import FailureClass, genid_from_json
+from hyperruntime.loop.run_files.record import FailureClass, GenerationRecord, genid_from_json
 
 WORK_TREE = "hyperagents"
 REPOSITORY = f"gen_initial/{WORK_TREE}"
@@ -33,29 +31,6 @@ _TAKEN = (
     "eval_test", "skip_staged_eval", "edit_select_parent", "reset_task_agent", "reset_meta_agent",
     "agent_archive_path", "meta_patch_files",
 )  # fmt: skip
-
-
-@attrs.frozen(kw_only=True)
-class OriginalGeneration:
-    """A generation that HyperAgents finished.
-
-    Attributes:
-        genid: its id.
-        parent: id of its parent, or None.
-        scores: score per domain and split, times the fraction of the tasks that were run.
-        valid_parent: whether it may become a parent.
-        can_select: whether its own parent selection has no recorded failure.
-        failure: class of its failure according to its files, or None.
-        staged_only: whether its full evaluation was not run.
-    """
-
-    genid: GenId
-    parent: GenId | None
-    scores: Mapping[str, Mapping[str, float]]
-    valid_parent: bool
-    can_select: bool
-    failure: FailureClass | None
-    staged_only: bool
 
 
 def is_original(layout: Layout) -> bool:
@@ -133,8 +108,10 @@ def original_options(layout: Layout, ids: Sequence[GenId]) -> GenerateOptions:
         raise ArchiveError(f"the options in {str(layout.root / RUN_LOG)!r} are invalid: {error}") from error
 
 
-def read_generation(layout: Layout, genid: GenId, domains: Sequence[OriginalDomain]) -> OriginalGeneration:
-    """Return a finished generation from its files; the first generation need not have metadata.
+def read_generation(layout: Layout, genid: GenId, domains: Sequence[OriginalDomain]) -> GenerationRecord:
+    """Return the record of a finished generation from its files, without its score and its state.
+
+    The first generation need not have metadata.
 
     Args:
         layout: paths of the run.
@@ -145,15 +122,19 @@ def read_generation(layout: Layout, genid: GenId, domains: Sequence[OriginalDoma
     first = genid == INITIAL or metadata.get("parent_genid") is None
     staged_only = genid == INITIAL or not metadata.get("run_full_eval")
     run_eval = first or bool(metadata.get("run_eval"))
-    return OriginalGeneration(
+    return GenerationRecord(
         genid=genid,
         parent=None if first else genid_from_json(metadata["parent_genid"]),
         scores=_scores(layout, genid, domains, staged_only=staged_only),
         valid_parent=first or bool(metadata.get("valid_parent")),
-        can_select=metadata.get("can_select_next_parent") is not False,
         failure=None if run_eval else _failure(layout, genid, metadata),
         staged_only=staged_only,
     )
+
+
+def can_select(layout: Layout, genid: GenId) -> bool:
+    """Return whether a generation's own parent selection has no recorded failure."""
+    return read_json(layout.generation(genid) / METADATA).get("can_select_next_parent") is not False
 
 
 def links_below(generation: Path) -> list[Path]:
@@ -183,7 +164,7 @@ def _scores(
     """Return the better score of agent and ensemble per domain and split, scaled."""
     scores: dict[str, dict[str, float]] = {}
     for domain in domains:
-        for split in domain.splits:
+        for split in (split.name for split in domain.splits):
             folder, ensemble = layout.generation(genid), f"report_ensemble_{domain.name}_{split}.json"
             found = (domain.read_score(folder / domain.evaluation(split)), domain.read_score(folder, ensemble))
             known = [score for score in found if score is not None]

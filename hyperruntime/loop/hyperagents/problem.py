@@ -11,8 +11,6 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-import attrs
-
 from hyperruntime.errors import AgentError
 from hyperruntime.loop.evaluation.evaluator import HISTORY_FOLDER
 from hyperruntime.loop.hyperagents.domains import TRAIN, OriginalDomain
@@ -51,15 +49,6 @@ _SCOPE = "Change the repository itself; `domains/` is put back and not part of i
 _CUSTOM_SCOPE = _SCOPE + "\nBoth may change: the task agent, and the coding agent that you are, `coding_agent.py`."
 
 
-@attrs.frozen(kw_only=True)
-class _Failure:
-    """A task that was answered wrongly."""
-
-    domain: OriginalDomain
-    task_id: str
-    folder: Path
-
-
 def problem_statement(parent: Path, domains: Sequence[OriginalDomain], *, seed: str, custom: bool) -> str:
     """Return the problem statement.
 
@@ -70,33 +59,32 @@ def problem_statement(parent: Path, domains: Sequence[OriginalDomain], *, seed: 
         custom: whether the coding agent may be changed too.
     """
     scope = _CUSTOM_SCOPE if custom else _SCOPE
-    failures = [failure for domain in domains for failure in _failures(parent, domain)]
-    if not failures:
+    failed = [(domain, name) for domain in domains for name in _failed(parent / domain.evaluation(TRAIN))]
+    if not failed:
         return _GENERAL.format(domains=", ".join(domain.name for domain in domains), scope=scope)
-    chosen = random.Random(seed).choice(failures)  # noqa: S311 - reproducible on purpose
-    inputs, answer = _told(chosen)
-    return _FAILED.format(
-        domain=chosen.domain.name, inputs=inputs, answer=answer, history=_history(chosen), scope=scope
-    )
-
-
-def _failures(parent: Path, domain: OriginalDomain) -> list[_Failure]:
+    domain, task_id = random.Random(seed).choice(failed)  # noqa: S311 - reproducible on purpose
     folder = parent / domain.evaluation(TRAIN)
+    inputs, answer = _told(domain, task_id, folder)
+    history = _history(folder / HISTORY_FOLDER / f"chat_history_{task_id}.md")
+    return _FAILED.format(domain=domain.name, inputs=inputs, answer=answer, history=history, scope=scope)
+
+
+def _failed(folder: Path) -> list[str]:
+    """Return the ids of the tasks that were answered wrongly."""
     ids = read_json(folder / REPORT).get("question_ids_failed")
-    known = ids if isinstance(ids, list) else []
-    return [_Failure(domain=domain, task_id=str(name), folder=folder) for name in known]
+    return [str(name) for name in ids] if isinstance(ids, list) else []
 
 
-def _told(failure: _Failure) -> tuple[str, str]:
+def _told(domain: OriginalDomain, task_id: str, folder: Path) -> tuple[str, str]:
     """Return a task's inputs and its answer, or placeholders if they were not stored."""
-    table = _table(failure.folder / TABLE)
-    column = failure.domain.id_column
+    table = _table(folder / TABLE)
+    column = domain.id_column
     names = table.column(column) if table is not None and column in table.columns else ()
-    if table is None or failure.task_id not in names:
-        return f"{failure.task_id} (its text was not kept)", "(not kept)"
-    row = dict(zip(table.columns, table.rows[names.index(failure.task_id)], strict=True))
+    if table is None or task_id not in names:
+        return f"{task_id} (its text was not kept)", "(not kept)"
+    row = dict(zip(table.columns, table.rows[names.index(task_id)], strict=True))
     answer = row.pop(PREDICTION, "") or "(none)"
-    shown = {name: text for name, text in row.items() if name not in failure.domain.label_columns}
+    shown = {name: text for name, text in row.items() if name not in domain.label_columns}
     return "\n".join(f"{name}: {_cut(text, _MAX_FIELD_CHARS)}" for name, text in shown.items()), answer
 
 
@@ -107,8 +95,7 @@ def _table(path: Path) -> Table | None:
         return None
 
 
-def _history(failure: _Failure) -> str:
-    path = failure.folder / HISTORY_FOLDER / f"chat_history_{failure.task_id}.md"
+def _history(path: Path) -> str:
     try:
         return _cut(path.read_text(errors="replace"), _MAX_HISTORY_CHARS)
     except (OSError, ValueError):

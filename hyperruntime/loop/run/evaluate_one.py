@@ -23,11 +23,10 @@ from hyperruntime.loop.evaluation.evaluator import Results
 from hyperruntime.loop.generation.adapter import Attempt
 from hyperruntime.loop.generation.generation import ATTEMPTS
 from hyperruntime.loop.generation.phases import Phases
-from hyperruntime.loop.run.adapters import contract_adapter
 from hyperruntime.loop.run.export import find_generation
 from hyperruntime.loop.run.interrupt import on_interrupt
 from hyperruntime.loop.run.opened_run import OpenedRun
-from hyperruntime.loop.run.plan import choose_image, load_domains
+from hyperruntime.loop.run.plan import choose_image, contract_adapter, load_domains
 from hyperruntime.loop.run_files.archive import Archive, read_run
 from hyperruntime.loop.run_files.layout import Layout, generation_name
 from hyperruntime.loop.run_files.options import ALL_SAMPLES, GenerateOptions
@@ -126,7 +125,7 @@ def evaluate_generation(
     record = find_generation(run.archive, genid)
     suffix = "" if samples is None else f"_{samples}"
     names = [f"{generation_name(record.genid)}_{split}{suffix}_{number}" for number in range(repeat)]
-    with evaluation_models(options, stored, layout.evaluations, asks_models=adapter.asks_models) as models:
+    with evaluation_models(options, stored, layout.evaluations) as models:
         context = run.context(runtime, image, on_event, models)
         with on_interrupt(context.containers.stop):
             return context.containers.run(
@@ -157,33 +156,33 @@ def _one(context: RunContext, record: GenerationRecord, split: str, number: int,
             return known
         partial = make_private_directory(work) / name
         try:
-            made = _make(context, record, split, number, partial)
+            _make(context, record, split, number, partial)
             finish_directory(partial, final)
         finally:
             discard(context, work)
-    return attrs.evolve(made, path=str(final))
+        made = _read(final)
+    assert made is not None
+    return attrs.evolve(made, known=False)
 
 
-def _make(context: RunContext, record: GenerationRecord, split: str, number: int, folder: Path) -> Evaluation:
+def _make(context: RunContext, record: GenerationRecord, split: str, number: int, folder: Path) -> None:
     """Evaluate a generation and write the results to a directory."""
     seed = (context.options.seed or 0) + number
     seeded = attrs.evolve(context, options=attrs.evolve(context.options, seed=seed))
     results = _attempts(seeded, record, split, folder)
     scores = {domain: splits[split].mean for domain, splits in results.items()}
-    made = Evaluation(
-        path=str(folder),
-        genid=record.genid,
-        split=split,
-        repeat=number,
-        score=sum(scores.values()) / len(scores),
-        scores=scores,
-        tasks={domain: len(splits[split].scores) for domain, splits in results.items()},
-    )
-    facts = {name: getattr(made, name) for name in _STORED}
-    finished = datetime.now(UTC).isoformat(timespec="milliseconds")
+    facts = {
+        "genid": record.genid,
+        "split": split,
+        "repeat": number,
+        "score": sum(scores.values()) / len(scores),
+        "scores": scores,
+        "tasks": {domain: len(splits[split].scores) for domain, splits in results.items()},
+        "seed": seed,
+        "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
     (folder / _PHASES).unlink(missing_ok=True)
-    write_file(folder / RESULT, json_document({**facts, "seed": seed, "finished": finished}))
-    return made
+    write_file(folder / RESULT, json_document(facts))
 
 
 def _read(path: Path) -> Evaluation | None:

@@ -20,13 +20,14 @@ from hyperruntime.errors import ArchiveError, PatchError, ReclaimError, Reposito
 from hyperruntime.git.bare_repository import BareRepository
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
+from hyperruntime.loop.evaluation.evaluator import selected_split
 from hyperruntime.loop.generation.meta_patches import FOLDER as META_PATCHES
 from hyperruntime.loop.generation.metadata import ends_a_chapter
 from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
 from hyperruntime.loop.hyperagents.initial import hide_labels, reference_folder
 from hyperruntime.loop.hyperagents.original import (
     REPOSITORY,
-    OriginalGeneration,
+    can_select,
     finished_ids,
     is_original,
     links_below,
@@ -35,8 +36,7 @@ from hyperruntime.loop.hyperagents.original import (
     read_generation,
     root_candidates,
 )
-from hyperruntime.loop.run.adapters import contract_adapter
-from hyperruntime.loop.run.plan import load_domains
+from hyperruntime.loop.run.plan import contract_adapter, load_domains
 from hyperruntime.loop.run_files.archive import Archive, write_run
 from hyperruntime.loop.run_files.contract import repository_contract
 from hyperruntime.loop.run_files.journal import GenerationMark
@@ -148,7 +148,7 @@ class _Import:
                 raise ArchiveError(f"start diff {str(path)!r} cannot be applied: {error}") from error
         return commit
 
-    def _take(self, found: OriginalGeneration, start: str) -> None:
+    def _take(self, found: GenerationRecord, start: str) -> None:
         """Add a generation to the journal; its state is its parent's state with its diff applied."""
         parent = start if found.parent is None else self._commits.get(found.parent, start)
         commit, detail, failure = parent, "", found.failure
@@ -159,23 +159,20 @@ class _Import:
                 failure, detail = "refused-patch", f"its diff does not apply to its parent's state: {error}"
         self._commits[found.genid] = commit
         score = _selection_score(self._originals, found)
-        record = GenerationRecord(
-            genid=found.genid,
-            parent=found.parent,
+        record = attrs.evolve(
+            found,
             score=score if failure is None else None,
-            scores=found.scores,
             valid_parent=found.valid_parent and failure is None and score is not None,
             failure=failure,
             detail=detail,
             commit=commit,
-            staged_only=found.staged_only,
             archived=len(self._archive),
         )
         if failure is None and ends_a_chapter(self._archive, record):
             patch = self._store.patch_between(start, commit)
             write_file(self._layout.generation(found.genid) / LINEAGE, patch)
         self._archive.add(record)
-        if not found.can_select:
+        if not can_select(self._layout, found.genid):
             self._archive.mark(GenerationMark(kind="no-selection", genid=found.genid))
 
     def _apply(self, parent: str, patch: bytes, name: GenId) -> str:
@@ -185,9 +182,9 @@ class _Import:
         return snapshot.commit
 
 
-def _selection_score(domains: Sequence[OriginalDomain], found: OriginalGeneration) -> float | None:
+def _selection_score(domains: Sequence[OriginalDomain], found: GenerationRecord) -> float | None:
     """Return the mean over the domains of the selected split's score; None if a domain has no score."""
-    values = [found.scores.get(domain.name, {}).get(domain.selected_split) for domain in domains]
+    values = [found.scores.get(domain.name, {}).get(selected_split(domain)) for domain in domains]
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
 

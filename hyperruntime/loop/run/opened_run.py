@@ -19,8 +19,7 @@ from hyperruntime.loop.generation.adapter import ContractAdapter
 from hyperruntime.loop.generation.meta_patches import Start, begin, stored_start
 from hyperruntime.loop.generation.phases import unfinished
 from hyperruntime.loop.generation.publish import amend_marked, publish_missing
-from hyperruntime.loop.run.adapters import contract_adapter
-from hyperruntime.loop.run.plan import RunPlan, check_agent, load_domains, settled_references
+from hyperruntime.loop.run.plan import RunPlan, check_agent, contract_adapter, load_domains, settled_references
 from hyperruntime.loop.run_files.archive import Archive, read_run, write_run
 from hyperruntime.loop.run_files.contract import contract_from_json
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH, RUN_LOG, Layout

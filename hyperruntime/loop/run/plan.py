@@ -18,9 +18,10 @@ from hyperruntime.errors import AgentError, RunError, SpecError
 from hyperruntime.gateway.config.values import GatewayConfig
 from hyperruntime.images.recipes import BASE
 from hyperruntime.loop.generation.adapter import ContractAdapter
+from hyperruntime.loop.generation.default_adapter import DefaultContract
 from hyperruntime.loop.generation.meta_patches import read_meta_patches
-from hyperruntime.loop.run.adapters import contract_adapter
-from hyperruntime.loop.run_files.contract import agent_needs
+from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
+from hyperruntime.loop.run_files.contract import HYPERAGENTS, agent_needs
 from hyperruntime.loop.run_files.layout import INITIAL, PREFIX, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.gateway_choice import agent_directory, choose_gateway
@@ -58,6 +59,15 @@ class RunPlan:
         return self.options.image
 
 
+def contract_adapter(kind: str | None) -> ContractAdapter:
+    """Return the adapter for a kind of contract.
+
+    Args:
+        kind: one of :data:`~hyperruntime.loop.run_files.contract.KINDS`; None: the default contract.
+    """
+    return HyperAgentsContract() if kind == HYPERAGENTS else DefaultContract()
+
+
 def plan_run(options: GenerateOptions) -> RunPlan:
     """Return the plan of a new run; make nothing, but remove a directory that a killed start left.
 
@@ -79,14 +89,13 @@ def plan_run(options: GenerateOptions) -> RunPlan:
     options = attrs.evolve(options, image=choose_image(options, domains))  # a resumed run may not have its agent
     layout = Layout(choose_directory(options))
     required = agent_needs(agent).models
-    directory, asks_models = agent_directory(agent), adapter.asks_models
     return RunPlan(
         options=options,
         adapter=adapter,
         domains=domains,
         agent=agent,
         layout=layout,
-        gateway=choose_gateway(options, directory, layout, required=required, asks_models=asks_models),
+        gateway=choose_gateway(options, agent_directory(agent), layout, required=required),
         make_executor=make_executor,
     )
 

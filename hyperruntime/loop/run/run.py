@@ -19,7 +19,6 @@ from hyperruntime.loop.generation.generation import make_generation
 from hyperruntime.loop.generation.parent_program import ParentProgram
 from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.generation.publish import finish_generation, mark_generation, parent_mark
-from hyperruntime.loop.run.adapters import contract_adapter
 from hyperruntime.loop.run.import_hyperagents import import_run
 from hyperruntime.loop.run.interrupt import on_interrupt
 from hyperruntime.loop.run.opened_run import OpenedRun, create_run, reopen_run
@@ -118,8 +117,7 @@ def resume_run(
     import_run(layout.root)
     stored_options, _, stored = read_run(layout)
     options = _changed(stored_options, {"max_generation": max_generation, "parallel": parallel, **(changes or {})})
-    asks_models = contract_adapter(options.contract).asks_models
-    gateway = stored_gateway(options, stored, layout.root, layout, asks_models=asks_models)
+    gateway = stored_gateway(options, stored, layout.root, layout)
     image = runtime.images.ensure(run_image(options))
     make_executor = registry.load_executor(options.executor)
     with RunLock(layout.root) as lock:

@@ -28,12 +28,12 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.agents import template_names, template_path
+from hyperruntime.agents import is_template, template_path
 from hyperruntime.errors import AgentError, unknown_name
 
 CONTRACT_FILE = "hyperrun.toml"
 HARNESS = "/workspace/harness"
-KINDS = ("default", "hyperagents")
+DEFAULT, HYPERAGENTS = KINDS = ("default", "hyperagents")
 MARKS = ("domains/harness.py", "run_meta_agent.py", "task_agent.py")
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _META = ("python3", "run_meta_agent.py")
@@ -57,7 +57,7 @@ class Contract:
         frozen: directory in a container from which a meta agent that does not change runs.
     """
 
-    kind: str = "default"
+    kind: str = DEFAULT
     meta_agent: tuple[str, ...] = _META
     task_agent: str = _TASK
     load: tuple[str, ...] = (_TASK, _META_CLASS)
@@ -98,7 +98,7 @@ def parse_contract(data: bytes | None) -> Contract:
     for name in (task, *checks):
         if not isinstance(name, str) or not _CLASS.fullmatch(name):
             raise AgentError(f"{CONTRACT_FILE}: {name!r} is not allowed: module:Class")
-    kind = value.get("contract", KINDS[0])
+    kind = value.get("contract", DEFAULT)
     if kind not in KINDS:
         raise AgentError(f"{CONTRACT_FILE}: {unknown_name('contract', str(kind), KINDS)}")
     select = _strings(commands["select_parent"], "commands.select_parent") if "select_parent" in commands else ()
@@ -112,8 +112,8 @@ def detect_contract(agent: str | None) -> str:
         AgentError: ``hyperrun.toml`` cannot be read or is invalid.
     """
     if agent is None or not os.path.isdir(agent):
-        return KINDS[0]
-    by_files = KINDS[1] if all(os.path.isfile(os.path.join(agent, mark)) for mark in MARKS) else KINDS[0]
+        return DEFAULT
+    by_files = HYPERAGENTS if all(os.path.isfile(os.path.join(agent, mark)) for mark in MARKS) else DEFAULT
     try:
         data = Path(agent, CONTRACT_FILE).read_bytes()
     except FileNotFoundError:
@@ -127,7 +127,7 @@ def detect_contract(agent: str | None) -> str:
 def repository_contract(run_id: str) -> Contract:
     """Return the contract of a repository that has the HyperAgents layout."""
     return Contract(
-        kind=KINDS[1],
+        kind=HYPERAGENTS,
         repo="/hyperagents",
         out="/tmp/agent_output",  # noqa: S108 - inside a container
         evals=f"/tmp/generate_{run_id}",  # noqa: S108 - inside a container
@@ -150,8 +150,7 @@ def agent_needs(agent: str) -> AgentNeeds:
     Raises:
         AgentError: its ``hyperrun.toml`` is invalid.
     """
-    shipped = agent in template_names() and os.sep not in agent
-    file = (template_path(agent) if shipped else Path(agent)) / CONTRACT_FILE
+    file = (template_path(agent) if is_template(agent) else Path(agent)) / CONTRACT_FILE
     return parse_needs(file.read_bytes()) if file.is_file() else AgentNeeds()
 
 

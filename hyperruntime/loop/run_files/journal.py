@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import attrs
 
 from hyperruntime.errors import ArchiveError
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.run_files.record import SCHEMA, GenerationRecord, genid_from_json, record_from_json
+from hyperruntime.loop.run_files.record import SCHEMA, GenerationRecord, record_from_json, structured
 
 MarkKind = Literal["no-parent", "no-selection"]
-_KINDS: tuple[str, ...] = get_args(MarkKind)
 
 
 @attrs.frozen(kw_only=True)
@@ -40,24 +39,8 @@ class GenerationMark:
 
 def mark_to_json(mark: GenerationMark) -> dict[str, Any]:
     """Return a mark as a line of the journal."""
-    return {"schema": SCHEMA, "mark": mark.kind, "genid": mark.genid, "by": mark.by, "detail": mark.detail}
-
-
-def mark_from_json(value: dict[str, Any]) -> GenerationMark:
-    """Return the mark of a journal line.
-
-    Raises:
-        ValueError: the line is not a valid mark.
-    """
-    kind, by, detail = value.get("mark"), value.get("by"), value.get("detail")
-    if kind not in _KINDS:
-        raise ValueError(f"unknown mark {kind!r}")
-    return GenerationMark(
-        kind=kind,
-        genid=genid_from_json(value.get("genid")),
-        by=None if by is None else genid_from_json(by),
-        detail=detail if isinstance(detail, str) else "",
-    )
+    value = attrs.asdict(mark)
+    return {"schema": SCHEMA, "mark": value.pop("kind"), **value}
 
 
 def read_journal(path: Path, problems: list[str]) -> Iterator[tuple[int, GenerationRecord | GenerationMark]]:
@@ -73,10 +56,10 @@ def read_journal(path: Path, problems: list[str]) -> Iterator[tuple[int, Generat
     for number, line in enumerate(_lines(path), 1):
         try:
             value = json.loads(line)
-            yield (
-                number,
-                mark_from_json(value) if isinstance(value, dict) and "mark" in value else record_from_json(value),
-            )
+            if isinstance(value, dict) and "mark" in value:
+                yield number, structured(GenerationMark, {**value, "kind": value["mark"]})
+            else:
+                yield number, record_from_json(value)
         except (ValueError, OverflowError, RecursionError) as error:
             problems.append(f"line {number} of {path.name} is damaged and was skipped: {error}")
 

@@ -73,8 +73,16 @@ def generations_in(folder: Path) -> list[GenId]:
 def read_json(path: Path) -> dict[str, Any]:
     """Return a JSON object from a file; empty if the file cannot be read or is not an object."""
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return json_object(path.read_bytes())
+    except OSError:
+        return {}
+
+
+def json_object(data: bytes | bytearray) -> dict[str, Any]:
+    """Return a JSON object; empty if the data is not one."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import attrs
 
 from hyperruntime.gateway.log.budget import Spent
 from hyperruntime.loop.run_files.parent_rules import GenId
 
+if TYPE_CHECKING:
+    from cattrs import Converter
+
 FailureClass = Literal[
     "agent", "empty-diff", "refused-patch", "does-not-load", "evaluation", "timeout", "budget", "infrastructure"
 ]
 FAILURES: tuple[str, ...] = get_args(FailureClass)
 SCHEMA = 1
-_NUMBERS = (int, float)  # and not bool, which is an int
+_Kind = TypeVar("_Kind")
 
 
 @attrs.frozen(kw_only=True)
@@ -77,26 +80,31 @@ def record_from_json(value: object) -> GenerationRecord:
     """
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - the text is invalid, not the caller's type
-    failure = value.get("failure")
-    if failure is not None and failure not in FAILURES:
-        raise ValueError(f"unknown failure class {failure!r}")
-    return GenerationRecord(
-        genid=genid_from_json(value.get("current_genid")),
-        parent=None if value.get("parent_genid") is None else genid_from_json(value["parent_genid"]),
-        score=_number(value.get("score")),
-        scores=_scores(value.get("scores")),
-        valid_parent=value.get("valid_parent") is True,
-        failure=failure,
-        detail=_text(value.get("detail")),
-        commit=_text(value.get("commit")),
-        durations=_numbers(value.get("durations")),
-        started=_text(value.get("started")),
-        dropped=_pairs(value.get("dropped")),
-        staged_only=value.get("staged_only") is True,
-        attempts=value["attempts"] if isinstance(value.get("attempts"), int) else 1,
-        archived=value["archived"] if isinstance(value.get("archived"), int) else 0,
-        usage=_usage(value.get("usage")),
+    return structured(
+        GenerationRecord, {**value, "genid": value.get("current_genid"), "parent": value.get("parent_genid")}
     )
+
+
+def structured(kind: type[_Kind], value: Mapping[str, Any]) -> _Kind:
+    """Return an object of an attrs class from its fields as JSON values; unknown fields are ignored.
+
+    Raises:
+        ValueError: a field is missing or not valid.
+    """
+    try:
+        return _converter().structure(value, kind)
+    except Exception as error:  # cattrs raises Exception itself for a wrong literal
+        raise ValueError(f"not a valid {kind.__name__}: {error!r}") from error
+
+
+@cache
+def _converter() -> Converter:
+    from cattrs import Converter
+
+    converter = Converter(detailed_validation=False)
+    converter.register_structure_hook(GenId, lambda value, _: genid_from_json(value))
+    converter.register_structure_hook(GenId | None, lambda value, _: None if value is None else genid_from_json(value))
+    return converter
 
 
 def genid_from_json(value: object) -> GenId:
@@ -109,32 +117,3 @@ def genid_from_json(value: object) -> GenId:
         assert isinstance(value, (str, int))
         return value
     raise ValueError(f"not a generation id: {value!r}")
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _number(value: object) -> float | None:
-    return float(value) if type(value) in _NUMBERS and math.isfinite(value) else None  # type: ignore[arg-type]
-
-
-def _numbers(value: object) -> dict[str, float]:
-    items = value.items() if isinstance(value, dict) else ()
-    return {str(name): float(number) for name, number in items if type(number) in _NUMBERS and math.isfinite(number)}
-
-
-def _usage(value: object) -> Spent | None:
-    if not isinstance(value, dict):
-        return None
-    counts = {name: int(_number(value.get(name)) or 0) for name in ("requests", "input_tokens", "output_tokens")}
-    return Spent(**counts, money=_number(value.get("money")) or 0.0)
-
-
-def _scores(value: object) -> dict[str, dict[str, float]]:
-    return {str(name): _numbers(splits) for name, splits in value.items()} if isinstance(value, dict) else {}
-
-
-def _pairs(value: object) -> tuple[tuple[str, str], ...]:
-    items = value if isinstance(value, list) else []
-    return tuple((str(item[0]), str(item[1])) for item in items if isinstance(item, list) and len(item) == 2)

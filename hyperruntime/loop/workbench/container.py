@@ -7,16 +7,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from hyperruntime.loop.run_files.layout import generation_name
+from hyperruntime.loop.run_files.record import FailureClass
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
-from hyperruntime.loop.workbench.failures import GenerationFailedError
-from hyperruntime.loop.workbench.model_access import Way
+from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
 from hyperruntime.loop.workbench.open_containers import LoopContainer
 from hyperruntime.reclaim.trees import reclaim_trees, remove_reclaimed
 from hyperruntime.spec import ExecResult, Mount
 from hyperruntime.storage.atomic import make_directory, make_private_directory
+
+if TYPE_CHECKING:
+    from hyperruntime.gateway import Access
 
 KEPT_BYTES = 64 * 1024
 _SETTLE_S = 10.0  # minimum, also after a command that used all its time
@@ -66,7 +69,8 @@ class AgentContainer:
         self._container: LoopContainer | None = None
         self._early: Future[LoopContainer] | None = None
         self._starting = threading.Lock()
-        self._way, self._step, self._models = Way(), folder.name, models
+        self._step, self._models = folder.name, models
+        self._access: Access | None = None
         self.model = context.options.model
         self._env = {
             "HYPERRUN_SEED": str(context.options.seed),
@@ -123,14 +127,55 @@ class AgentContainer:
             return self._container.exec(
                 args,
                 workdir=self._workdir,
-                env={**self._env, **self._way.env},
+                env=self._env if self._access is None else {**self._env, **self._access.env},
                 input=source,
                 timeout_s=timeout_s,
                 on_output=on_output,
                 output_limit_bytes=KEPT_BYTES,
             )
         finally:
-            self._way.check()
+            if self._access is not None:
+                self._access.seat.check()
+
+    def run(
+        self,
+        args: Sequence[str],
+        name: str,
+        timeout_s: float,
+        write: Callable[[bytes], None],
+        failure: FailureClass = "evaluation",
+    ) -> ExecResult:
+        """Run a command that must end with exit code 0, as :meth:`exec` does.
+
+        Args:
+            args: argv of the command.
+            name: name of the command in error messages.
+            timeout_s: time limit of the command, in seconds.
+            write: called with each piece of output.
+            failure: class of the failure if the command fails within the time limit.
+
+        Raises:
+            GenerationFailedError: the command failed, or the time limit passed.
+        """
+        result = self.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: write(chunk))
+        if result.timed_out:
+            raise GenerationFailedError("timeout", f"{name} took more than {timeout_s:g} s")
+        if result.exit_code != 0:
+            why = last_line(result.stderr, "it wrote nothing on standard error")
+            raise GenerationFailedError(failure, f"{name} ended with exit code {result.exit_code}: {why}")
+        return result
+
+    def check_load(self, args: Sequence[str], name: str, timeout_s: float, write: Callable[[bytes], None]) -> None:
+        """Run a command that imports classes of the agent; the parameters are those of :meth:`run`.
+
+        Raises:
+            GenerationFailedError: a class cannot be imported, or the time limit passed.
+        """
+        result = self.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: write(chunk))
+        if result.timed_out:
+            raise GenerationFailedError("does-not-load", f"{name} took more than {timeout_s:g} s")
+        if result.exit_code != 0:
+            raise GenerationFailedError("does-not-load", last_line(result.stderr, f"{name} failed"))
 
     def settle(self) -> None:
         """Make this user the owner of the files that the container wrote, and remove special bits.
@@ -155,7 +200,8 @@ class AgentContainer:
         early, self._early = self._early, None
         if early is not None and early.exception() is None:
             self._container = early.result()
-        self._way.close()
+        if self._access is not None:
+            self._access.close()
         if self._container is not None:
             self._context.containers.close(self._container)
             self._container = None
@@ -169,7 +215,7 @@ class AgentContainer:
         )
         try:
             if self._models:
-                self._way = self._context.models.open(container, self._plan.genid, self._step)
+                self._access = self._context.models.open(container, self._plan.genid, self._step)
         except BaseException:
             self._context.containers.close(container)
             raise

@@ -11,6 +11,7 @@ from typing import BinaryIO, Literal
 
 import attrs
 
+from hyperruntime.concurrency.closing import Closing
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.run_files.layout import LOG
 from hyperruntime.loop.run_files.parent_rules import GenId
@@ -66,7 +67,7 @@ class Events:
                 log.warning("event callback failed", error=repr(error))
 
 
-class StepLog:
+class StepLog(Closing):
     """The steps of one generation; a context manager that owns ``generate.log``.
 
     Attributes:
@@ -80,7 +81,7 @@ class StepLog:
         self.current = ""
         self._genid, self._events = str(genid), events
         with storage_errors(folder):
-            self._file: BinaryIO = open(folder / LOG, "ab", buffering=0)  # noqa: SIM115 - closed by __exit__
+            self._file: BinaryIO = open(folder / LOG, "ab", buffering=0)  # noqa: SIM115 - closed by close
         self._left = _MAX_LOG_BYTES
         self._lock = threading.Lock()
 
@@ -141,11 +142,7 @@ class StepLog:
             if self._left <= 0:
                 log.warning("log has reached its limit", generation=self._genid)
 
-    def __enter__(self) -> StepLog:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Close the log."""
         self._file.close()
 

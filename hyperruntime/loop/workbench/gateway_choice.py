@@ -9,42 +9,38 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.agents import template_names
+from hyperruntime.agents import is_template
 from hyperruntime.errors import GatewayConfigError
 from hyperruntime.gateway.config.environment import borrowed_url, derive_config, read_dotenv
 from hyperruntime.gateway.config.source import RECORD, load_source, require_servers
 from hyperruntime.gateway.config.values import Budget, GatewayConfig, ModelRule
 from hyperruntime.git.secret_filter import ENV_FILE
+from hyperruntime.loop.run_files.contract import HYPERAGENTS
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 
 
 def choose_gateway(
-    options: GenerateOptions,
-    agent: Path | None,
-    layout: Layout,
-    *,
-    required: bool = False,
-    asks_models: bool = False,
+    options: GenerateOptions, agent: Path | None, layout: Layout, *, required: bool = False
 ) -> GatewayConfig | None:
     """Return the configuration of the run's gateway; None if the run needs no gateway.
 
-    The option ``gateway`` has priority. Without it, a model, a budget, a ``.env`` of the agent repository or
-    ``asks_models`` leads to a gateway for the servers in the usual variables of the host's environment or of ``.env``.
+    The option ``gateway`` has priority. Without it, a model, a budget, a ``.env`` of the agent repository or the
+    contract ``hyperagents`` leads to a gateway for the servers in the usual variables of the host's environment or of
+    ``.env``.
 
     Args:
         options: options of the run.
         agent: directory of the agent repository; None for a shipped agent.
         layout: paths of the run; its directory need not exist yet.
         required: whether a gateway is necessary: the run had one before, or the agent needs models.
-        asks_models: whether the agent may ask models although none of its files says so.
 
     Raises:
         GatewayConfigError: a required server is missing, a key or the configuration cannot be read, or a budget of
             money is set and no model has a price.
         SpecError: the configuration does not contain the model.
     """
-    config = _base(options, agent, required=required, asks_models=asks_models)
+    config = _base(options, agent, required=required)
     if config is None:
         return None
     if options.model is not None:
@@ -68,7 +64,7 @@ def _check_prices(models: Sequence[ModelRule]) -> None:
 
 def agent_directory(agent: str) -> Path | None:
     """Return the absolute directory of an agent; None for a shipped agent."""
-    return None if agent in template_names() and os.sep not in agent else Path(agent).absolute()
+    return None if is_template(agent) else Path(agent).absolute()
 
 
 def stored_agent(root: Path, stored: Mapping[str, Any]) -> Path | None:
@@ -106,7 +102,7 @@ def check_stored_servers(options: GenerateOptions, agent: Path | None, stored: M
 
 
 def stored_gateway(
-    options: GenerateOptions, stored: Mapping[str, Any], root: Path, layout: Layout, *, asks_models: bool
+    options: GenerateOptions, stored: Mapping[str, Any], root: Path, layout: Layout
 ) -> GatewayConfig | None:
     """Return the configuration of the gateway for an existing run; None if it needs no gateway.
 
@@ -115,22 +111,22 @@ def stored_gateway(
         stored: content of its ``run.json``.
         root: the run directory.
         layout: paths for the log of exchanges.
-        asks_models: as for :func:`choose_gateway`.
 
     Raises:
         GatewayConfigError, SpecError: as for :func:`choose_gateway` and :func:`check_stored_servers`.
     """
     agent, required = stored_agent(root, stored), stored.get("gateway") is True
     check_stored_servers(options, agent, stored)
-    return choose_gateway(options, agent, layout, required=required, asks_models=asks_models)
+    return choose_gateway(options, agent, layout, required=required)
 
 
-def _base(options: GenerateOptions, agent: Path | None, *, required: bool, asks_models: bool) -> GatewayConfig | None:
+def _base(options: GenerateOptions, agent: Path | None, *, required: bool) -> GatewayConfig | None:
     env_file = None if agent is None else agent / ENV_FILE
     if options.gateway is not None:
         return load_source(options.gateway, env_file)
     asked = {"model": options.model, "budget": _limits(options, "budget"), "budget ": generation_budget(options)}
     reasons = [name for name, value in asked.items() if value not in (None, Budget())]
+    asks_models = options.contract == HYPERAGENTS  # although none of the agent's files says so
     may_use = asks_models or (env_file is not None and read_dotenv(env_file))
     if not reasons and not required and not may_use:
         return None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import GatewayError
 from hyperruntime.gateway.config.values import Budget, GatewayConfig
 from hyperruntime.gateway.log.budget import Meter, Spent, total_spent
@@ -25,49 +26,8 @@ from hyperruntime.loop.workbench.open_containers import LoopContainer
 if TYPE_CHECKING:
     from hyperruntime.gateway import Access, Gateway
 
-_NONE: Mapping[str, str] = {}
 
-
-class Way:
-    """One container's access to the models, or no access.
-
-    Attributes:
-        env: environment variables that a command in the container needs.
-    """
-
-    def __init__(self, access: Access | None = None) -> None:
-        """Wrap an access to the gateway; None means no access."""
-        self._access = access
-        self._timer: threading.Timer | None = None
-        self.env: Mapping[str, str] = _NONE if access is None else access.env
-
-    def end_after(self, grace_s: float, container: LoopContainer) -> None:
-        """Close the container ``grace_s`` seconds after a budget refused its first request."""
-        if self._access is None:
-            return
-        self._timer = threading.Timer(grace_s, container.close)
-        self._timer.daemon = True
-        self._access.seat.when_refused(self._timer.start)
-
-    def check(self) -> None:
-        """Raise if a budget is used up or the upstream does not answer.
-
-        Raises:
-            BudgetExceededError: a request was refused because a budget is used up.
-            GatewayError: the upstream failed the last request.
-        """
-        if self._access is not None:
-            self._access.seat.check()
-
-    def close(self) -> None:
-        """Close the access; idempotent."""
-        if self._access is not None:
-            self._access.close()
-        if self._timer is not None:
-            self._timer.cancel()
-
-
-class ModelAccess:
+class ModelAccess(Closing):
     """The gateway of a run, open until :meth:`close`; thread-safe."""
 
     def __init__(self, config: GatewayConfig | None = None, options: GenerateOptions | None = None) -> None:
@@ -114,8 +74,10 @@ class ModelAccess:
             before = self._before.get(str(genid), Spent())
         return before if meter is None else total_spent((before, meter.spent))
 
-    def open(self, container: LoopContainer, genid: GenId, step: str) -> Way:
-        """Return a container's access to the models.
+    def open(self, container: LoopContainer, genid: GenId, step: str) -> Access | None:
+        """Return a container's access to the models; None without a gateway.
+
+        A container ends the grace time of the gateway after a budget refused its first request.
 
         Args:
             container: the container.
@@ -127,7 +89,7 @@ class ModelAccess:
                 an engine.
         """
         if self._gateway is None or self._config is None:
-            return Way()
+            return None
         from hyperruntime.container import Container
         from hyperruntime.gateway import Access
 
@@ -136,34 +98,25 @@ class ModelAccess:
         name = f"{self._run}/{genid}/{step}"
         with self._lock:
             meter = self._meters.setdefault(str(genid), Meter(f"generation {genid}", self._budget))
-        way = Way(Access(self._gateway, container, name, meter))
-        way.end_after(self._config.grace_s, container)
-        return way
+        access = Access(self._gateway, container, name, meter)
+        ending = threading.Timer(self._config.grace_s, container.close)
+        ending.daemon = True
+        access.seat.when_refused(ending.start)
+        return access
 
     def close(self) -> None:
         """Close the gateway; idempotent."""
         if self._gateway is not None:
             self._gateway.close()
 
-    def __enter__(self) -> ModelAccess:
-        """Return itself."""
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close the gateway."""
-        self.close()
-
-
-def evaluation_models(
-    options: GenerateOptions, stored: Mapping[str, Any], folder: Path, *, asks_models: bool
-) -> ModelAccess:
+def evaluation_models(options: GenerateOptions, stored: Mapping[str, Any], folder: Path) -> ModelAccess:
     """Return the models for a separate evaluation: without the run's budgets, and with its own log.
 
     Args:
         options: options of the run.
         stored: content of its ``run.json``.
         folder: directory for the log, directly below the run directory.
-        asks_models: as for :func:`choose_gateway`.
 
     Raises:
         GatewayError, SpecError: as for :func:`choose_gateway`.
@@ -172,7 +125,7 @@ def evaluation_models(
     free: dict[str, Any] = {name: None for name in attrs.fields_dict(GenerateOptions) if name.startswith("budget_")}
     options = attrs.evolve(options, **free)
     layout = Layout(folder)
-    config = stored_gateway(options, stored, folder.parent, layout, asks_models=asks_models)
+    config = stored_gateway(options, stored, folder.parent, layout)
     return ModelAccess(None if config is None else attrs.evolve(config, log=str(layout.exchanges)), options)
 
 

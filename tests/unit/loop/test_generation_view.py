@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hyperruntime.loop.generation.generation_view import GenerationView, add_figures
+from hyperruntime.loop.hyperagents.domains import repository_domain
 from hyperruntime.loop.hyperagents.ensemble import AGENT_ARCHIVE_FOLDER, AGENT_ARCHIVE_VIEW, prepare_agent_archive
-from hyperruntime.loop.hyperagents.repository_domain import repository_domain
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.journal import GenerationMark
 from hyperruntime.loop.run_files.layout import Layout

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hyperruntime.loop.evaluation.evaluator import selected_split
 from hyperruntime.loop.hyperagents.domains import DOMAINS
 
 
@@ -35,19 +36,19 @@ def test_file_names_follow_the_split() -> None:
     assert review.dataset("val") == "paper_review/dataset_filtered_100_val.csv"
     assert grading.dataset("test") == "imo/gradingbench_filtered_100_test.csv"
     assert walking.dataset("train") == ""
-    assert [review.evaluation(split) for split in review.splits] == [
+    assert [review.evaluation(split.name) for split in review.splits] == [
         "paper_review_eval", "paper_review_eval_val", "paper_review_eval_test",
     ]  # fmt: skip
     assert review.initial_outputs("train") == "initial_paper_review_filtered_100_train_0"
     assert walking.initial_outputs("train") == "initial_genesis_go2walking_0"
-    assert (review.selected_split, walking.selected_split) == ("val", "train")
+    assert (selected_split(review), selected_split(walking)) == ("val", "train")
 
 
 def test_only_polyglot_passes_with_a_score_equal_to_its_threshold() -> None:
-    assert DOMAINS["polyglot"].passes(0.4)
-    assert not DOMAINS["polyglot"].passes(0.39)
-    assert not DOMAINS["paper_review"].passes(0.0)
-    assert DOMAINS["paper_review"].passes(0.01)
+    assert DOMAINS["polyglot"].first_stage.is_passed(0.4)
+    assert not DOMAINS["polyglot"].first_stage.is_passed(0.39)
+    assert not DOMAINS["paper_review"].first_stage.is_passed(0.0)
+    assert DOMAINS["paper_review"].first_stage.is_passed(0.01)
 
 
 @pytest.mark.parametrize(

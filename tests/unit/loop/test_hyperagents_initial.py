@@ -13,9 +13,8 @@ import pytest
 from hyperruntime.errors import AgentError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
-from hyperruntime.loop.hyperagents.domains import DOMAINS
+from hyperruntime.loop.hyperagents.domains import DOMAINS, repository_domain
 from hyperruntime.loop.hyperagents.initial import add_labels, make_root, read_dataset
-from hyperruntime.loop.hyperagents.repository_domain import repository_domain
 from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run_files.contract import detect_contract
 from hyperruntime.loop.run_files.layout import Layout

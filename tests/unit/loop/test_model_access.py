@@ -15,7 +15,6 @@ from hyperruntime.errors import GatewayConfigError, GatewayError, SpecError
 from hyperruntime.gateway import Budget, GatewayConfig, ModelRule, Spent, Upstream
 from hyperruntime.gateway.config.dotenv import parse_dotenv
 from hyperruntime.gateway.config.environment import derive_config
-from hyperruntime.loop.run.adapters import contract_adapter
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.gateway_choice import check_stored_servers, choose_gateway, stored_agent
@@ -40,9 +39,7 @@ def options(**given_options: Any) -> GenerateOptions:
 def choose(tmp_path: Path, dotenv: str | None = None, **given_options: Any) -> GatewayConfig | None:
     if dotenv is not None:
         (tmp_path / ".env").write_text(dotenv)
-    given = options(**given_options)
-    asks_models = contract_adapter(given.contract).asks_models
-    return choose_gateway(given, tmp_path, Layout(tmp_path / "run"), asks_models=asks_models)
+    return choose_gateway(options(**given_options), tmp_path, Layout(tmp_path / "run"))
 
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
@@ -250,7 +247,7 @@ def test_a_host_key_is_never_sent_to_a_server_that_an_agent_may_have_named(
     with pytest.raises(GatewayConfigError, match=r"OPENAI_BASE_URL is set only in .*--gateway"):
         check_stored_servers(given, stored_agent(tmp_path, IMPORTED), IMPORTED)
     with pytest.raises(GatewayConfigError):
-        evaluation_models(given, IMPORTED, tmp_path / "evaluations", asks_models=True)
+        evaluation_models(given, IMPORTED, tmp_path / "evaluations")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     check_stored_servers(given, stored_agent(tmp_path, IMPORTED), IMPORTED)
 
@@ -259,6 +256,6 @@ def test_an_evaluation_of_an_imported_run_uses_the_models_of_its_checkout(tmp_pa
     write_env(tmp_path, "OPENAI_BASE_URL=http://127.0.0.1:9/v1\nOPENAI_API_KEY=sk-of-the-env\n")
     (tmp_path / "evaluations").mkdir()
     with evaluation_models(
-        options(contract="hyperagents", run_id="x", seed=1), IMPORTED, tmp_path / "evaluations", asks_models=True
+        options(contract="hyperagents", run_id="x", seed=1), IMPORTED, tmp_path / "evaluations"
     ) as models:
         assert models.usage("initial") == Spent()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.domain import Score, Split, Task, mean_report
-from hyperruntime.loop.evaluation.evaluator import Evaluator, evaluate_domains, selection_score
+from hyperruntime.loop.evaluation.evaluator import Evaluator, SplitResult, evaluate_domains, selection_score
 from hyperruntime.loop.evaluation.predictions import Prediction
 from hyperruntime.loop.run_files.options import GenerateOptions
 
@@ -68,19 +68,24 @@ class Answers:
         return tuple(domain.score(task, said.value) for task, said in zip(tasks, predictions, strict=True))
 
 
-def evaluated(domains: Sequence[Graded], **options: Any) -> tuple[dict[tuple[str, str], int], float | None, bool, int]:
-    """Return the number of tasks per split, the score, whether the evaluation stopped early, and the kept splits."""
+def evaluated(domains: Sequence[Graded], **options: Any) -> tuple[dict[tuple[str, str], int], float | None, bool]:
+    """Return the number of tasks per split, the score, and whether the evaluation stopped early."""
     answers, kept = Answers(), []
-    evaluator = Evaluator(answers, answers)  # type: ignore[arg-type]
+
+    def keep(domain: Any, split: Split, result: SplitResult) -> None:
+        kept.append((domain.name, split.name, len(result.scores)))
+
+    evaluator = Evaluator(answers, answers, on_result=keep)  # type: ignore[arg-type]
     made = GenerateOptions(domains=tuple(domain.name for domain in domains), **options)
-    early = evaluate_domains(evaluator, domains, made, lambda domain, split: kept.append((domain.name, split.name)))
+    early = evaluate_domains(evaluator, domains, made)
     assert len(set(kept)) == len(kept), "a split was kept twice"
     run = {
         (domain, split): len(result.scores)
         for domain, splits in evaluator.results.items()
         for split, result in splits.items()
     }
-    return run, selection_score(domains, evaluator.results), early, len(kept)
+    assert {(name, split): count for name, split, count in kept} == {key: count for key, count in run.items() if count}
+    return run, selection_score(domains, evaluator.results), early
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,7 @@ def test_the_threshold_of_a_split_decides_whether_the_full_stage_runs(
 
 def test_a_first_stage_counts_by_its_fraction_of_the_tasks() -> None:
     domain = Graded(name="a", splits=(Split(name="train", staged_samples=4, staged_threshold=0.5),), right=2)
-    run, score, early, _ = evaluated([domain])
+    run, score, early = evaluated([domain])
     assert (run, early) == ({("a", "train"): 4}, True)
     assert score == pytest.approx(0.5 * 4 / 10)
 
@@ -110,7 +115,7 @@ def test_a_first_stage_counts_by_its_fraction_of_the_tasks() -> None:
 def test_the_first_stage_can_be_skipped() -> None:
     bad = Graded(name="bad", splits=(Split(name="train", staged_samples=2), Split(name="val")), right=0)
     assert evaluated([bad])[2] is True
-    run, _, early, _ = evaluated([bad], skip_staged_eval=True)
+    run, _, early = evaluated([bad], skip_staged_eval=True)
     assert (run, early) == ({("bad", "train"): TASKS, ("bad", "val"): TASKS}, False)
 
 
@@ -119,17 +124,17 @@ def test_one_domain_below_its_threshold_stops_all_domains_in_any_order() -> None
     good = Graded(name="good", splits=(Split(name="train", staged_samples=5), Split(name="val")))
     plain = Graded(name="plain")
     for order in permutations((bad, good, plain)):
-        run, score, early, kept = evaluated(order)
+        run, score, early = evaluated(order)
         assert run == {("bad", "train"): 2, ("good", "train"): 5, ("plain", "train"): 0}
-        assert (early, kept) == (True, 3)
+        assert early
         assert score == pytest.approx((0 + 0.5 + 0) / 3)
 
 
 def test_the_test_split_runs_only_on_request_and_does_not_change_the_score() -> None:
     domain = Graded(name="a", splits=(Split(name="train"), Split(name="val"), Split(name="test")), right=3)
-    run, score, _, _ = evaluated([domain])
+    run, score, _ = evaluated([domain])
     assert set(run) == {("a", "train"), ("a", "val")}
-    tested, same, _, _ = evaluated([domain], eval_test=True)
+    tested, same, _ = evaluated([domain], eval_test=True)
     assert tested == {**run, ("a", "test"): TASKS}
     assert same == score == pytest.approx(0.3)
 
@@ -159,19 +164,19 @@ graded = st.builds(
 @given(domains=st.lists(graded, min_size=1, max_size=4), data=st.data())
 def test_the_order_of_domains_does_not_change_the_result(domains: list[Graded], data: st.DataObject) -> None:
     named = [attrs.evolve(domain, name=f"d{number}") for number, domain in enumerate(domains)]
-    run, score, early, kept = evaluated(named)
+    run, score, early = evaluated(named)
     assert score is not None
-    same_run, same_score, *rest = evaluated(data.draw(st.permutations(named)))
+    same_run, same_score, same_early = evaluated(data.draw(st.permutations(named)))
     assert same_run == run
     assert same_score == pytest.approx(score)
-    assert rest == [early, kept]
+    assert same_early == early
 
 
 @given(domains=st.lists(graded, min_size=1, max_size=4))
 def test_sample_counts_follow_the_order_of_the_domains(domains: list[Graded]) -> None:
     named = [attrs.evolve(domain, name=f"d{number}") for number, domain in enumerate(domains)]
     counts = tuple(range(1, len(named) + 1))
-    run, _, _, _ = evaluated(named, eval_samples=counts, skip_staged_eval=True)
+    run, _, _ = evaluated(named, eval_samples=counts, skip_staged_eval=True)
     assert all(
         run[domain.name, split.name] == count
         for domain, count in zip(named, counts, strict=True)
