@@ -48,8 +48,13 @@ class ProcessResult:
     @property
     def error_text(self) -> str:
         """The last non-empty line of stderr, else the exit code; for error messages."""
-        lines = [line.strip() for line in self.stderr.decode(errors="replace").splitlines() if line.strip()]
-        return lines[-1] if lines else f"exit code {self.exit_code}"
+        return last_line(self.stderr.decode(errors="replace")) or f"exit code {self.exit_code}"
+
+
+def last_line(text: str, prefix: str = "") -> str:
+    """Return the last line that is not blank, or ""; without a prefix, which is a regular expression."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return re.sub(f"^{prefix}", "", lines[-1]) if lines else ""
 
 
 def run_process(

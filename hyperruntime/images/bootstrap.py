@@ -27,6 +27,7 @@ log = get_logger(__name__)
 
 BASE_PACKAGES: tuple[str, ...] = ("python3", "git", "patch", "procps", "ca-certificates")
 
+_SUITE = "bookworm"
 _ARCHIVE = "http://deb.debian.org/debian"
 _SECURITY_ARCHIVE = "http://deb.debian.org/debian-security"
 _DEBIAN_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -65,7 +66,7 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     (
         r"Temporary failure resolving|Could not resolve|Network is unreachable|Unable to connect"
         r"|Could not connect|Connection (timed out|refused|failed)|No route to host",
-        "the Debian package archive cannot be reached; check the network and the proxy, or give a mirror",
+        "the Debian package archive cannot be reached; check the network and the proxy",
     ),
     (
         r"newuidmap|newgidmap|/etc/sub[ug]id|user namespace|(unable to|cannot) unshare|pick chroot mode",
@@ -82,29 +83,19 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Unable to locate package|has no installation candidate|does not have a Release file|404 +Not Found",
-        "the archive does not have a package or the suite; check the package names, the suite and the mirror",
+        "the archive does not have a package or the suite; check the package names, and the mirrors of the host's apt",
     ),
 )
 
 
-def build_base_rootfs(
-    target_tar: Path,
-    *,
-    packages: Sequence[str] = BASE_PACKAGES,
-    suite: str = "bookworm",
-    mirror: str | None = None,
-    on_output: Callable[[str], None] | None = None,
-) -> None:
-    """Write a root filesystem with ``packages`` as an uncompressed tar.
+def build_base_rootfs(target_tar: Path, on_output: Callable[[str], None]) -> None:
+    """Write a root filesystem with Debian's essential packages and :data:`BASE_PACKAGES` as an uncompressed tar.
 
-    The file appears under its name only when it is complete. The same packages on the same day give the same bytes:
-    file times are at most ``SOURCE_DATE_EPOCH``, or the start of the day (UTC).
+    The same packages on the same day give the same bytes: file times are at most ``SOURCE_DATE_EPOCH``, or the start of
+    the day (UTC).
 
     Args:
-        target_tar: the file to write; an existing file is replaced.
-        packages: packages to install in addition to Debian's essential packages.
-        suite: the Debian release.
-        mirror: URL of a package archive; None for the mirrors of the host's apt, or else the official archive.
+        target_tar: the file to write, in a directory of the caller's own.
         on_output: called with each line of progress.
 
     Raises:
@@ -112,32 +103,26 @@ def build_base_rootfs(
     """
     if shutil.which("mmdebstrap") is None:
         raise ImageBuildError("mmdebstrap is missing; install it with `apt-get install mmdebstrap`")
-    lines: list[str] = []
-
-    def keep(line: str) -> None:
-        lines.append(line)
-        if on_output is not None:
-            on_output(line)
-
-    with _partial_file(target_tar) as partial, _work_directory() as work:
-        args = _mmdebstrap_args(partial, packages, suite, _sources(suite, mirror))
-        result = stream_process([*_namespaces(), *args], env=_environment(work), on_line=keep)
+    with _work_directory() as work:
+        result = stream_process(
+            [*_namespaces(), *_mmdebstrap_args(target_tar)], env=_environment(work), on_line=on_output
+        )
         if result.exit_code != 0:
-            raise ImageBuildError(_failure(lines, result))
+            raise ImageBuildError(_failure(result))
 
 
-def _mmdebstrap_args(tar: Path, packages: Sequence[str], suite: str, sources: Sequence[str]) -> list[str]:
+def _mmdebstrap_args(tar: Path) -> list[str]:
     """Return mmdebstrap's argv."""
     args = ["mmdebstrap", "--variant=essential", "--format=tar", "--skip=output/dev"]
     args += [f"--aptopt={option}" for option in _host_apt_options()]
-    included = list(packages)
+    included = list(BASE_PACKAGES)
     if Path(_MERGED_USR_HOOK).is_dir():
         # A tree that is merged from the start needs no conversion of a split /usr.
         args.append(f"--hook-dir={_MERGED_USR_HOOK}")
         included.append("usr-is-merged")
     args += [f"--include={','.join(included)}", f"--setup-hook={_WRITE_DPKG_OPTIONS}"]
-    args += [f"--customize-hook={hook}" for hook in (_REMOVE_UNNEEDED, _REMOVE_HOST, _write_sources(suite))]
-    return [*args, suite, str(tar), *sources]
+    args += [f"--customize-hook={hook}" for hook in (_REMOVE_UNNEEDED, _REMOVE_HOST, _write_sources())]
+    return [*args, _SUITE, str(tar), *_sources()]
 
 
 def _namespaces() -> list[str]:
@@ -154,41 +139,34 @@ def _namespaces() -> list[str]:
     return args if allowed else []
 
 
-def _write_sources(suite: str) -> str:
+def _write_sources() -> str:
     """Return the hook that writes the official archive to the image's sources.list."""
-    rows = " ".join(f"'{row}'" for row in _official_sources(suite))
+    rows = " ".join(f"'{row}'" for row in _official_sources())
     return f'mkdir -p "$1/etc/apt" && printf "%s\\n" {rows} > "$1/etc/apt/sources.list"'
 
 
-def _official_sources(suite: str) -> list[str]:
-    """Return the sources of a suite in the official archive."""
+def _official_sources() -> list[str]:
+    """Return the sources of the suite in the official archive."""
     return [
-        f"deb {_ARCHIVE} {suite} main",
-        f"deb {_ARCHIVE} {suite}-updates main",
-        f"deb {_SECURITY_ARCHIVE} {suite}-security main",
+        f"deb {_ARCHIVE} {_SUITE} main",
+        f"deb {_ARCHIVE} {_SUITE}-updates main",
+        f"deb {_SECURITY_ARCHIVE} {_SUITE}-security main",
     ]
 
 
-def _sources(suite: str, mirror: str | None) -> list[str]:
-    """Return the sources to build from: ``mirror``, the host's Debian mirrors, or the official archive."""
-    rows = [f"deb {mirror} {suite} main"] if mirror else _host_sources(suite) or _official_sources(suite)
-    if mirror or not Path(_DEBIAN_KEYRING).is_file():
+def _sources() -> list[str]:
+    """Return the sources to build from: the host's Debian mirrors, or the official archive."""
+    rows = _host_sources() or _official_sources()
+    if not Path(_DEBIAN_KEYRING).is_file():
         return rows
     return [row.replace("deb ", f"deb [signed-by={_DEBIAN_KEYRING}] ", 1) for row in rows]
 
 
-def _host_sources(suite: str) -> list[str]:
-    """Return the sources of ``suite`` at the Debian mirrors of the host's apt."""
-    targets = _output(
-        [
-            "apt-get",
-            "indextargets",
-            "--format",
-            "$(ORIGIN)|$(REPO_URI)|$(CODENAME)|$(COMPONENT)",
-            "Created-By: Packages",
-        ]
-    )
-    return parse_index_targets(targets.splitlines(), suite)
+def _host_sources() -> list[str]:
+    """Return the sources of the suite at the Debian mirrors of the host's apt."""
+    columns = "$(ORIGIN)|$(REPO_URI)|$(CODENAME)|$(COMPONENT)"
+    targets = _output(["apt-get", "indextargets", "--format", columns, "Created-By: Packages"])
+    return parse_index_targets(targets.splitlines(), _SUITE)
 
 
 def parse_index_targets(lines: Iterable[str], suite: str) -> list[str]:
@@ -235,22 +213,6 @@ def _environment(work: Path) -> Mapping[str, str]:
     inherited = {name: value for name, value in known.items() if not name.startswith("PYTHON")}
     fixed = {"TMPDIR": str(work), "LC_ALL": "C", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
     return {**defaults, **inherited, **fixed}
-
-
-@contextmanager
-def _partial_file(target: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``target``; it is renamed to ``target`` on success and removed otherwise."""
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial.touch()
-    except OSError as error:
-        raise ImageBuildError(f"cannot write {str(target)!r}: {error.strerror}; choose another path") from error
-    try:
-        yield partial
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -309,8 +271,9 @@ def _memory_directory() -> str | None:
     return shm if not forbidden and free >= _WORK_BYTES else None
 
 
-def _failure(lines: Sequence[str], result: ProcessResult) -> str:
+def _failure(result: ProcessResult) -> str:
     """Return a one-line message for a failed build."""
+    lines = result.stderr.decode(errors="replace").splitlines()
     said = [line.strip() for line in lines if line.strip() and not line.startswith("I:")]
     for pattern, sentence in _CAUSES:
         if any(re.search(pattern, line) for line in said):

@@ -25,11 +25,12 @@ import attrs
 
 from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.images.environment_script import Reference, Value, parse_assignments
+from hyperruntime.images.environment_script import parse_assignments, quoted
 from hyperruntime.images.pull_errors import is_local
 
 _WORK, _PAYLOAD = "/.hyperruntime-build", "payload"
 _FOR_THE_START = ("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "MAINTAINER", "STOPSIGNAL", "VOLUME")
+_OF_A_SHELL = '"\\$`'
 _ROOT = ("root", "0", "root:root", "0:0")
 _LINE = re.compile(r"[ \t]*([A-Za-z]+)(?:[ \t]+(.*))?", re.DOTALL)
 _CHMOD = re.compile(r"--chmod=([0-7]{3,4})\s+")
@@ -166,7 +167,8 @@ class _Maker:
     def _take_env(self, rest: str) -> None:
         name, blank, value = rest.partition(" ")
         script = f"export {rest}" if "=" in name or not blank else f"export {name}={shlex.quote(value.strip())}"
-        lines = [_plain(f"export {name}={_quoted(value)}", '""') for name, value in parse_assignments(script).items()]
+        values = parse_assignments(script)
+        lines = [_plain(f"export {name}={quoted(value, _OF_A_SHELL)}", '""') for name, value in values.items()]
         self._post += lines
         self._environment += lines
 
@@ -268,16 +270,6 @@ def _split(rest: str) -> list[str]:
 def _plain(line: str, quotes: str = "''") -> str:
     """Return a line of a script with quotes between two opening braces: Apptainer reads ``{{`` as a build argument."""
     return re.sub(r"\{(?=\{)", "{" + quotes, line)
-
-
-def _quoted(value: Value) -> str:
-    text = ""
-    for part in value:
-        if isinstance(part, Reference):
-            text += f"${{{part.name}:-{part.default}}}" if part.default else f"${{{part.name}}}"
-        else:
-            text += re.sub(r'(["\\$`])', r"\\\1", part)
-    return f'"{text}"'
 
 
 def _refuse(value: str, allowed: str) -> NoReturn:

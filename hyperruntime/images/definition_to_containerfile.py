@@ -20,7 +20,7 @@ from pathlib import Path
 from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.definition_file import Copied, Definition, Script, parse_definition
-from hyperruntime.images.environment_script import Reference, Value, parse_assignments
+from hyperruntime.images.environment_script import Value, parse_assignments, quoted
 
 SUFFIX = ".def"
 _WORK = "/.hyperruntime-build"
@@ -165,16 +165,10 @@ def _run(*args: str) -> str:
 
 
 def _quoted(value: Value) -> str:
-    """Return a value as a quoted word of a Containerfile."""
-    text = ""
     for part in value:
-        if isinstance(part, Reference):
-            text += f"${{{part.name}:-{part.default}}}" if part.default else f"${{{part.name}}}"
-        elif "\n" in part:
+        if isinstance(part, str) and "\n" in part:
             raise SpecError("definition file", part, "without Apptainer, a value must be one line")
-        else:
-            text += re.sub(r'(["\\$])', r"\\\1", part)
-    return f'"{text}"'
+    return quoted(value, '"\\$')
 
 
 def _sources(line: Copied, context: Path) -> list[Path]:

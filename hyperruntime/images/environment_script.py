@@ -78,6 +78,22 @@ def _resolve(value: Value, known: dict[str, Value]) -> Value:
     return tuple(merged)
 
 
+def quoted(value: Value, escaped: str) -> str:
+    """Return a value in double quotes.
+
+    Args:
+        value: text and references.
+        escaped: characters of the text that get a backslash.
+    """
+    text = ""
+    for part in value:
+        if not isinstance(part, Reference):
+            text += re.sub(f"([{re.escape(escaped)}])", r"\\\1", part)
+        else:
+            text += f"${{{part.name}:-{part.default}}}" if part.default else f"${{{part.name}}}"
+    return f'"{text}"'
+
+
 class _Scanner:
     """Reads a script from start to end."""
 

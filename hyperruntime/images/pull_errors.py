@@ -42,6 +42,12 @@ def is_loopback(reference: str) -> bool:
     return _LOOPBACK.fullmatch(registry_of(reference)) is not None
 
 
+def with_tag(reference: str) -> str:
+    """Return a reference with its tag: ``latest`` if it has neither tag nor digest."""
+    name = reference.rpartition("/")[2]
+    return reference if ":" in name or "@" in name else f"{reference}:latest"
+
+
 def is_local(reference: str) -> bool:
     """Return whether a reference names a locally built image: ``localhost/...``, which no registry serves."""
     return reference.startswith("localhost/")

@@ -157,7 +157,7 @@ class ImageStore:
                 return reference
             with owned_directory() as directory:
                 tar = Path(directory, "base.tar")
-                build_base_rootfs(tar, on_output=on_output)
+                build_base_rootfs(tar, on_output or _ignore)
                 self._images.load_rootfs(tar, reference)
         log.info("image bootstrapped", image=reference)
         return reference

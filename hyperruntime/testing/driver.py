@@ -11,14 +11,16 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
 import attrs
+import psutil
 
 from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo, Finding, Image, Launch, PostMortem
 from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError, UnsupportedOptionError
+from hyperruntime.host.engine_program import IMAGE_OPERATIONS, refused_images
 from hyperruntime.host.inherited import process_ceiling, stricter
 from hyperruntime.host.process import ProcessShell, find_program, kill_group, run_process, spawn_attached
 from hyperruntime.spec import ContainerSpec, Mount
@@ -26,10 +28,7 @@ from hyperruntime.spec import ContainerSpec, Mount
 NAME = "fake"
 IMAGE = "localhost/hyperruntime/base:latest"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-REFUSED_FIELDS = (
-    "user",
-    *(f"images.{verb}" for verb in ("build", "load", "load_rootfs", "pull", "remove", "save")),
-)
+_WHY = "the fake driver does not support it"
 _MARK = "hyperruntime-fake"
 _PROGRAMS = ("unshare", "setpriv", "prlimit", "pivot_root", "mount")
 _FORKS = b"echo up; i=0; while [ $i -lt 40 ]; do sleep 5 & i=$((i + 1)); done; echo unlimited\n"
@@ -124,38 +123,7 @@ class FakeDriverImages:
         """Return that image."""
         return (Image(id="host", references=(IMAGE,), size_bytes=0, created=0.0),)
 
-    def remove(self, reference: str) -> None:
-        """Raise UnsupportedOptionError."""
-        raise _unsupported("images.remove")
-
-    def load_rootfs(self, tar: Path, reference: str) -> str:
-        """Raise UnsupportedOptionError."""
-        raise _unsupported("images.load_rootfs")
-
-    def load(self, archive: Path) -> tuple[str, ...]:
-        """Raise UnsupportedOptionError."""
-        raise _unsupported("images.load")
-
-    def save(self, reference: str, archive: Path) -> None:
-        """Raise UnsupportedOptionError."""
-        raise _unsupported("images.save")
-
-    def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
-        """Raise UnsupportedOptionError."""
-        raise _unsupported("images.pull")
-
-    def build(
-        self,
-        context: Path,
-        reference: str,
-        *,
-        containerfile: Path,
-        build_args: Mapping[str, str],
-        force: bool,
-        on_output: Callable[[str], None],
-    ) -> str:
-        """Raise UnsupportedOptionError."""
-        raise _unsupported("images.build")
+    remove, load_rootfs, load, save, pull, build = refused_images(NAME, _WHY)
 
 
 class FakeDriver:
@@ -163,9 +131,7 @@ class FakeDriver:
 
     name = NAME
 
-    def __init__(self) -> None:
-        """Store nothing; the first probe runs a container."""
-        self._info: EngineInfo | None = None
+    _info: EngineInfo | None = None
 
     @property
     def images(self) -> FakeDriverImages:
@@ -189,7 +155,7 @@ class FakeDriver:
                 networks=("none", "host"),
                 limits={"memory_bytes": "no", "cpus": "no", "pids": _try_processes()},
                 users=False,
-                refuses=frozenset(REFUSED_FIELDS),
+                refuses=frozenset(("user", *IMAGE_OPERATIONS)),
             )
         return self._info
 
@@ -253,7 +219,7 @@ class FakeDriver:
 
 
 def _unsupported(field: str) -> UnsupportedOptionError:
-    return UnsupportedOptionError(NAME, field, "the fake driver does not support it")
+    return UnsupportedOptionError(NAME, field, _WHY)
 
 
 def _try_processes() -> Enforcement:
@@ -280,15 +246,12 @@ def _try_processes() -> Enforcement:
 
 def _running() -> Iterator[tuple[int, ContainerRecord]]:
     """Yield the pid of each process of this user that made a container, with the container's record."""
-    for process in Path("/proc").glob("[0-9]*"):
+    for process in psutil.process_iter():
         try:
-            if (process / "comm").read_text() != "unshare\n" or process.stat().st_uid not in (0, os.getuid()):
-                continue
-            words = (process / "cmdline").read_bytes().decode(errors="surrogateescape").split("\0")
-            uid = (process / "status").read_text().partition("\nUid:")[2].split()[0]
-            if _MARK in words and int(uid) == os.getuid():
-                yield int(process.name), _record(words[words.index(_MARK) + 1 :])
-        except (OSError, ValueError, IndexError):
+            words = process.cmdline()
+            if _MARK in words and process.name() == "unshare" and process.uids().real == os.getuid():
+                yield process.pid, _record(words[words.index(_MARK) + 1 :])
+        except (psutil.Error, ValueError):
             continue
 
 

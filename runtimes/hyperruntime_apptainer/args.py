@@ -7,33 +7,19 @@ need this root, ``apptainer exec``, and a *prelude* that becomes the attached sh
 
 from __future__ import annotations
 
-import csv
-import io
-import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import attrs
 
 from hyperruntime.driver import Enforcement, Launch
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.gpu.cdi import DeviceNode
+from hyperruntime.host.engine_program import CAPABILITIES, mount_option, needs_own_tmp
 from hyperruntime.host.inherited import stricter
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_apptainer.texts import CONFIG, DEVICES, KEEPER, PRELUDE, PREPARE
 
 NAME = "apptainer"
-# The same set as on the other engines. Root of a user namespace holds them in that namespace only.
-CAPABILITIES = (
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "SETGID",
-    "SETUID",
-    "SETPCAP",
-    "SYS_CHROOT",
-)
 ROOT_USERS = ("root", "0", "0:0", "root:root", "root:0", "0:root")
 MIN_PIDS = 40
 LIBRARIES = "/opt/hyperruntime-gpu"
@@ -219,8 +205,7 @@ def tmpfs_options(spec: ContainerSpec) -> str:
     """Return the mount options of a ``/tmp`` in memory, or "" if ``/tmp`` is not a file system of its own."""
     if spec.limits.tmpfs_bytes is not None:
         return f"mode=1777,nosuid,nodev,size={spec.limits.tmpfs_bytes}"
-    taken = any(posixpath.normpath(mount.target) == "/tmp" for mount in spec.mounts)  # noqa: S108 - in the container
-    return "mode=1777,nosuid,nodev" if spec.read_only_rootfs and not taken else ""
+    return "mode=1777,nosuid,nodev" if needs_own_tmp(spec) else ""
 
 
 def process_limit(limits: Limits, settings: Settings) -> str:
@@ -245,9 +230,9 @@ def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
     if not spec.read_only_rootfs:
         args += ["--overlay", places.layer]
     for mount in (*sys_mounts(spec, settings, places), launch.exchange, *spec.mounts):
-        args += ["--mount", mount_option(mount)]
+        args += ["--mount", mount_option(NAME, mount)]
     if tmpfs_options(spec):
-        args += ["--mount", mount_option(Mount(source=places.tmp, target="/tmp", read_only=False))]  # noqa: S108
+        args += ["--mount", mount_option(NAME, Mount(source=places.tmp, target="/tmp", read_only=False))]  # noqa: S108
     return args
 
 
@@ -269,7 +254,8 @@ def gpu_args(gpus: Gpus, places: Places) -> list[str]:
     mounts = [*(Mount(source=node.path, target=node.path, read_only=False) for node in gpus.nodes), *gpus.mounts]
     if gpus.libraries:
         mounts.append(Mount(source=places.libraries, target=LIBRARIES))
-    return [*(["--nv"] if gpus.nv else []), *(word for mount in mounts for word in ("--mount", mount_option(mount)))]
+    options = [word for mount in mounts for word in ("--mount", mount_option(NAME, mount))]
+    return ["--nv", *options] if gpus.nv else options
 
 
 def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[Mount]:
@@ -295,36 +281,8 @@ def prelude_args(spec: ContainerSpec, places: Places, processes: str, gpus: Gpus
     """
     libraries = ":".join(filter(None, (LIBRARIES if gpus.libraries else "", gpus.library_path)))
     asked = spec.env.get("LD_LIBRARY_PATH", "")
-    return [
-        "/bin/sh",
-        "-c",
-        PRELUDE,
-        "sh",
-        processes,
-        spec.workdir or places.workdir,
-        libraries,
-        gpus.driver_major,
-        asked,
-    ]
-
-
-def mount_option(mount: Mount) -> str:
-    """Return a ``--mount`` value: one line of CSV, so nearly every path can be quoted.
-
-    Raises:
-        UnsupportedOptionError: a path holds a carriage return and newline, which Apptainer's CSV reader changes.
-    """
-    if "\r\n" in mount.source + mount.target:
-        raise UnsupportedOptionError(NAME, "mounts", "a path must not hold a carriage return and newline; rename it")
-    fields = ["type=bind", f"src={mount.source}", f"dst={mount.target}"]
-    return csv_line([*fields, "ro"] if mount.read_only else fields)
-
-
-def csv_line(fields: Sequence[str]) -> str:
-    """Return fields as one line of CSV."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(fields)  # the writer quotes fields that hold its terminator
-    return line.getvalue().removesuffix("\n")
+    workdir = spec.workdir or places.workdir
+    return ["/bin/sh", "-c", PRELUDE, "sh", processes, workdir, libraries, gpus.driver_major, asked]
 
 
 def config_text(spec: ContainerSpec) -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hyperruntime import registry
 from hyperruntime.driver import Driver, Images
-from hyperruntime.errors import HyperRuntimeError, ImageBuildError, ImageError
-from hyperruntime.host.inherited import program_environment
-from hyperruntime.host.process import run_process, stream_process
-from hyperruntime_apptainer.args import csv_line
+from hyperruntime.errors import HyperRuntimeError, ImageBuildError
+from hyperruntime.host.engine_program import csv_line
+from hyperruntime.host.process import stream_process
 from hyperruntime_apptainer.sif import BUILD, tool_environment
 
 _TAIL_LINES = 12
@@ -132,12 +130,9 @@ def build_archive(
         driver.images.build(
             context, reference, containerfile=containerfile, build_args=build_args, force=force, on_output=on_output
         )
+        driver.images.save(reference, archive)
     finally:
         driver.close()
-    args = [driver.name, "save", "--output", str(archive), reference]
-    result = run_process(args, cwd="/", env=program_environment(os.environ))
-    if result.exit_code != 0:
-        raise ImageError(f"image {reference!r} was built by {driver.name} but cannot be saved: {result.error_text}")
 
 
 def bases(containerfile: str) -> tuple[str, ...]:

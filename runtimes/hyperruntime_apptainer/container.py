@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import secrets
@@ -12,14 +11,13 @@ from pathlib import Path
 from hyperruntime.driver import Launch, PostMortem
 from hyperruntime.errors import (
     DeviceError,
-    EngineError,
-    EngineUnavailableError,
     HyperRuntimeError,
     SpecError,
     StorageError,
     UnsupportedOptionError,
 )
-from hyperruntime.host.process import PIPE, HostProcess, ProcessShell, spawn
+from hyperruntime.host.engine_program import program_needed, start_refusal, unknown_failure
+from hyperruntime.host.process import PIPE, ProcessShell, last_line, spawn
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.args import (
     NAME,
@@ -29,7 +27,6 @@ from hyperruntime_apptainer.args import (
     config_text,
     environment,
     only_root_user,
-    refuse,
     run_args,
 )
 from hyperruntime_apptainer.gpus import find_gpus
@@ -65,7 +62,6 @@ class ApptainerContainer:
             StorageError: the container's files or its record cannot be written.
             EngineUnavailableError: a process cannot be started.
         """
-        refuse(launch.spec, settings)
         gpus = find_gpus(launch.spec.gpus)
         self.id = launch.name
         self.exec_env: Mapping[str, str] = gpus.env
@@ -73,7 +69,10 @@ class ApptainerContainer:
         places = _make_places(launch, source, gpus)
         self.layer = places.layer
         try:
-            process = _start(run_args(launch, settings, places, gpus))
+            with program_needed(NAME, "/bin/sh", "reinstall it"):
+                process = spawn(
+                    run_args(launch, settings, places, gpus), stdin=PIPE, cwd="/", env=environment(os.environ)
+                )
             self.shell = ProcessShell(process)
             try:
                 self._record = records.write(
@@ -110,25 +109,21 @@ class ApptainerContainer:
             error_text: what Apptainer and the shell wrote to standard error.
             user: unused; there are no shells for other users.
         """
-        spec, text = self._launch.spec, _last_line(error_text)
+        spec, text = self._launch.spec, last_line(error_text, r"(FATAL|ERROR|WARNING):\s+")
         if WORKDIR_MARK in error_text:
             return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount")
         if LIMIT_MARK in error_text:
             why = f"the /bin/sh of image {spec.image!r} cannot limit processes (`ulimit -u`); set the limit to None"
             return UnsupportedOptionError(NAME, "limits.pids", why)
-        if re.search(r"/bin/sh.*(not found|no such file)|no such file.*/bin/sh", error_text, re.IGNORECASE):
-            return EngineError(f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one")
-        if "no space left" in error_text.lower():
-            return EngineError(f"{scratch_directory()} is full: {text}; free space there, or set APPTAINER_TMPDIR")
+        full = f"{scratch_directory()} is full: {text}; free space there, or set APPTAINER_TMPDIR"
+        if (refusal := start_refusal(error_text, spec, user, full)) is not None:
+            return refusal
         if spec.gpus is not None and re.search(r"/dev/|mount", text):
             return DeviceError(
                 f"gpus={spec.gpus!r} cannot be given to a container: {text}; is its CDI spec out of date?"
             )
-        if not text:
-            code = self.shell.wait(1.0)
-            text = "the container's shell never answered" if code is None else f"apptainer ended with exit code {code}"
         self._on_unknown_failure()
-        return EngineUnavailableError(NAME, text, "retry (this probes the machine again) or see `hyperrun doctor`")
+        return unknown_failure(NAME, text, self.shell)
 
     def remove(self) -> None:
         """End and remove the container at once."""
@@ -153,18 +148,3 @@ def _make_places(launch: Launch, source: Source, gpus: Gpus) -> Places:
         records.discard(files, places.record)
         raise StorageError(f"{scratch} cannot be written: {error}; free space, or set APPTAINER_TMPDIR") from error
     return places
-
-
-def _start(args: list[str]) -> HostProcess:
-    try:
-        return spawn(args, stdin=PIPE, cwd="/", env=environment(os.environ))
-    except OSError as error:
-        if error.errno == errno.E2BIG:
-            allowed = "shorten labels and mounts; together they are more than a command line holds"
-            raise SpecError("labels", "...", allowed) from error
-        raise EngineUnavailableError(NAME, f"a process cannot be started: {error}", "see `hyperrun doctor`") from error
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return re.sub(r"^(FATAL|ERROR|WARNING):\s+", "", lines[-1]) if lines else ""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 
 from hyperruntime.driver import Finding
 from hyperruntime.errors import EngineUnavailableError
+from hyperruntime.host.engine_findings import limit_findings, space_finding
 from hyperruntime.host.probe_cache import forget_probes
 from hyperruntime.host.process import find_program
-from hyperruntime.units import GIB, format_size
 from hyperruntime_apptainer.args import NAME
 from hyperruntime_apptainer.probe import INSTALL_HINT, Probe, probe
 from hyperruntime_apptainer.scratch import candidates, scratch_directory
@@ -67,13 +65,7 @@ def _places() -> Iterator[Finding]:
         ("scratch", scratch, "set APPTAINER_TMPDIR to a directory on a larger local disk"),
         ("image store", str(store), f"set {VARIABLE} to a directory on a larger disk"),
     ):
-        existing = place
-        while not os.path.exists(existing):
-            existing = os.path.dirname(existing)
-        free = shutil.disk_usage(existing).free
-        low = free < 2 * GIB
-        detail = f"{place}, {format_size(free)} free"
-        yield Finding(subject=subject, ok=not low, detail=detail, next_step=step if low else "")
+        yield space_finding(subject, place, step)
 
 
 def _tried(found: Probe) -> Iterator[Finding]:
@@ -83,10 +75,6 @@ def _tried(found: Probe) -> Iterator[Finding]:
         yield Finding(subject="root file system", ok=None, detail=found.root, next_step=step)
     for what, why in found.tried:
         yield Finding(subject="tried", ok=None, detail=f"{what}: {why}")
-    for field, how in found.settings.limits.items():
-        if how == "no":
-            step = "leave this limit at None: the driver refuses a container that sets it"
-            yield Finding(subject=f"limit {field}", ok=None, detail="cannot be enforced here", next_step=step)
-        else:
-            note = " (before Linux 5.14 the kernel counts all of this user's processes)" if how == "rlimit" else ""
-            yield Finding(subject=f"limit {field}", ok=True, detail=f"enforced by {how}{note}")
+    note = " (before Linux 5.14 the kernel counts all of this user's processes)"
+    step = "leave this limit at None: the driver refuses a container that sets it"
+    yield from limit_findings(found.settings.limits, note, step)

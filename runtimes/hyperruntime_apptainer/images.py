@@ -16,14 +16,13 @@ from hyperruntime.driver import Image, Images
 from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageNotFoundError, SpecError
 from hyperruntime.host.process import run_process, stream_process
 from hyperruntime.images.containerfile_to_definition import definition_of
-from hyperruntime.images.pull_errors import explain_pull
+from hyperruntime.images.pull_errors import explain_pull, is_loopback, with_tag
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.archive import SavedImage, read_archive, write_archive
 from hyperruntime_apptainer.args import environment
 from hyperruntime_apptainer.build import NoBuilderError, build_archive, build_definition, definition_beside
-from hyperruntime_apptainer.pull import pull_args
-from hyperruntime_apptainer.sif import sif_from_archive, sif_from_directory, tool_environment
-from hyperruntime_apptainer.store import Store, make_mount_points, unpack, with_tag
+from hyperruntime_apptainer.sif import BUILD, sif_from_archive, sif_from_directory, tool_environment
+from hyperruntime_apptainer.store import Store, make_mount_points, unpack
 
 
 @attrs.frozen(kw_only=True)
@@ -127,12 +126,7 @@ class ApptainerImages:
             raise ImageError(f"{archive} cannot be loaded as an image: it is not an image archive")
         loaded = []
         for image in saved:
-            self._store.make(
-                image.id,
-                image.reference,
-                partial(_fill, image),
-                workdir=image.workdir,
-            )
+            self._store.make(image.id, image.reference, partial(_fill, image), workdir=image.workdir)
             loaded.append(with_tag(image.reference))
         return tuple(loaded)
 
@@ -158,7 +152,7 @@ class ApptainerImages:
             except OSError as error:
                 raise ImageError(f"{archive} cannot be written: {error}; name another file") from error
 
-    def pull(self, reference: str, *, on_output: Callable[[str], None] = lambda line: None) -> str:
+    def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
         """Pull an image from its registry and return its identifier. Plain HTTP is used for loopback only.
 
         Args:
@@ -174,7 +168,7 @@ class ApptainerImages:
             if result.exit_code != 0:
                 output = result.stderr.decode(errors="replace")
                 raise explain_pull(reference, output, "apptainer registry login --username NAME", "docker://")
-            return self._store.make(_digest(sif), reference, lambda into: os.rename(sif, into / "image.sif"))
+            return self._store.make(_digest(sif), reference, partial(_move, sif))
 
     def build(
         self,
@@ -239,8 +233,7 @@ class ApptainerImages:
             with definition_of(containerfile, context, build_args, self.exists) as made, self._store.scratch() as place:
                 sif = place / "image.sif"
                 build_definition(made.definition, sif, made.definition.parent, {}, self._path_of_base, on_output)
-                move = partial(_move, sif)
-                return self._store.make(_digest(sif), reference, move, workdir=made.workdir)
+                return self._store.make(_digest(sif), reference, partial(_move, sif), workdir=made.workdir)
         except SpecError as error:
             raise ImageBuildError(f"{why}; Apptainer alone cannot build it: {error}") from error
 
@@ -268,7 +261,7 @@ class ApptainerImages:
         with self._store.scratch() as directory:
             sif = directory / "image.sif"
             build_definition(definition, sif, context, build_args, self._path_of_base, on_output)
-            return self._store.make(_digest(sif), reference, lambda into: os.rename(sif, into / "image.sif"))
+            return self._store.make(_digest(sif), reference, partial(_move, sif))
 
     def _path_of_base(self, reference: str) -> str | None:
         entry = self._store.find(reference)
@@ -290,6 +283,12 @@ class ApptainerImages:
 
         self._store.make(_digest(archive), reference, fill)
         return reference
+
+
+def pull_args(reference: str, sif: str) -> list[str]:
+    """Return the argv that pulls an image into a SIF; plain HTTP is allowed for loopback only."""
+    plain = ["--no-https"] if is_loopback(reference) else []
+    return [*(word for word in BUILD if word != "--silent"), *plain, sif, f"docker://{with_tag(reference)}"]
 
 
 def _move(sif: Path, into: Path) -> None:

@@ -14,18 +14,16 @@ import attrs
 
 from hyperruntime.driver import Enforcement, EngineInfo, Launch
 from hyperruntime.errors import EngineUnavailableError
+from hyperruntime.host.engine_program import program_facts, timed_out, userland_links
 from hyperruntime.host.inherited import process_ceiling
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.probe_cache import ProbeFile
 from hyperruntime.host.process import ProcessResult, find_program, run_process
-from hyperruntime.logs import get_logger
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.args import NAME, Places, Settings, config_text, environment, run_args
 from hyperruntime_apptainer.scratch import scratch_directory
 from hyperruntime_apptainer.store import make_mount_points
-
-log = get_logger(__name__)
 
 INSTALL_HINT = "install Apptainer 1.3 or newer (apptainer.org; Debian unstable and Fedora have packages)"
 HELPERS = ("unshare", "mount")
@@ -82,8 +80,7 @@ def cached_probe() -> tuple[Probe, bool]:
         EngineUnavailableError: Apptainer is missing or cannot run a container.
     """
     refuse_root()
-    if find_program(NAME) is None:
-        raise EngineUnavailableError(NAME, "there is no `apptainer` on PATH", INSTALL_HINT)
+    require_program()
     found = probe_file().read()
     return (probe(), False) if found is None else (found, True)
 
@@ -139,14 +136,19 @@ def refuse_root() -> None:
         raise EngineUnavailableError(NAME, why, "run as an ordinary user, or use Podman or Docker")
 
 
+def require_program() -> None:
+    """Raise EngineUnavailableError if Apptainer is missing."""
+    if find_program(NAME) is None:
+        raise EngineUnavailableError(NAME, "there is no `apptainer` on PATH", INSTALL_HINT)
+
+
 def installed_version() -> str:
     """Return Apptainer's version.
 
     Raises:
         EngineUnavailableError: Apptainer, ``unshare`` or ``mount`` is missing or does not run.
     """
-    if find_program("apptainer") is None:
-        raise EngineUnavailableError(NAME, "there is no `apptainer` on PATH", INSTALL_HINT)
+    require_program()
     for program in HELPERS:
         if find_program(program) is None:
             raise EngineUnavailableError(NAME, f"there is no `{program}` on PATH", "install util-linux")
@@ -216,28 +218,19 @@ class _Tester:
 
 def _userland(rootfs: Path) -> tuple[Mount, ...]:
     """Make links to the host's userland in an empty root file system; return the mounts that it needs."""
-    mounts = [Mount(source="/usr", target="/usr")]
-    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-        host = Path("/", name)
-        if host.is_symlink():
-            (rootfs / name).symlink_to(os.readlink(host).lstrip("/"))
-        elif host.is_dir():
-            mounts.append(Mount(source=str(host), target=str(host)))
-    return tuple(mounts)
+    links, directories = userland_links()
+    for name, target in links.items():
+        (rootfs / name).symlink_to(target)
+    return tuple(Mount(source=path, target=path) for path in ("/usr", *directories))
 
 
 def _try(args: list[str], script: bytes | None = None) -> ProcessResult:
     try:
         return run_process(args, input=script, timeout_s=_TIMEOUT_S, cwd="/", env=environment(os.environ))
     except (TimeoutError, FileNotFoundError) as error:
-        return ProcessResult(args=tuple(args), exit_code=124, stdout=b"", stderr=str(error).encode())
+        return timed_out(args, error)
 
 
 def probe_file() -> ProbeFile[Probe]:
     """Return the file of what a probe found: for this binary, this limit on processes and this scratch directory."""
-    try:
-        stat = os.stat(find_program(NAME) or "")
-        binary = (stat.st_mtime_ns, stat.st_size)
-    except OSError:
-        binary = (0, 0)
-    return ProbeFile(NAME, (binary, process_ceiling(), os.path.realpath(scratch_directory())), _recall)
+    return ProbeFile(NAME, (program_facts(NAME), process_ceiling(), os.path.realpath(scratch_directory())), _recall)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
+from hyperruntime.host.inherited import is_own_directory
+
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+-]+")
 VARIABLES = ("APPTAINER_TMPDIR", "TMPDIR", "SCRATCH")
-NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "afs", "cifs", "smb3", "panfs"})
 
 
 def scratch_directory() -> str:
@@ -46,33 +47,10 @@ def why_unusable(path: str) -> str:
     return "mounted noexec: programs there cannot be started" if os.statvfs(path).f_flag & os.ST_NOEXEC else ""
 
 
-def file_system(path: str) -> str:
-    """Return the type of a path's file system, or "" if it is unknown."""
-    wanted, best, kind = os.path.realpath(path) + "/", "", ""
-    try:
-        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
-            for line in mounts:
-                _, point, name, *_rest = line.split()
-                if wanted.startswith(point.rstrip("/") + "/") and len(point) >= len(best):
-                    best, kind = point, name
-    except OSError:
-        return ""
-    return kind
-
-
 def claim(directory: Path) -> bool:
     """Make a directory that only this user can write; return whether it is one."""
     try:
         directory.mkdir(mode=0o700)
     except OSError:
         pass  # it may exist: its owner and mode decide
-    return is_private(directory)
-
-
-def is_private(directory: Path) -> bool:
-    """Return whether this user owns a directory and no other user can write it; False for a link."""
-    try:
-        status = directory.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+    return is_own_directory(str(directory))

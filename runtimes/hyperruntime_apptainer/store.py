@@ -21,10 +21,13 @@ from filelock import FileLock, Timeout
 from platformdirs import user_data_path
 
 from hyperruntime.errors import ImageError, StorageError
+from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
+from hyperruntime.host.inherited import is_own_directory
 from hyperruntime.host.process import run_process
+from hyperruntime.images.pull_errors import with_tag
 from hyperruntime_apptainer.args import environment
 from hyperruntime_apptainer.records import remove_tree
-from hyperruntime_apptainer.scratch import NETWORK_FILE_SYSTEMS, claim, file_system, is_private, scratch_directory
+from hyperruntime_apptainer.scratch import claim, scratch_directory
 
 VARIABLE = "HYPERRUNTIME_APPTAINER_IMAGES"
 MOUNT_POINTS = ("dev", "etc", "proc", "run", "sys", "tmp", "var/tmp")
@@ -227,7 +230,7 @@ class Store:
         on_scratch = Path(scratch_directory(), f"hyperruntime-{os.getuid()}-images")
         if file_system(str(self.root)) in NETWORK_FILE_SYSTEMS:
             return (on_scratch, own) if claim(on_scratch) else (own,)
-        return (own, on_scratch) if is_private(on_scratch) else (own,)
+        return (own, on_scratch) if is_own_directory(str(on_scratch)) else (own,)
 
     def _references(self) -> dict[str, str]:
         try:
@@ -242,12 +245,6 @@ class Store:
             temporary = self.root / "references.json.tmp"
             temporary.write_text(json.dumps(names, indent=1, sort_keys=True))
             os.replace(temporary, self.root / "references.json")
-
-
-def with_tag(reference: str) -> str:
-    """Return a reference with its tag; ``latest`` if it names neither a tag nor a digest."""
-    name = reference.rpartition("/")[2]
-    return reference if ":" in name or "@" in name else f"{reference}:latest"
 
 
 def make_mount_points(rootfs: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from hyperruntime.driver import Launch
 from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.host.engine_program import CAPABILITIES
 from hyperruntime.host.inherited import nproc_option
 from hyperruntime.spec import ContainerSpec
 
 NAME, IMAGE, MARK = "bubblewrap", "host", "hyperruntime-bubblewrap"
-CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "SYS_CHROOT")
 # The container sees only these host files: /usr without its settings (they may hold keys), and parts of /etc.
 LINKS = ("bin", "sbin", "lib", "lib32", "lib64")
 ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")

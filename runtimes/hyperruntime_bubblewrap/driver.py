@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -16,26 +15,18 @@ import psutil
 from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo, Finding, Image, Launch, PostMortem
 from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError, UnsupportedOptionError
 from hyperruntime.host import process
+from hyperruntime.host.engine_program import IMAGE_OPERATIONS, program_needed, refused_images
 from hyperruntime.images.recipes import BASE, PREFIX
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_bubblewrap.args import IMAGE, MARK, NAME, refuse, run_args
 
 BASE_NAMES, BASE_PROGRAMS = (f"{PREFIX}{BASE}:latest", f"{PREFIX}{BASE}"), ("git", "patch", "python3", "tar")
-IMAGE_VERBS = tuple(f"images.{verb}" for verb in ("remove", "load_rootfs", "load", "save", "pull", "build"))
-REFUSED, NETS, ENV = frozenset((*IMAGE_VERBS, "user")), ("none", "host"), {"PATH": os.defpath}
+REFUSED, NETS, ENV = frozenset((*IMAGE_OPERATIONS, "user")), ("none", "host"), {"PATH": os.defpath}
 ABLE = EngineInfo(engine=NAME, version="", rootless=True, networks=NETS, users=False, refuses=REFUSED)
+ONLY_USR = "its only image is this machine's /usr; use another engine"
 CLEANUP = """import sys, hyperruntime_bubblewrap.driver as driver; name, value = sys.argv[1].split("=", 1)
 driver.end(lambda record: record.labels.get(name) == value)"""
 SCRIPT = b"echo works; { for n in $(seq 20); do sleep 600& done; echo unlimited; } 2>&1|{ read s;echo $s;kill -9 -1;}\n"
-
-
-def refusal(field: str) -> Callable[..., NoReturn]:
-    """Return a method that raises: the host's programs cannot be changed or removed."""
-
-    def refuse(self: object, *args: object, **options: object) -> NoReturn:
-        raise UnsupportedOptionError(NAME, field, "its only image is this machine's /usr; use another engine")
-
-    return refuse
 
 
 class HostImages:
@@ -49,7 +40,7 @@ class HostImages:
         """Return the only image."""
         return (Image(id=IMAGE, references=(*filter(self.exists, (IMAGE, BASE_NAMES[0])),), size_bytes=0, created=0),)
 
-    remove, load_rootfs, load, save, pull, build = map(refusal, IMAGE_VERBS)
+    remove, load_rootfs, load, save, pull, build = refused_images(NAME, ONLY_USR)
 
 
 class BubblewrapContainer:
@@ -60,12 +51,8 @@ class BubblewrapContainer:
     def __init__(self, launch: Launch) -> None:
         """Start the container without waiting for its shell to answer."""
         self.id, self._spec = launch.name, launch.spec
-        try:
+        with program_needed(NAME, "bwrap", "install bubblewrap"):
             self.shell = process.ProcessShell(process.spawn_attached(run_args(launch), ENV))
-        except OSError as error:
-            if error.errno != errno.E2BIG:
-                raise EngineUnavailableError(NAME, f"bwrap does not start: {error}", "end other processes") from error
-            raise SpecError("labels", "...", "shorten labels or mounts: more than a command line holds") from error
 
     def observe(self) -> None:
         """Do nothing: there are no kernel counters to read."""

@@ -7,7 +7,6 @@ SDK sends unchanged (``create_container_from_config``).
 from __future__ import annotations
 
 import os
-import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,23 +14,12 @@ import attrs
 
 from hyperruntime.driver import Enforcement, Launch
 from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.host.engine_program import CAPABILITIES, needs_own_tmp
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 
 NAME = "docker"
 UID_LABEL = "io.hyperruntime.docker.uid"
 NO_WORKDIR = "hyperruntime: the working directory cannot be entered"
-# A root shell in a container needs these: files of any owner and other users, but nothing of the host.
-CAPABILITIES = (
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "SETGID",
-    "SETUID",
-    "SETPCAP",
-    "SYS_CHROOT",
-)
 _SECURITY = ("no-new-privileges", "label=disable")
 _TMPFS = "rw,exec,nosuid,nodev,mode=1777"
 _HOW = ("cgroup", "no")
@@ -121,7 +109,7 @@ def host_config(launch: Launch, settings: Settings) -> dict[str, Any]:
         config["ReadonlyRootfs"] = True
     if spec.limits.tmpfs_bytes is not None:
         config["Tmpfs"] = {"/tmp": f"{_TMPFS},size={spec.limits.tmpfs_bytes}"}  # noqa: S108 - in the container
-    elif spec.read_only_rootfs and not any(posixpath.normpath(mount.target) == "/tmp" for mount in spec.mounts):  # noqa: S108
+    elif needs_own_tmp(spec):
         config["Tmpfs"] = {"/tmp": _TMPFS}  # noqa: S108
     if spec.gpus is not None:
         config["DeviceRequests"] = device_requests(gpu_names(spec.gpus), settings)

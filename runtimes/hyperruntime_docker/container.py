@@ -10,11 +10,11 @@ from typing import Any
 from hyperruntime.driver import Launch, PostMortem
 from hyperruntime.errors import EngineError, EngineUnavailableError, HyperRuntimeError
 from hyperruntime.host.cgroups import kernel_killed_in, memory_cgroups
-from hyperruntime.host.process import wait_until
+from hyperruntime.host.process import last_line, wait_until
 from hyperruntime_docker.args import Settings, container_config, shell_args
 from hyperruntime_docker.client import Engine, is_status, said, translated
 from hyperruntime_docker.gpus import device_env
-from hyperruntime_docker.refusals import explain, last_line
+from hyperruntime_docker.refusals import explain
 from hyperruntime_docker.shell import SocketShell, read_text, take_over
 
 STREAMS = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +17,6 @@ from hyperruntime_docker.reference import familiar, is_identifier, split
 _TAIL_LINES = 12
 _FAILED = "\0failed: "  # no line of output starts with this
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_STEP = re.compile(r"Step \d+/\d+ : ")
 _LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
 
 
@@ -93,14 +91,9 @@ class DockerImages:
         """
         if not self.exists(reference):
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
-        partial = archive.with_name(f".{archive.name}.{os.getpid()}.partial")
-        try:
-            with translated(f"image {reference!r} cannot be saved"), partial.open("wb") as file:
-                for chunk in self._engine.api(patient=True).get_image(familiar(reference)):
-                    file.write(chunk)
-            os.replace(partial, archive)
-        finally:
-            partial.unlink(missing_ok=True)
+        with translated(f"image {reference!r} cannot be saved"), archive.open("wb") as file:
+            for chunk in self._engine.api(patient=True).get_image(familiar(reference)):
+                file.write(chunk)
 
     def pull(self, reference: str, on_output: Callable[[str], None]) -> str:
         """Pull an image from its registry and return its identifier.
@@ -197,25 +190,21 @@ class DockerImages:
 def _follow(
     messages: Iterable[Mapping[str, Any]], reference: str, containerfile: Path, on_output: Callable[[str], None]
 ) -> None:
-    """Pass on each line of a build's output, to its end: a stream that is not read to its end keeps its connection.
+    """Hand on the lines of a build.
 
     Raises:
         ImageBuildError: a step failed.
     """
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    step, failure = "", None
+    failure = ""
     for line in _lines(messages):
         if line.startswith(_FAILED):
-            failure = failure or _build_error(reference, containerfile, (step, *tail), line.removeprefix(_FAILED))
-            continue
-        if _STEP.match(line):
-            step = line
-            tail.clear()
+            failure = failure or line.removeprefix(_FAILED)
         else:
             tail.append(line)
-        on_output(line)
-    if failure is not None:
-        raise failure
+            on_output(line)
+    if failure:
+        raise _build_error(reference, containerfile, tail, failure)
 
 
 def _lines(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:

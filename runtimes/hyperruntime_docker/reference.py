@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from hyperruntime.images.pull_errors import with_tag
+
 _IDENTIFIER = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
 
@@ -12,18 +14,12 @@ def is_identifier(reference: str) -> bool:
     return _IDENTIFIER.fullmatch(reference) is not None
 
 
-def with_tag(reference: str) -> str:
-    """Return a reference with its tag; ``latest`` if it names neither a tag nor a digest."""
-    name = reference.rpartition("/")[2]
-    return reference if ":" in name or "@" in name or is_identifier(reference) else f"{reference}:latest"
-
-
 def familiar(reference: str) -> str:
     """Return a reference as the daemon lists it: with a tag, and Docker Hub's names without their registry."""
     for registry in ("docker.io/", "index.docker.io/"):
         if reference.startswith(registry):
             reference = reference.removeprefix(registry).removeprefix("library/")
-    return with_tag(reference)
+    return reference if is_identifier(reference) else with_tag(reference)
 
 
 def split(reference: str) -> tuple[str, str]:

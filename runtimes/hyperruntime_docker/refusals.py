@@ -12,11 +12,11 @@ from hyperruntime.errors import (
     SpecError,
     UnsupportedOptionError,
 )
+from hyperruntime.host.engine_program import start_refusal
+from hyperruntime.host.process import last_line
 from hyperruntime.spec import ContainerSpec
 from hyperruntime_docker.args import NAME, NO_WORKDIR
 
-_UNKNOWN_USER = re.compile(r"unable to find (?:user|group) |no matching entries in (?:passwd|group) file")
-_NO_SHELL = re.compile(r"/bin/sh\b.*(not found|no such file)|no such file.*/bin/sh\b", re.IGNORECASE)
 _NO_SOURCE = re.compile(r"bind source path does not exist: (.*)")
 _NO_DEVICE = re.compile(r"could not select device driver|unresolvable CDI devices|CDI device injection failed|nvidia-")
 _TRY_AGAIN = "retry (this probes the machine again) or see `hyperrun doctor`"
@@ -33,8 +33,6 @@ def explain(text: str, spec: ContainerSpec, user: str | None = None) -> HyperRun
     if re.search(r"no such image", text, re.IGNORECASE):
         step = f"get it with `docker pull {spec.image}`, or `hyperrun image build` or `image bootstrap`"
         return ImageNotFoundError(spec.image, step)
-    if _UNKNOWN_USER.search(text):
-        return SpecError("user", user or spec.user, "a user and a group that exist in the image, or numbers")
     if NO_WORKDIR in text:
         return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount, for this user")
     if missing := _NO_SOURCE.search(text):
@@ -43,16 +41,9 @@ def explain(text: str, spec: ContainerSpec, user: str | None = None) -> HyperRun
         return SpecError("env", "...", "shorten it: it is more than a command line holds")
     if _NO_DEVICE.search(text):
         return UnsupportedOptionError(NAME, "gpus", f"{last_line(text)}; see `hyperrun doctor`")
-    if _NO_SHELL.search(text):
-        return EngineError(f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one")
-    if "no space left" in text.lower():
-        return EngineError(f"Docker's storage is full: {last_line(text)}; free space with `docker system prune`")
+    full = f"Docker's storage is full: {last_line(text)}; free space with `docker system prune`"
+    if (refusal := start_refusal(text, spec, user, full)) is not None:
+        return refusal
     if "is not running" in text or "no such container" in text.lower():
         return EngineError(f"the container is gone: {last_line(text)}")
     return EngineUnavailableError(NAME, last_line(text) or "the container's shell never answered", _TRY_AGAIN)
-
-
-def last_line(text: str) -> str:
-    """Return the last line that is not blank, or ""."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""

@@ -10,12 +10,12 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from hyperruntime.driver import Enforcement
 from hyperruntime.errors import EngineError, EngineUnavailableError
+from hyperruntime.host.engine_program import SHOW_LIMITS, shown_limits, userland_links
 from hyperruntime.host.owner import LABEL, OwnerIdentity, owned_directory
 from hyperruntime.logs import get_logger
 from hyperruntime.spec import Mount
@@ -32,12 +32,7 @@ _RUN_TIMEOUT_S = 10.0
 _PROGRAM_TIMEOUT_S = 24 * 3600.0  # without output; the caller has a shorter one
 # The FIFO is opened for reading and writing: otherwise the open waits forever if the reader was killed.
 _SCRIPT = rf"""
-show() {{ for f in "$@"; do [ -r "$f" ] && {{ read -r v <"$f"; echo "$n $v"; return; }}; done; echo "$n none"; }}
-c=/sys/fs/cgroup
-n=memory show $c/memory.max $c/memory/memory.limit_in_bytes
-n=pids show $c/pids.max $c/pids/pids.max
-n=cpu show $c/cpu.max $c/cpu/cpu.cfs_quota_us $c/cpu,cpuacct/cpu.cfs_quota_us
-echo works
+{SHOW_LIMITS}echo works
 echo heard 1<>{_EXCHANGE}/fifo
 """
 # A daemon without a bridge starts the container with `lo` only.
@@ -106,7 +101,7 @@ class Trial:
                 raise elsewhere()
         finally:
             os.close(descriptor)
-        return limits_shown(printed)
+        return shown_limits(printed)
 
     def run_script(self, script: str, mounts: Sequence[Mount], last: str) -> str:
         """Run a shell script as the daemon's root and return its output; the deadline is one day without output.
@@ -186,30 +181,18 @@ def _is_left(entry: Mapping[str, Any]) -> bool:
 
 def skeleton() -> tuple[bytes, list[str]]:
     """Return the tar of a root file system of links to the host's userland, and the paths that must be mounted."""
-    userland, buffer = ["/usr"], io.BytesIO()
+    buffer = io.BytesIO()
+    links, directories = userland_links()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         # The daemon mounts its init into /sbin, so /sbin is a directory of the image.
         for name in ("proc", "sys", "dev", "etc", "run", "sbin", "tmp", "usr"):
             tar.addfile(_entry(name, tarfile.DIRTYPE))
-        for name in ("bin", "lib", "lib32", "lib64", "libx32"):
-            host = Path("/", name)
-            if host.is_symlink():
-                tar.addfile(_entry(name, tarfile.SYMTYPE, os.readlink(host).lstrip("/")))
-            elif host.is_dir():
-                tar.addfile(_entry(name, tarfile.DIRTYPE))
-                userland.append(str(host))
+        for name in links.keys() - {"sbin"}:
+            tar.addfile(_entry(name, tarfile.SYMTYPE, links[name]))
+        userland = ["/usr", *(path for path in directories if path != "/sbin")]
+        for path in userland[1:]:
+            tar.addfile(_entry(path[1:], tarfile.DIRTYPE))
     return buffer.getvalue(), userland
-
-
-def limits_shown(printed: str) -> dict[str, Enforcement]:
-    """Return how each limit is enforced, from the cgroup values that a limited trial container printed."""
-    shown = dict(line.split(None, 1) for line in printed.splitlines() if " " in line)
-    seen = {
-        "memory_bytes": shown.get("memory") == "67108864",
-        "pids": shown.get("pids") == "100",
-        "cpus": shown.get("cpu", "").split()[:1] == ["50000"],
-    }
-    return {field: "cgroup" if works else "no" for field, works in seen.items()}
 
 
 def refused(why: str) -> EngineUnavailableError:

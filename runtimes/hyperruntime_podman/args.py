@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import posixpath
 from collections.abc import Mapping, Sequence
 
 import attrs
 
 from hyperruntime.driver import Enforcement, Launch
 from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.host.engine_program import CAPABILITIES, mount_option, needs_own_tmp
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 
 NAME = "podman"
-# A root shell in a container needs these: files of any owner and other users, but nothing of the host.
-CAPABILITIES = (
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "SETGID",
-    "SETUID",
-    "SETPCAP",
-    "SYS_CHROOT",
-)
-
 
 _HOW = ("cgroup", "rlimit", "no")
 _TEXT, _FLAG = attrs.validators.instance_of(str), attrs.validators.instance_of(bool)
@@ -98,10 +83,10 @@ def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = ()
     args += limit_args(spec.limits, settings)
     args += device_args
     for mount in (launch.exchange, *spec.mounts):
-        args += ["--mount", mount_option(mount)]
+        args += ["--mount", mount_option(NAME, mount)]
     if spec.read_only_rootfs:
         args += ["--read-only", "--read-only-tmpfs=false"]
-        if spec.limits.tmpfs_bytes is None and not any(posixpath.normpath(m.target) == "/tmp" for m in spec.mounts):  # noqa: S108
+        if spec.limits.tmpfs_bytes is None and needs_own_tmp(spec):
             args += ["--tmpfs", "/tmp:rw,nosuid,nodev,mode=1777"]  # noqa: S108 - a path in the container
     for flag, value in (("--workdir", spec.workdir), ("--user", spec.user)):
         if value is not None:
@@ -193,26 +178,6 @@ def limit_args(limits: Limits, settings: Settings) -> list[str]:
     return args
 
 
-def mount_option(mount: Mount) -> str:
-    """Return a ``--mount`` value: one line of CSV, so nearly every path can be quoted.
-
-    Raises:
-        UnsupportedOptionError: a path holds a carriage return and newline, which Podman's CSV reader changes.
-    """
-    if "\r\n" in mount.source + mount.target:
-        raise UnsupportedOptionError(NAME, "mounts", "a path must not hold a carriage return and newline; rename it")
-    fields = ["type=bind", f"src={mount.source}", f"dst={mount.target}"]
-    fields += ["ro=true"] if mount.read_only else []
-    return csv_line(fields)
-
-
-def csv_line(fields: Sequence[str]) -> str:
-    """Return fields as one line of CSV, the format of several options' values."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(fields)  # the writer quotes fields that hold its terminator
-    return line.getvalue().removesuffix("\n")
-
-
 def _pairs(flag: str, values: Mapping[str, str]) -> list[str]:
     return [word for name, value in values.items() for word in (flag, f"{name}={value}")]
 
@@ -235,5 +200,5 @@ def probe_args(settings: Settings, rootfs: str, userland: Sequence[str], script:
         args += ["--ulimit", f"nofile={settings.nofile}:{settings.nofile}"]
         args += ["--ulimit", f"nproc={settings.nproc}:{settings.nproc}"]
     for path in userland:
-        args += ["--mount", mount_option(Mount(source=path, target=path))]
+        args += ["--mount", mount_option(NAME, Mount(source=path, target=path))]
     return [*args, "--rootfs", rootfs, "/bin/sh", "-c", script]

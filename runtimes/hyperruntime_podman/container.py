@@ -20,7 +20,8 @@ from hyperruntime.gpu.cdi import Device
 from hyperruntime.gpu.devices import GENERATE, load_devices, merge_edits
 from hyperruntime.gpu.grant import gpu_devices
 from hyperruntime.host.cgroups import kernel_killed_in, memory_cgroups
-from hyperruntime.host.process import ProcessShell
+from hyperruntime.host.engine_program import start_refusal, unknown_failure
+from hyperruntime.host.process import ProcessShell, last_line
 from hyperruntime_podman.args import NAME, Settings, exec_args, pidfile, run_args
 from hyperruntime_podman.edge import attach_podman, run_podman
 from hyperruntime_podman.gpus import device_args
@@ -91,18 +92,17 @@ class PodmanContainer:
             error_text: what Podman and the shell wrote to standard error.
             user: the user of the shell; None means the spec's user.
         """
-        spec, text = self._launch.spec, _last_line(error_text)
+        spec, text = self._launch.spec, last_line(error_text, "Error: ")
         if re.search(r"image not known|no such image|unable to find a name|short-name", error_text):
             step = f"get it with `hyperrun image pull {spec.image}`, or `hyperrun image build` or `image bootstrap`"
             return ImageNotFoundError(spec.image, step)
-        if re.search(r"unable to find (user|group)|no matching entries in (passwd|group)", error_text):
-            return SpecError("user", user or spec.user, "a user and a group that exist in the image, or numbers")
         if re.search(r"workdir.*(does not exist|not exist)", error_text):
             return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount")
         if "failed to spawn pid1" in error_text or "resource temporarily unavailable" in error_text.lower():
             return EngineUnavailableError(NAME, self._no_process(text), "end other containers, or raise limits.pids")
-        if re.search(r"/bin/sh.*(not found|no such file)|no such file.*/bin/sh|failed to exec pid1", error_text, re.I):
-            return EngineError(f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one")
+        full = f"Podman's storage is full: {text}; free space with `podman system prune`"
+        if (refusal := start_refusal(error_text, spec, user, full)) is not None:
+            return refusal
         if "CDI" in error_text:
             step = f"`podman --version` may be too old for the spec's cdiVersion; {GENERATE}"
             return DeviceError(f"Podman cannot give gpus={spec.gpus!r} to a container: {text}; {step}")
@@ -110,13 +110,8 @@ class PodmanContainer:
             return DeviceError(
                 f"gpus={spec.gpus!r} cannot be given to a container: {text}; is its CDI spec out of date?"
             )
-        if "no space left" in error_text.lower():
-            return EngineError(f"Podman's storage is full: {text}; free space with `podman system prune`")
-        if not text:
-            code = self.shell.wait(1.0)
-            text = "the container's shell never answered" if code is None else f"podman ended with exit code {code}"
         self._on_unknown_failure()
-        return EngineUnavailableError(NAME, text, "retry (this probes the machine again) or see `hyperrun doctor`")
+        return unknown_failure(NAME, text, self.shell)
 
     def _no_process(self, text: str) -> str:
         if self._settings.limits.get("pids") == "rlimit" and not self._settings.uids:
@@ -160,8 +155,3 @@ def remove(name: str) -> None:
             time.sleep(0.5)
     except TimeoutError as error:
         raise EngineError(f"container {name} could not be removed: {error}; try `podman rm --force {name}`") from None
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1].removeprefix("Error: ") if lines else ""

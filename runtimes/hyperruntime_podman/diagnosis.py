@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import getpass
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from hyperruntime.driver import Finding
 from hyperruntime.errors import EngineUnavailableError, HyperRuntimeError
+from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system, limit_findings, space_finding
 from hyperruntime.host.probe_cache import forget_probes
 from hyperruntime.host.process import find_program
-from hyperruntime.units import GIB, format_size
 from hyperruntime_podman.args import NAME
 from hyperruntime_podman.edge import INSTALL_HINT, run_files, run_podman
 from hyperruntime_podman.probe import Probe, probe
-
-_NETWORK_FS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "afs", "cifs", "smb3"}
 
 
 def diagnose() -> tuple[Finding, ...]:
@@ -51,14 +48,9 @@ def _tried(found: Probe) -> Iterator[Finding]:
         yield Finding(subject="tried", ok=None, detail=f"{what}: {why}")
     works = f"Podman {found.version} with {settings.oci_runtime or 'its default OCI runtime'}, storage {found.storage}"
     yield Finding(subject="running a container", ok=True, detail=works)
-    for field, how in settings.limits.items():
-        if how == "no":
-            step = "use root, or cgroup v2 with delegation, or leave this limit at None"
-            yield Finding(subject=f"limit {field}", ok=None, detail="cannot be enforced here", next_step=step)
-        else:
-            shared = how == "rlimit" and not settings.uids
-            note = " (counted over all of this user's containers)" if shared else ""
-            yield Finding(subject=f"limit {field}", ok=True, detail=f"enforced by {how}{note}")
+    note = "" if settings.uids else " (counted over all of this user's containers)"
+    step = "use root, or cgroup v2 with delegation, or leave this limit at None"
+    yield from limit_findings(settings.limits, note, step)
     yield from _store()
     if settings.bridge:
         yield Finding(subject="network bridge", ok=True, detail="works")
@@ -74,12 +66,9 @@ def _store() -> Iterator[Finding]:
     try:
         result = run_podman(["podman", "info", "--format", "{{.Store.GraphRoot}}"], timeout_s=30)
         root = os.fsdecode(result.stdout).strip()
-        free = shutil.disk_usage(root).free
+        yield space_finding("image store", root, "free space there; `podman system df` shows its use")
     except (OSError, ValueError, HyperRuntimeError):
         return
-    low = free < 2 * GIB
-    step = "free space there; `podman system df` shows its use" if low else ""
-    yield Finding(subject="image store", ok=not low, detail=f"{root}, {format_size(free)} free", next_step=step)
 
 
 def _rootless() -> Iterator[Finding]:
@@ -107,7 +96,7 @@ def _rootless() -> Iterator[Finding]:
         )
     if place := run_files().get("XDG_RUNTIME_DIR", ""):
         yield Finding(subject="run files", ok=True, detail=place)
-    if (kind := _home_file_system()) in _NETWORK_FS:
+    if (kind := file_system(os.path.expanduser("~"))) in NETWORK_FILE_SYSTEMS:
         step = "set graphroot in ~/.config/containers/storage.conf to a local disk"
         yield Finding(subject="storage", ok=False, detail=f"home is on {kind}", next_step=step)
 
@@ -118,15 +107,3 @@ def _user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
-
-
-def _home_file_system() -> str:
-    home, best, kind = os.path.realpath(os.path.expanduser("~")), "", ""
-    try:
-        for line in Path("/proc/self/mounts").read_text(errors="replace").splitlines():
-            point, name = (*line.split(), "", "", "")[1:3]
-            if (home + "/").startswith(point.rstrip("/") + "/") and len(point) > len(best):
-                best, kind = point, name
-    except OSError:
-        return ""
-    return kind

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from hyperruntime.errors import EngineError, EngineUnavailableError, SpecError
+from hyperruntime.errors import EngineError, EngineUnavailableError
+from hyperruntime.host.engine_program import program_needed
 from hyperruntime.host.inherited import LINKER_VARIABLES, is_own_directory, own_runtime_directory, program_environment
 from hyperruntime.host.process import PIPE, HostProcess, ProcessResult, find_program, run_process, spawn
 from hyperruntime_podman.args import NAME
@@ -29,7 +29,7 @@ def run_podman(args: Sequence[str], *, timeout_s: float | None = None) -> Proces
         SpecError: the argv is too long.
         TimeoutError: Podman exceeded the deadline and was killed.
     """
-    with program_needed():
+    with program_needed(NAME, NAME, INSTALL_HINT):
         return run_process(args, timeout_s=timeout_s, cwd="/", env=environment())
 
 
@@ -40,7 +40,7 @@ def attach_podman(args: Sequence[str]) -> HostProcess:
         EngineUnavailableError: Podman cannot be started.
         SpecError: the argv is too long.
     """
-    with program_needed():
+    with program_needed(NAME, NAME, INSTALL_HINT):
         return spawn(args, stdin=PIPE, cwd="/", env=environment())
 
 
@@ -108,22 +108,6 @@ def store_step(error_text: str) -> str:
             "make the images again"
         )
     return "see `hyperrun doctor`"
-
-
-@contextmanager
-def program_needed() -> Iterator[None]:
-    """Translate the errors of starting ``podman``; it may have been removed after the probe."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise EngineUnavailableError(NAME, "there is no `podman` on PATH", INSTALL_HINT) from error
-    except TimeoutError:
-        raise
-    except OSError as error:
-        if error.errno == errno.E2BIG:
-            allowed = "shorten labels and mounts; together they are more than a command line holds"
-            raise SpecError("labels", "...", allowed) from error
-        raise EngineUnavailableError(NAME, f"`podman` cannot be started: {error}", "see `hyperrun doctor`") from error
 
 
 @contextmanager

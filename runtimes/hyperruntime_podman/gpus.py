@@ -8,7 +8,9 @@ from pathlib import Path
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.gpu.cdi import Device, Edits
 from hyperruntime.gpu.devices import DEFAULT_DIRECTORIES, merge_edits
-from hyperruntime_podman.args import NAME, csv_line
+from hyperruntime.host.engine_program import mount_option
+from hyperruntime.spec import Mount
+from hyperruntime_podman.args import NAME
 
 
 def device_args(devices: Sequence[Device], *, rootless: bool) -> list[str]:
@@ -39,8 +41,8 @@ def edit_args(edits: Edits) -> list[str]:
     for node in edits.device_nodes:
         args += ["--device", f"{node.host_path}:{node.path}:{node.permissions}"]
     for mount in edits.mounts:
-        fields = ["type=bind", f"src={mount.host_path}", f"dst={mount.container_path}"]
-        args += ["--mount", csv_line([*fields, *(["ro=true"] if mount.read_only else [])])]
+        given = Mount(source=mount.host_path, target=mount.container_path, read_only=mount.read_only)
+        args += ["--mount", mount_option(NAME, given)]
     for group in edits.groups:
         args += ["--group-add", str(group)]
     return args

@@ -12,9 +12,9 @@ from typing import Any
 from hyperruntime.driver import Image
 from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageNotFoundError
 from hyperruntime.host.build_processes import end_inner
+from hyperruntime.host.engine_program import csv_line
 from hyperruntime.host.process import ProcessResult, stream_process
-from hyperruntime.images.pull_errors import explain_pull, is_loopback
-from hyperruntime_podman.args import csv_line
+from hyperruntime.images.pull_errors import explain_pull, is_loopback, with_tag
 from hyperruntime_podman.edge import environment, require_program, run_podman
 from hyperruntime_podman.service import PodmanService
 
@@ -194,12 +194,6 @@ def _load_failure(result: ProcessResult) -> str:
     if "does not match any of the supported image formats" in result.stderr.decode(errors="replace"):
         return "it is not an archive of `podman save` or `docker save`"
     return result.error_text
-
-
-def with_tag(reference: str) -> str:
-    """Return a reference with its tag; ``latest`` if it names neither a tag nor a digest."""
-    name = reference.rpartition("/")[2]
-    return reference if ":" in name or "@" in name else f"{reference}:latest"
 
 
 def _names(attrs: Mapping[str, Any]) -> set[str]:

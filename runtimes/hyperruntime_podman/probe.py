@@ -18,26 +18,21 @@ import attrs
 
 from hyperruntime.driver import Enforcement, EngineInfo
 from hyperruntime.errors import EngineUnavailableError
+from hyperruntime.host.engine_program import SHOW_LIMITS, program_facts, shown_limits, timed_out, userland_links
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.probe_cache import ProbeFile
 from hyperruntime.host.process import ProcessResult, find_program
-from hyperruntime.logs import get_logger
 from hyperruntime_podman.args import NAME, Settings, probe_args
 from hyperruntime_podman.edge import require_program, run_podman, store_step, unshare_args
-
-log = get_logger(__name__)
 
 _RUNTIMES = ("", "runc", "crun")
 _LIMITS = ("memory_bytes", "pids", "cpus")
 _NOFILE_CEILING = 1 << 20
 _NPROC_CEILING = 32768  # Podman lowers its own limit to this if it may not raise it
 _TIMEOUT_S = 60.0
-_SCRIPT = r"""
-show() { for f in "$@"; do [ -r "$f" ] && { read -r v <"$f"; echo "$n $v"; return; }; done; echo "$n none"; }
-c=/sys/fs/cgroup
-n=memory show $c/memory.max $c/memory/memory.limit_in_bytes
-n=pids show $c/pids.max $c/pids/pids.max
-n=cpu show $c/cpu.max $c/cpu/cpu.cfs_quota_us $c/cpu,cpuacct/cpu.cfs_quota_us
+_SCRIPT = (
+    SHOW_LIMITS
+    + r"""
 for map in uid gid; do
     sizes=
     while read -r inside outside size; do sizes="$sizes $size"; done </proc/self/${map}_map
@@ -45,6 +40,7 @@ for map in uid gid; do
 done
 echo works
 """
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -166,25 +162,16 @@ def _skeleton(directory: Path) -> tuple[str, list[str]]:
     rootfs.mkdir()
     for name in ("proc", "sys", "dev", "etc", "run", "tmp", "usr"):
         (rootfs / name).mkdir()
-    userland = ["/usr"]
-    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-        host = Path("/", name)
-        if host.is_symlink():
-            (rootfs / name).symlink_to(os.readlink(host).lstrip("/"))
-        elif host.is_dir():
-            (rootfs / name).mkdir()
-            userland.append(str(host))
-    return str(rootfs), userland
+    links, directories = userland_links()
+    for name, target in links.items():
+        (rootfs / name).symlink_to(target)
+    for path in directories:
+        (rootfs / path[1:]).mkdir()
+    return str(rootfs), ["/usr", *directories]
 
 
 def _limits(printed: str, settings: Settings) -> dict[str, Enforcement]:
-    shown = dict(line.split(None, 1) for line in printed.splitlines() if " " in line)
-    seen = {
-        "memory_bytes": shown.get("memory") == "67108864",
-        "pids": shown.get("pids") == "100",
-        "cpus": shown.get("cpu", "").split()[:1] in (["50000"],),
-    }
-    limits: dict[str, Enforcement] = {field: "cgroup" if works else "no" for field, works in seen.items()}
+    limits = shown_limits(printed)
     if limits["pids"] == "no" and settings.rootless and settings.nproc:
         limits["pids"] = "rlimit"
     return limits
@@ -216,15 +203,10 @@ def _try(args: list[str]) -> ProcessResult:
     try:
         return run_podman(args, timeout_s=_TIMEOUT_S)
     except TimeoutError as error:
-        return ProcessResult(args=tuple(args), exit_code=124, stdout=b"", stderr=str(error).encode())
+        return timed_out(args, error)
 
 
 def probe_file() -> ProbeFile[Probe]:
     """Return the file of what a probe found: for this binary, this cgroup version and these limits."""
-    try:
-        stat = os.stat(find_program("podman") or "")
-        binary = (stat.st_mtime_ns, stat.st_size)
-    except OSError:
-        binary = (0, 0)
     cgroups = Path("/sys/fs/cgroup/cgroup.controllers").exists()
-    return ProbeFile(NAME, (binary, cgroups, *_hard_limits()), _recall)
+    return ProbeFile(NAME, (program_facts(NAME), cgroups, *_hard_limits()), _recall)

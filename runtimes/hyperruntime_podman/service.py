@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hyperruntime.errors import EngineError, EngineUnavailableError
+from hyperruntime.host.engine_program import program_needed
 from hyperruntime.host.process import DEVNULL, HostProcess, kill_group, spawn
 from hyperruntime_podman.args import NAME
-from hyperruntime_podman.edge import environment, program_needed, store_step, translated
+from hyperruntime_podman.edge import INSTALL_HINT, environment, store_step, translated
 
 _IDLE_S = 5
 _START_TIMEOUT_S = 30.0
@@ -136,7 +137,7 @@ class PodmanService:
             self._directory = self._make_directory()
         Path(self._path("s")).unlink(missing_ok=True)
         args = ["podman", "system", "service", "--time", str(_IDLE_S), f"unix://{self._path('s')}"]
-        with open(self._path("log"), "wb") as log, program_needed():
+        with open(self._path("log"), "wb") as log, program_needed(NAME, NAME, INSTALL_HINT):
             process = self._process = spawn(args, stdin=DEVNULL, stdout=log, stderr=log, cwd="/", env=environment())
         deadline = (begun := time.monotonic()) + _START_TIMEOUT_S
         while not self._answers():

@@ -17,8 +17,8 @@ import hyperruntime as hr
 from hyperruntime.errors import GatewayError
 from hyperruntime.gateway import Access, ClientLimits, Gateway, GatewayConfig, ModelRule, Upstream
 from hyperruntime.gateway.log.redact import Redactor
-from hyperruntime.testing.upstream import Received, Reply, ScriptedUpstream, chat, chat_stream, scripted_upstream
 from hyperruntime.units import MIB
+from tests.doubles.upstream import Received, Reply, ScriptedUpstream, chat, chat_stream, scripted_upstream
 
 pytestmark = pytest.mark.engine
 

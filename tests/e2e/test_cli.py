@@ -22,7 +22,7 @@ import hyperruntime as hr
 from hyperruntime.agents import copy_template
 from hyperruntime.host.owner import OwnerIdentity
 from hyperruntime.host.process import wait_until
-from hyperruntime.testing.upstream import chat, scripted_upstream
+from tests.doubles.upstream import chat, scripted_upstream
 from tests.params import first_quick
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]

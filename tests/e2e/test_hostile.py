@@ -30,8 +30,8 @@ from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.testing.upstream import chat, scripted_upstream
 from hyperruntime.units import GIB, MIB
+from tests.doubles.upstream import chat, scripted_upstream
 
 pytestmark = pytest.mark.engine
 

@@ -14,7 +14,7 @@ from hyperruntime import Runtime
 from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.testing.upstream import chat, scripted_upstream
+from tests.doubles.upstream import chat, scripted_upstream
 
 pytestmark = pytest.mark.engine
 

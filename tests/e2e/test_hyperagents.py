@@ -26,7 +26,7 @@ from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.testing.upstream import Received, Reply, ScriptedUpstream, chat, scripted_upstream
+from tests.doubles.upstream import Received, Reply, ScriptedUpstream, chat, scripted_upstream
 from tests.params import first_quick
 
 pytestmark = pytest.mark.engine

@@ -12,7 +12,7 @@ import pytest
 
 from hyperruntime import Runtime
 from hyperruntime.loop.run.run import resume_run
-from hyperruntime.testing.upstream import Received, Reply, chat, scripted_upstream
+from tests.doubles.upstream import Received, Reply, chat, scripted_upstream
 from tests.original_run import Old, OriginalRun
 
 pytestmark = pytest.mark.engine

@@ -19,7 +19,7 @@ from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import make_agent_repository
-from hyperruntime.testing.upstream import ScriptedUpstream, chat, scripted_upstream
+from tests.doubles.upstream import ScriptedUpstream, chat, scripted_upstream
 
 pytestmark = pytest.mark.engine
 

@@ -22,9 +22,9 @@ from hyperruntime.rollout.agent.hermes import render_hermes
 from hyperruntime.rollout.agent.segments import emitted
 from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
-from hyperruntime.testing.byte_tokenizer import ByteTokenizer
 from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
-from hyperruntime.testing.tokenserver import in_turn, token_server
+from tests.doubles.byte_tokenizer import ByteTokenizer
+from tests.doubles.tokenserver import in_turn, token_server
 from tests.params import first_quick
 
 pytestmark = pytest.mark.engine

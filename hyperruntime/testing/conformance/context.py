@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from hyperruntime.container import Container
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo
 from hyperruntime.errors import ContainerStateError
@@ -91,8 +93,7 @@ class Context:
 
     def spec(self, **fields: Any) -> ContainerSpec:  # noqa: ANN401 - checked by the spec
         """Return the default spec with changed fields, and without a pids limit if the driver refuses that."""
-        unlimited = declares_refusal(self.info, "limits.pids")
-        fields.setdefault("limits", Limits(pids=None) if unlimited else Limits())
+        fields.setdefault("limits", self.limits())
         fields.setdefault("image", self.image)
         return ContainerSpec(**fields)
 
@@ -152,15 +153,8 @@ def left_of(container: Container, mark: str) -> list[str]:
 
 def host_processes(word: str) -> list[str]:
     """Return the command lines of the processes on the host that contain a word."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if word in line:
-            found.append(line.strip())
-    return found
+    lines = (" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
+    return [line for line in lines if word in line]
 
 
 def interfaces(table: str) -> set[str]:

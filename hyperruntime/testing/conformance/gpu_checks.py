@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 from hyperruntime.errors import DeviceNotFoundError, UnsupportedOptionError
 from hyperruntime.gpu.devices import ENVIRONMENT_VARIABLE
@@ -59,15 +60,8 @@ def described_device(context: Context) -> Iterator[None]:
     edits = {"env": [f"{VARIABLE}=a b=c"], "deviceNodes": [{"path": NODE, "hostPath": "/dev/null"}], "mounts": [mount]}
     spec = {"cdiVersion": "0.5.0", "kind": kind, "devices": [{"name": name, "containerEdits": edits}]}
     (place / "spec.json").write_text(json.dumps(spec))
-    before = os.environ.get(ENVIRONMENT_VARIABLE)
-    os.environ[ENVIRONMENT_VARIABLE] = str(place)
-    try:
+    with patch.dict(os.environ, {ENVIRONMENT_VARIABLE: str(place)}):
         yield
-    finally:
-        if before is None:
-            del os.environ[ENVIRONMENT_VARIABLE]
-        else:
-            os.environ[ENVIRONMENT_VARIABLE] = before
 
 
 def _expect_own_devices(context: Context) -> None:

@@ -22,7 +22,7 @@ from hyperruntime.pool.values.profiles import Profiles
 from hyperruntime.pool.values.result import ExecutionResult
 from hyperruntime.pool.values.slot import Slot
 from hyperruntime.pool.values.status import PoolStatus
-from hyperruntime.testing.slots import PromisedRuntime
+from tests.doubles.slots import PromisedRuntime
 
 
 class KnownBackend(Protocol):

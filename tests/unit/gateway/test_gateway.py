@@ -19,8 +19,8 @@ import pytest
 from hyperruntime.errors import BudgetExceededError, GatewayError
 from hyperruntime.gateway import Budget, ClientLimits, Gateway, GatewayConfig, ModelRule, Seat, Upstream
 from hyperruntime.host.process import wait_until
-from hyperruntime.testing.slots import SkippingClock
-from hyperruntime.testing.upstream import (
+from tests.doubles.slots import SkippingClock
+from tests.doubles.upstream import (
     Received,
     Reply,
     Script,

@@ -23,7 +23,7 @@ from hyperruntime.gateway.request.json_size import ValueCounter, count_values
 from hyperruntime.gateway.request.pace import Pace
 from hyperruntime.gateway.request.parse import RequestRefusedError
 from hyperruntime.gateway.request.parse_pool import ParsePool, PoolShare
-from hyperruntime.testing.upstream import ScriptedUpstream, chat, scripted_upstream
+from tests.doubles.upstream import ScriptedUpstream, chat, scripted_upstream
 
 LARGE = 10**6  # a cost that is too high for the event loop
 json_values: Any = st.recursive(

@@ -18,7 +18,7 @@ from hyperruntime.gateway.answer.sse import event_data
 from hyperruntime.gateway.answer.stream_guard import StreamGuard
 from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.request.parse import RequestRefusedError
-from hyperruntime.testing.upstream import event
+from tests.doubles.upstream import event
 
 KEY = "sk-proj-Zk3vQ8xYw1LrTn5Bd7Hs0MfJa2Gc9Ue4"
 AHEAD = 20  # characters of the key, in any spelling, that may be forwarded before the guard finds it

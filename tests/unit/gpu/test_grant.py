@@ -164,7 +164,7 @@ OTHER = Edits(
     mounts=(DeviceMount(host_path='/lib/a,"b"', container_path="/x", options=("ro",)),),
     groups=(44,),
 )
-QUOTED = 'type=bind,"src=/lib/a,""b""",dst=/x,ro=true'
+QUOTED = 'type=bind,"src=/lib/a,""b""",dst=/x,ro'
 APPLIED = ["--device", "/dev/b:/dev/a:rwm", "--mount", QUOTED, "--group-add", "44"]
 
 

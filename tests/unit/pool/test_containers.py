@@ -8,7 +8,7 @@ from typing import Any
 
 import hyperruntime as hr
 from hyperruntime.errors import EngineError, ImageNotFoundError, PoolClosedError, PoolStartError, SlotTimeoutError
-from hyperruntime.testing.slots import PromisedContainer, PromisedRuntime, SkippingClock
+from tests.doubles.slots import PromisedContainer, PromisedRuntime, SkippingClock
 from tests.unit.pool.test_pool import fails, pool_of, run, until
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import ImageNotFoundError, PoolClosedError, SpecError, StaleLeaseError
-from hyperruntime.testing.slots import PromisedRuntime
+from tests.doubles.slots import PromisedRuntime
 from tests.unit.pool.test_pool import fails, run, until
 
 

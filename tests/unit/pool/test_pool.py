@@ -18,7 +18,7 @@ from hyperruntime.errors import (
     StaleLeaseError,
 )
 from hyperruntime.pool.tools.batch import run_batch
-from hyperruntime.testing.slots import PromisedRuntime, SkippingClock
+from tests.doubles.slots import PromisedRuntime, SkippingClock
 
 SPEC = hr.ContainerSpec(image="promised")
 

@@ -17,9 +17,9 @@ from hyperruntime.rollout.agent.segments import emitted
 from hyperruntime.rollout.models import ModelOptions, open_model
 from hyperruntime.rollout.models.server import Server
 from hyperruntime.rollout.models.token_model import TokenModel
-from hyperruntime.testing.byte_tokenizer import ByteTokenizer
-from hyperruntime.testing.tokenserver import TokenServer, in_turn, token_server
-from hyperruntime.testing.upstream import Received, Reply, chat, json_reply, scripted_upstream
+from tests.doubles.byte_tokenizer import ByteTokenizer
+from tests.doubles.tokenserver import TokenServer, in_turn, token_server
+from tests.doubles.upstream import Received, Reply, chat, json_reply, scripted_upstream
 
 HELLO = [{"role": "user", "content": "hello"}]
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}]

@@ -10,9 +10,9 @@ import pytest
 from hyperruntime.cli import main
 from hyperruntime.rollout.agent.hermes import render_hermes
 from hyperruntime.rollout.preflight import compare_renderings
-from hyperruntime.testing.byte_tokenizer import ByteTokenizer
-from hyperruntime.testing.tokenserver import token_server
-from hyperruntime.testing.upstream import chat, scripted_upstream
+from tests.doubles.byte_tokenizer import ByteTokenizer
+from tests.doubles.tokenserver import token_server
+from tests.doubles.upstream import chat, scripted_upstream
 
 GOOD = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}"
 DROPS = "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}"

@@ -10,8 +10,9 @@ import pytest
 
 from hyperruntime.driver import Launch
 from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.host.engine_program import mount_option
 from hyperruntime.spec import ContainerSpec, Limits, Mount
-from hyperruntime_apptainer.args import Places, Settings, config_text, environment, mount_option, refuse, run_args
+from hyperruntime_apptainer.args import Places, Settings, config_text, environment, refuse, run_args
 
 PLACES = Places(image="/store/rootfs", files="/scratch/c", record="/state/c.json", workdir="/image")
 SETTINGS = Settings(limits={"pids": "rlimit", "memory_bytes": "no", "cpus": "no"})
@@ -133,7 +134,7 @@ def test_the_user_root_is_supported(user: str | None) -> None:
 
 @pytest.mark.parametrize("path", ["/plain", "/a,b", '/a "b"', "/a:b", "/a\nb", "/a b,c"])
 def test_any_path_can_be_mounted(path: str) -> None:
-    (fields,) = csv.reader([*mount_option(Mount(source=path, target=path)).splitlines(keepends=True)])
+    (fields,) = csv.reader([*mount_option("apptainer", Mount(source=path, target=path)).splitlines(keepends=True)])
     assert fields == ["type=bind", f"src={path}", f"dst={path}", "ro"]
 
 

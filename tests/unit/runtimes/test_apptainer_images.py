@@ -18,8 +18,7 @@ from hyperruntime.errors import EngineError, ImageError, ImageNotFoundError
 from hyperruntime.host.process import run_process
 from hyperruntime_apptainer.archive import read_archive, write_archive, write_single
 from hyperruntime_apptainer.build import bases, local_bases
-from hyperruntime_apptainer.images import ApptainerImages, is_path
-from hyperruntime_apptainer.pull import pull_args
+from hyperruntime_apptainer.images import ApptainerImages, is_path, pull_args
 from hyperruntime_apptainer.scratch import scratch_directory, why_unusable
 from hyperruntime_apptainer.store import Store
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.driver import Launch
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime_docker.args import CAPABILITIES, UID_LABEL, Settings, container_config
-from hyperruntime_podman.args import CAPABILITIES as PODMAN_CAPABILITIES
+from hyperruntime.host.engine_program import CAPABILITIES
+from hyperruntime_docker.args import UID_LABEL, Settings, container_config
+from hyperruntime_podman.args import Settings as PodmanSettings
+from hyperruntime_podman.args import run_args
 
 ABLE = Settings(
     limits={"memory_bytes": "cgroup", "cpus": "cgroup", "pids": "cgroup"}, networks=("none", "host", "bridge")
@@ -142,7 +145,10 @@ def test_fields_that_the_daemon_does_not_support_are_refused_by_name(
 
 
 def test_docker_and_podman_containers_have_the_same_capabilities() -> None:
-    assert CAPABILITIES == PODMAN_CAPABILITIES
+    launch = Launch(spec=spec(), name="c", labels={}, exchange=EXCHANGE, private_dir="/p")
+    podman = run_args(launch, PodmanSettings())
+    assert [added for flag, added in itertools.pairwise(podman) if flag == "--cap-add"] == list(CAPABILITIES)
+    assert config(spec(), Settings())["HostConfig"]["CapAdd"] == list(CAPABILITIES)
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,13 @@ from hyperruntime.errors import (
     UnsupportedOptionError,
 )
 from hyperruntime.host.cgroups import cgroup_paths, kernel_killed_in, memory_cgroups
+from hyperruntime.host.engine_program import shown_limits
 from hyperruntime.images.pull_errors import explain_pull, registry_of
 from hyperruntime_docker.args import NO_WORKDIR, Settings
 from hyperruntime_docker.client import refuse_remote, unreachable
 from hyperruntime_docker.gpus import device_env
 from hyperruntime_docker.reference import familiar, split
 from hyperruntime_docker.refusals import explain
-from hyperruntime_docker.trial import limits_shown
 
 SPEC = hr.ContainerSpec(image="localhost/i:1", workdir="/w", user="someone")
 DIGEST = "sha256:" + "ab" * 32
@@ -115,11 +115,11 @@ def test_a_daemon_over_ssh_or_tls_is_refused(where: str) -> None:
 
 
 def test_a_limit_counts_as_enforced_only_if_the_container_shows_it() -> None:
-    assert limits_shown("memory 67108864\npids 100\ncpu 50000\nworks\n") == dict.fromkeys(
+    assert shown_limits("memory 67108864\npids 100\ncpu 50000\nworks\n") == dict.fromkeys(
         ("memory_bytes", "pids", "cpus"), "cgroup"
     )
-    assert limits_shown("memory 67108864\npids 100\ncpu 50000 100000\n")["cpus"] == "cgroup"
-    unlimited = limits_shown("memory 9223372036854771712\npids max\ncpu -1\nworks\n")
+    assert shown_limits("memory 67108864\npids 100\ncpu 50000 100000\n")["cpus"] == "cgroup"
+    unlimited = shown_limits("memory 9223372036854771712\npids max\ncpu -1\nworks\n")
     assert unlimited == dict.fromkeys(("memory_bytes", "pids", "cpus"), "no")
 
 

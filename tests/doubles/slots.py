@@ -39,7 +39,7 @@ class PromisedContainer:
         self.commands: list[Sequence[str | bytes]] = []
         self.refuses: Callable[[Sequence[str | bytes]], bool] = lambda _: False
 
-    def exec(self, args: Sequence[str | bytes], **_: Any) -> ExecResult:  # noqa: ANN401 - as of any container
+    def exec(self, args: Sequence[str | bytes], **_: Any) -> ExecResult:
         """Record a command; it succeeds unless :attr:`refuses` returns True for it."""
         self._check()
         self.commands.append(args)
@@ -47,7 +47,7 @@ class PromisedContainer:
         output = next((said[str(word)] for word in args if word in said), b"")
         return ExecResult(args=(), exit_code=1 if self.refuses(args) else 0, stdout=output)
 
-    async def aexec(self, args: Sequence[str | bytes], **_: Any) -> ExecResult:  # noqa: ANN401 - as of any container
+    async def aexec(self, args: Sequence[str | bytes], **_: Any) -> ExecResult:
         """Record a command; ``sleep`` waits, every other command ends at once."""
         self._check()
         self.commands.append(args)

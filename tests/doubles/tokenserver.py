@@ -14,8 +14,8 @@ import attrs
 
 from hyperruntime.rollout.agent.tool_calls import settled_message
 from hyperruntime.rollout.models.tokenizer import ChatTokenizer
-from hyperruntime.testing.byte_tokenizer import ByteTokenizer
-from hyperruntime.testing.upstream import Received, Reply, json_reply, scripted_upstream
+from tests.doubles.byte_tokenizer import ByteTokenizer
+from tests.doubles.upstream import Received, Reply, json_reply, scripted_upstream
 
 Speak = Callable[[str], str]
 

@@ -60,7 +60,7 @@ def _content(message: Mapping[str, Any]) -> str:
     return "\n".join([text for text in (message.get("content"),) if text] + calls)
 
 
-def _parsed(arguments: Any) -> Any:  # noqa: ANN401 - any JSON value
+def _parsed(arguments: Any) -> Any:
     try:
         return json.loads(arguments, strict=False) if isinstance(arguments, str) else arguments
     except ValueError:

@@ -1,0 +1,54 @@
+"""Findings that the diagnoses of several drivers share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+
+import psutil
+
+from hyperruntime.driver import Enforcement, Finding
+from hyperruntime.units import GIB, format_size
+
+NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "afs", "cifs", "smb3", "panfs"})
+
+
+def space_finding(subject: str, place: str, next_step: str) -> Finding:
+    """Return whether a directory, which need not exist yet, has 2 GiB of free space."""
+    existing = place
+    while not os.path.exists(existing):
+        existing = os.path.dirname(existing)
+    free = shutil.disk_usage(existing).free
+    ok = free >= 2 * GIB
+    return Finding(
+        subject=subject, ok=ok, detail=f"{place}, {format_size(free)} free", next_step="" if ok else next_step
+    )
+
+
+def limit_findings(limits: Mapping[str, Enforcement], rlimit_note: str, next_step: str) -> Iterator[Finding]:
+    """Yield how each limit is enforced.
+
+    Args:
+        limits: the results of a probe.
+        rlimit_note: what ``rlimit`` means for this engine, or "".
+        next_step: what to do about a limit that is not enforced.
+    """
+    for field, how in limits.items():
+        if how == "no":
+            yield Finding(subject=f"limit {field}", ok=None, detail="cannot be enforced here", next_step=next_step)
+        else:
+            note = rlimit_note if how == "rlimit" else ""
+            yield Finding(subject=f"limit {field}", ok=True, detail=f"enforced by {how}{note}")
+
+
+def file_system(path: str) -> str:
+    """Return the type of the file system of a path, or "" if it cannot be told."""
+    wanted = os.path.realpath(path) + "/"
+    try:
+        mounts = reversed(psutil.disk_partitions(all=True))  # a later mount hides an earlier one
+    except OSError:
+        return ""
+    around = (mount for mount in mounts if wanted.startswith(mount.mountpoint.rstrip("/") + "/"))
+    found = max(around, key=lambda mount: len(mount.mountpoint), default=None)
+    return found.fstype if found else ""

@@ -1,0 +1,162 @@
+"""What drivers share that call an engine's program: arguments, a trial container's userland, and messages."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from hyperruntime.attached_shell import AttachedShell
+from hyperruntime.driver import Enforcement
+from hyperruntime.errors import EngineError, EngineUnavailableError, SpecError, UnsupportedOptionError
+from hyperruntime.host.process import ProcessResult, find_program
+from hyperruntime.spec import ContainerSpec, Mount
+
+# A root shell in a container needs these: files of any owner and other users, but nothing of the host.
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "SYS_CHROOT")
+# Prints the limits of its container for `shown_limits`: a trial has 64 MiB, 100 processes and half a processor.
+SHOW_LIMITS = r"""
+show() { for f in "$@"; do [ -r "$f" ] && { read -r v <"$f"; echo "$n $v"; return; }; done; echo "$n none"; }
+c=/sys/fs/cgroup
+n=memory show $c/memory.max $c/memory/memory.limit_in_bytes
+n=pids show $c/pids.max $c/pids/pids.max
+n=cpu show $c/cpu.max $c/cpu/cpu.cfs_quota_us $c/cpu,cpuacct/cpu.cfs_quota_us
+"""
+IMAGE_OPERATIONS = tuple(f"images.{name}" for name in ("remove", "load_rootfs", "load", "save", "pull", "build"))
+_NO_SHELL = re.compile(
+    r"/bin/sh\b.*(not found|no such file)|no such file.*/bin/sh\b|failed to exec pid1", re.IGNORECASE
+)
+_UNKNOWN_USER = re.compile(r"unable to find (user|group)|no matching entries in (passwd|group)")
+
+
+def shown_limits(printed: str) -> dict[str, Enforcement]:
+    """Return how each limit is enforced, from what :data:`SHOW_LIMITS` printed in a limited trial container."""
+    shown = dict(line.split(None, 1) for line in printed.splitlines() if " " in line)
+    seen = {
+        "memory_bytes": shown.get("memory") == "67108864",
+        "pids": shown.get("pids") == "100",
+        "cpus": shown.get("cpu", "").split()[:1] == ["50000"],
+    }
+    return {field: "cgroup" if works else "no" for field, works in seen.items()}
+
+
+def userland_links() -> tuple[dict[str, str], list[str]]:
+    """Return the host's directories of programs beside ``/usr``: links with their targets, and paths of the others."""
+    links, directories = {}, []
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        host = Path("/", name)
+        if host.is_symlink():
+            links[name] = os.readlink(host).lstrip("/")
+        elif host.is_dir():
+            directories.append(str(host))
+    return links, directories
+
+
+def program_facts(name: str) -> tuple[int, int]:
+    """Return the time and size of a program's file, which change with its version; zeros if it is missing."""
+    try:
+        stat = os.stat(find_program(name) or "")
+    except OSError:
+        return (0, 0)
+    return (stat.st_mtime_ns, stat.st_size)
+
+
+def timed_out(args: Sequence[str], error: Exception) -> ProcessResult:
+    """Return the result of a trial that did not end in time."""
+    return ProcessResult(args=tuple(args), exit_code=124, stdout=b"", stderr=str(error).encode())
+
+
+def refused_images(engine: str, why: str) -> list[Callable[..., NoReturn]]:
+    """Return a method that raises UnsupportedOptionError for each of :data:`IMAGE_OPERATIONS`."""
+
+    def refused(field: str) -> Callable[..., NoReturn]:
+        def refuse(self: object, *args: object, **options: object) -> NoReturn:
+            raise UnsupportedOptionError(engine, field, why)
+
+        return refuse
+
+    return [refused(field) for field in IMAGE_OPERATIONS]
+
+
+def needs_own_tmp(spec: ContainerSpec) -> bool:
+    """Return whether a read-only container needs a ``/tmp`` of its own, because the spec gives it none."""
+    tmp = "/tmp"  # noqa: S108 - in the container
+    return spec.read_only_rootfs and not any(posixpath.normpath(mount.target) == tmp for mount in spec.mounts)
+
+
+def mount_option(engine: str, mount: Mount) -> str:
+    """Return a ``--mount`` value of Podman and Apptainer: one line of CSV, so nearly every path can be quoted.
+
+    Raises:
+        UnsupportedOptionError: a path holds a carriage return and newline, which their CSV reader changes.
+    """
+    if "\r\n" in mount.source + mount.target:
+        raise UnsupportedOptionError(engine, "mounts", "a path must not hold a carriage return and newline; rename it")
+    return csv_line(["type=bind", f"src={mount.source}", f"dst={mount.target}", *(["ro"] if mount.read_only else [])])
+
+
+def csv_line(fields: Sequence[str]) -> str:
+    """Return fields as one line of CSV."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(fields)  # the writer quotes fields that hold its terminator
+    return line.getvalue().removesuffix("\n")
+
+
+@contextmanager
+def program_needed(engine: str, program: str, install_hint: str) -> Iterator[None]:
+    """Translate the errors of starting an engine's program.
+
+    Raises:
+        EngineUnavailableError: the program is missing or cannot be started.
+        SpecError: the arguments are too long for the kernel.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise EngineUnavailableError(engine, f"there is no `{program}` on PATH", install_hint) from error
+    except TimeoutError:
+        raise
+    except OSError as error:
+        if error.errno == errno.E2BIG:
+            allowed = "shorten labels and mounts; together they are more than a command line holds"
+            raise SpecError("labels", "...", allowed) from error
+        raise EngineUnavailableError(
+            engine, f"`{program}` cannot be started: {error}", "see `hyperrun doctor`"
+        ) from error
+
+
+def start_refusal(error_text: str, spec: ContainerSpec, user: str | None, full: str) -> SpecError | EngineError | None:
+    """Return the error for what several engines say about a container or a shell that did not start, or None.
+
+    Args:
+        error_text: the engine's messages.
+        spec: the container's spec.
+        user: user of the shell; None is the spec's user.
+        full: the message if no space is left.
+    """
+    if _UNKNOWN_USER.search(error_text):
+        return SpecError("user", user or spec.user, "a user and a group that exist in the image, or numbers")
+    if _NO_SHELL.search(error_text):
+        return EngineError(f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one")
+    return EngineError(full) if "no space left" in error_text.lower() else None
+
+
+def unknown_failure(engine: str, why: str, shell: AttachedShell) -> EngineUnavailableError:
+    """Return the error for a container that did not start for an unknown reason.
+
+    Args:
+        engine: the driver's name.
+        why: the engine's message, or "".
+        shell: the container's shell.
+    """
+    if not why:
+        code = shell.wait(1.0)
+        why = "the container's shell never answered" if code is None else f"{engine} ended with exit code {code}"
+    return EngineUnavailableError(engine, why, "retry (this probes the machine again) or see `hyperrun doctor`")
