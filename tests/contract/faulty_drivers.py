@@ -100,13 +100,13 @@ class LeaksContainers(FakeDriver):
 
 
 class LeavesOrphans(FakeDriver):
-    """Lets another program inherit the input of a container, which then outlives its owner; cleanup does nothing."""
+    """Lets another program inherit the input of a container, which then outlives its owner by two minutes."""
 
     leaked: list[HostProcess]
 
     def launch(self, launch: Launch) -> FakeLiveContainer:
         live = super().launch(launch)
-        orphan = spawn(["sleep", "600"], stdin=DEVNULL, stdout=live.shell.input, stderr=DEVNULL)
+        orphan = spawn(["sleep", "120"], stdin=DEVNULL, stdout=live.shell.input, stderr=DEVNULL)
         self.leaked = [*getattr(self, "leaked", ()), orphan]
         return live
 
