@@ -14,9 +14,13 @@ demo: ## watch agents improve, in fresh containers, offline
 	@scripts/setup run
 	@.venv/bin/hyperrun demo $(ARGS)
 
-test: ## lint, types and all tests; root also runs the engine tests as an ordinary user
+test: ## lint, types and the tests that are not marked slow; as root also as an ordinary user
 	@scripts/setup test
 	@scripts/test $(ARGS)
+
+test-all: ## everything, on all engines, and the weather; it says how long it took
+	@scripts/setup test
+	@scripts/test --all
 
 test-weather: ## selfcheck on the rootless engines under the conditions of cluster jobs; ARGS="rss-2gib podman" for one
 	@scripts/setup test
