@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from hyperruntime.pool.sync import SyncPool as SyncPool
     from hyperruntime.pool.sync import open_pool as open_pool
     from hyperruntime.pool.values.config import PoolConfig as PoolConfig
-    from hyperruntime.pool.values.policy import ToolPolicy as ToolPolicy
+    from hyperruntime.pool.values.config import ToolPolicy as ToolPolicy
     from hyperruntime.pool.values.profiles import Profiles as Profiles
     from hyperruntime.pool.values.profiles import load_profiles as load_profiles
-    from hyperruntime.pool.values.result import ExecutionResult as ExecutionResult
-    from hyperruntime.pool.values.result import ToolResult as ToolResult
-    from hyperruntime.pool.values.slot import Slot as Slot
+    from hyperruntime.pool.values.results import ExecutionResult as ExecutionResult
+    from hyperruntime.pool.values.results import Slot as Slot
+    from hyperruntime.pool.values.results import ToolResult as ToolResult
     from hyperruntime.rollout.models import ModelOptions as ModelOptions
     from hyperruntime.rollout.run.options import RolloutOptions as RolloutOptions
     from hyperruntime.rollout.run.runner import run_rollouts as run_rollouts
@@ -58,7 +58,7 @@ _HOMES = {
     "Domain": "domain",
     "EngineInfo": "driver",
     "ExecResult": "spec",
-    "ExecutionResult": "pool.values.result",
+    "ExecutionResult": "pool.values.results",
     "Gateway": "gateway",
     "GatewayConfig": "gateway",
     "HyperRuntimeError": "errors",
@@ -76,13 +76,13 @@ _HOMES = {
     "Runtime": "runtime",
     "Score": "domain",
     "Shell": "exec.persistent.shell",
-    "Slot": "pool.values.slot",
+    "Slot": "pool.values.results",
     "SlotPool": "pool.pool",
     "SyncPool": "pool.sync",
     "Split": "domain",
     "Task": "domain",
-    "ToolPolicy": "pool.values.policy",
-    "ToolResult": "pool.values.result",
+    "ToolPolicy": "pool.values.config",
+    "ToolResult": "pool.values.results",
     "Upstream": "gateway",
     "load_profiles": "pool.values.profiles",
     "open_pool": "pool.sync",

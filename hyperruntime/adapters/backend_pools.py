@@ -1,10 +1,10 @@
-"""The pools of a tool backend: choose their profiles, open them, report their state."""
+"""The pools of a tool backend and their slots: open them, report their state."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Callable, Mapping
+import enum
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -12,8 +12,8 @@ import attrs
 
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.pool.values.profiles import Profiles, load_profiles, parse_profile, profiles_from_environment
-from hyperruntime.pool.values.status import PoolStatus
+from hyperruntime.pool.values.profiles import Profiles
+from hyperruntime.pool.values.results import PoolStatus, Slot
 from hyperruntime.runtime import open_runtime
 
 OpensPools = Callable[[], AbstractAsyncContextManager[PoolManager]]
@@ -36,35 +36,8 @@ async def open_pools(profiles: Profiles, runtime: str | None, app_name: str) -> 
         await asyncio.to_thread(opened.close)
 
 
-def choose_profiles(
-    profiles: Mapping[str, PoolConfig | Mapping[str, Any]] | None,
-    profiles_file: str | os.PathLike[str] | None,
-    default: str | None,
-) -> Profiles:
-    """Return the given profiles, else those of a file, else those of the environment.
-
-    Args:
-        profiles: profiles by name; tables have the keys of a profiles file.
-        profiles_file: a TOML or YAML file.
-        default: name of the default profile; None for the source's own default.
-
-    Raises:
-        SpecError: a profile is malformed, or the default is not one of the profiles.
-    """
-    if profiles is not None:
-        configs = {name: _config(name, value) for name, value in profiles.items()}
-        return Profiles(configs=configs, default=default or next(iter(configs), "default"))
-    found = profiles_from_environment(os.environ) if profiles_file is None else load_profiles(os.fspath(profiles_file))
-    return found if default is None else Profiles(configs=found.configs, default=default)
-
-
-def _config(name: str, value: PoolConfig | Mapping[str, Any]) -> PoolConfig:
-    return attrs.evolve(value, name=name) if isinstance(value, PoolConfig) else parse_profile(name, value)
-
-
-def pool_facts(status: PoolStatus | None) -> dict[str, Any]:
-    """Return a pool's status as JSON values, under the names that other programs use; None for a pool not started."""
-    status = status or PoolStatus(name="", state="new")
+def pool_facts(status: PoolStatus) -> dict[str, Any]:
+    """Return a pool's status as JSON values, under the names that other programs use."""
     return {
         "sandboxes": status.containers,
         "healthy_sandboxes": status.containers - status.draining,
@@ -92,3 +65,86 @@ def profile_facts(config: PoolConfig) -> dict[str, Any]:
         "env": sorted(spec.env),
         **{name: getattr(config, name) for name in (*names, *times)},
     }
+
+
+class SlotState(enum.Enum):
+    """The state of a slot, as a tool backend reports it."""
+
+    AVAILABLE = "available"
+    ACQUIRED = "acquired"
+    EXECUTING = "executing"
+    RELEASING = "releasing"
+    ERROR = "error"
+
+
+@attrs.define(eq=False, kw_only=True)
+class BackendSlot:
+    """A leased slot of a tool backend, with its state.
+
+    The pool checks ``lease`` only, so changing this object cannot make a stale slot valid again.
+
+    Attributes:
+        lease: the pool's slot handle.
+        running: number of the slot's requests that are running.
+        ended: ``ACQUIRED`` while the slot is leased, then ``RELEASING``, ``AVAILABLE`` or ``ERROR``.
+        metadata: the holder's own JSON values.
+    """
+
+    lease: Slot
+    running: int = 0
+    ended: SlotState = SlotState.ACQUIRED
+    metadata: dict[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def slot_id(self) -> str:
+        """The slot's name, unique on this machine."""
+        return self.lease.slot_id
+
+    @property
+    def alloc_id(self) -> str:
+        """Name of the slot's container."""
+        return self.lease.container
+
+    @property
+    def container_addr(self) -> str:
+        """Name of the slot's container, in place of an address: the container has none."""
+        return self.lease.container
+
+    @property
+    def workspace_dir(self) -> str:
+        """Absolute path of the slot's directory in the container."""
+        return self.lease.workspace
+
+    @property
+    def trajectory_id(self) -> str | None:
+        """The trajectory that acquired the slot; None after its release."""
+        return None if self.ended is SlotState.AVAILABLE else self.lease.task_id
+
+    @property
+    def state(self) -> SlotState:
+        """The slot's state now."""
+        if self.ended is SlotState.ACQUIRED and self.running:
+            return SlotState.EXECUTING
+        return self.ended
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the slot was released."""
+        return self.state is SlotState.AVAILABLE
+
+    @property
+    def is_acquired(self) -> bool:
+        """Whether the slot is leased and not being released."""
+        return self.ended is SlotState.ACQUIRED
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the slot as JSON values."""
+        return {
+            "slot_id": self.slot_id,
+            "alloc_id": self.alloc_id,
+            "container_addr": self.container_addr,
+            "workspace_dir": self.workspace_dir,
+            "state": self.state.value,
+            "trajectory_id": self.trajectory_id,
+            "metadata": {**self.metadata, "profile": self.lease.profile, "generation": self.lease.generation},
+        }

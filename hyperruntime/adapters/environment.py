@@ -12,16 +12,20 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
-from hyperruntime.adapters.shared import shared_pool
 from hyperruntime.concurrency.interruptible import Interruptible
 from hyperruntime.errors import PoolClosedError, PoolError, SpecError, WorkdirNotFoundError
 from hyperruntime.pool.sync import SyncPool
+from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.runtime import Runtime, open_runtime
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Limits, Network, is_text
 
 TIMEOUT_CODE, INTERRUPTED_CODE, NOT_RUN_CODE = 124, 130, 126
 DEFAULT_IMAGE = "localhost/hyperruntime/base:latest"
 _ARGUMENT_BYTES = 96 * 1024  # the kernel's limit for one argument is 128 KiB, see execve(2)
 _FROM_STDIN = 'exec 2>&1; eval "$(head -c "$0")"'
+
+_lock = threading.Lock()
+_pools: dict[tuple[int, str | None, str], tuple[SyncPool, Runtime]] = {}  # by process, engine and spec
 
 
 class HyperEnvironment:
@@ -194,3 +198,47 @@ def _answer(result: ExecResult | None, timeout: float) -> dict[str, Any]:
         between = "" if not output or output.endswith("\n") else "\n"
         return {"output": f"{output}{between}[timed out after {timeout:g} s]\n", "returncode": TIMEOUT_CODE}
     return {"output": output, "returncode": result.exit_code}
+
+
+def shared_pool(runtime: str | None, spec: ContainerSpec) -> SyncPool:
+    """Return the shared pool for an engine and a container spec; created on first use, with one slot per container.
+
+    Idle containers are ended after a minute; the pool itself ends with the process.
+
+    Args:
+        runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine that works.
+        spec: the containers of the pool.
+
+    Raises:
+        HyperRuntimeError: the engine or the pool cannot be opened.
+    """
+    key = os.getpid(), runtime, repr(spec)
+    with _lock:
+        if key in _pools:
+            return _pools[key][0]
+        config = PoolConfig(
+            spec=spec,
+            slots_per_container=1,
+            min_containers=0,
+            max_containers=1000,
+            idle_timeout_s=60.0,
+            max_lifetime_s=None,
+        )
+        opened = open_runtime(runtime)
+        try:
+            pool = SyncPool(opened, config)
+        except BaseException:
+            opened.close()
+            raise
+        _pools[key] = pool, opened
+        return pool
+
+
+def close_shared_pools() -> None:
+    """End all shared pools of this process and everything that runs in them; otherwise they end with the process."""
+    with _lock:
+        ours = [opened for (pid, _, _), opened in _pools.items() if pid == os.getpid()]
+        _pools.clear()
+    for pool, runtime in ours:
+        pool.close()
+        runtime.close()

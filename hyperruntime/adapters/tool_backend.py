@@ -11,20 +11,19 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from hyperruntime.adapters.backend_pools import (
+    BackendSlot,
     OpensPools,
-    choose_profiles,
+    SlotState,
     open_pools,
     pool_facts,
     profile_facts,
 )
-from hyperruntime.adapters.slots import BackendSlot, SlotState
 from hyperruntime.errors import PoolError, SpecError, unknown_name
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.tools import artifact
 from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.pool.values.profiles import Profiles
-from hyperruntime.pool.values.result import ExecutionResult
-from hyperruntime.pool.values.slot import Slot
+from hyperruntime.pool.values.profiles import Profiles, load_profiles, parse_profile, profiles_from_environment
+from hyperruntime.pool.values.results import ExecutionResult, Slot
 
 Request = tuple[BackendSlot | Slot, str, Mapping[str, Any]]
 
@@ -72,7 +71,15 @@ class SlotToolBackend:
         Raises:
             SpecError: a profile is malformed or has an unknown key, or the default is not one of the profiles.
         """
-        chosen = choose_profiles(profiles, profiles_file, default_profile)
+        if profiles is not None:
+            configs = {name: parse_profile(name, value) for name, value in profiles.items()}
+            chosen = Profiles(configs=configs, default=next(iter(configs), "default"))
+        elif profiles_file is not None:
+            chosen = load_profiles(os.fspath(profiles_file))
+        else:
+            chosen = profiles_from_environment(os.environ)
+        if default_profile is not None:
+            chosen = Profiles(configs=chosen.configs, default=default_profile)
         return cls(chosen, lambda: open_pools(chosen, runtime, app_name))
 
     @property
@@ -251,7 +258,7 @@ class SlotToolBackend:
         """
         pools = {name: pool_facts(status) for name, status in self._need().status().items()}
         if len(self.profiles.configs) == 1:
-            return pools.get(self.profiles.default) or pool_facts(None)
+            return pools[self.profiles.default]
         return {
             "profiles": list(self.profiles.configs),
             "active_pools": [name for name in self.profiles.configs if name in pools],

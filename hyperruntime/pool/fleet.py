@@ -14,11 +14,10 @@ from typing import Any
 from hyperruntime.concurrency.blocking_threads import RESETS, STARTS, blocking
 from hyperruntime.errors import PoolClosedError
 from hyperruntime.logs import get_logger
-from hyperruntime.pool.roster import Cell, CellState, PoolMember, Roster
-from hyperruntime.pool.slots.isolation import SlotIsolation
-from hyperruntime.pool.start_backoff import StartBackoff
+from hyperruntime.pool.roster import Cell, CellState, PoolMember, Roster, StartBackoff
+from hyperruntime.pool.slots.isolation import make_isolation
 from hyperruntime.pool.values.config import PoolConfig, PoolLayout
-from hyperruntime.pool.values.status import PoolStatus
+from hyperruntime.pool.values.results import PoolStatus
 from hyperruntime.runtime import Runtime
 
 log = get_logger(__name__)
@@ -42,7 +41,6 @@ class Fleet:
         runtime: Runtime,
         config: PoolConfig,
         plan: PoolLayout,
-        isolation: SlotIsolation,
         *,
         changed: Callable[[], None],
         lost: Callable[[PoolMember, str], None],
@@ -53,13 +51,12 @@ class Fleet:
             runtime: starts the containers.
             config: the pool's configuration.
             plan: the same, resolved for this engine.
-            isolation: creates and resets the slots.
             changed: called when a slot may be free, or a start has failed.
             lost: called with the container and the reason when a container ended by itself.
         """
         self.roster = Roster(config.max_containers)
         self.backoff = StartBackoff()
-        self._runtime, self._config, self.plan, self._isolation = runtime, config, plan, isolation
+        self._runtime, self._config, self.plan, self._isolation = runtime, config, plan, make_isolation(config, plan)
         self._changed, self._lost = changed, lost
         self.starting = self._closing = 0
         self._waiting = 0
@@ -80,8 +77,8 @@ class Fleet:
             state="open",
             isolation=self.plan.isolation,
             reset=self.plan.reset,
-            containers=len(self.roster),
-            draining=len(self.roster) - len(serving),
+            containers=len(self.roster.members),
+            draining=len(self.roster.members) - len(serving),
             starting=self.starting,
             max_containers=self._config.max_containers,
             slots_per_container=self.plan.slots,
@@ -109,7 +106,7 @@ class Fleet:
 
     def coming(self) -> int:
         """Return how many slots will be free soon: in starting containers, or after their reset."""
-        return self.starting * self.plan.slots + sum(1 for _ in self.roster.cells(CellState.CLEANING))
+        return self.starting * self.plan.slots + sum(m.count(CellState.CLEANING) for m in self.roster.serving())
 
     def balance(self, waiting: int) -> None:
         """End unneeded containers and start needed ones; the pool calls this after every change.
@@ -121,11 +118,10 @@ class Fleet:
             return
         self._waiting = waiting
         now = asyncio.get_running_loop().time()
-        self._retire_old(now)
-        self._retire_idle(now)
-        for member in self.roster:
+        self._retire(now)
+        for member in tuple(self.roster.members):
             if member.draining and member.is_settled:
-                self.roster.discard(member)
+                self.roster.members.remove(member)
                 self._closing += 1
                 self._spawn(self._recycle(member))
         if now >= self.backoff.not_before:
@@ -146,37 +142,33 @@ class Fleet:
 
     @property
     def _is_in_use(self) -> bool:
-        return bool(len(self.roster) or self.starting or self._closing or self._waiting)
+        return bool(self.roster.members or self.starting or self._closing or self._waiting)
 
     def _to_start(self, waiting: int) -> int:
         serving = self.roster.serving()
-        coming = self.starting * self.plan.slots
-        supply = coming + sum(m.count(CellState.FREE) + m.count(CellState.CLEANING) for m in serving)
+        supply = self.coming() + sum(member.count(CellState.FREE) for member in serving)
         wanted = max(0, -(-(waiting - supply) // self.plan.slots))
         if waiting or self.roster.busy():
             self._asleep = False
         least = 0 if self._asleep else self._config.min_containers
         self._owed = max(0, min(self._owed, self._config.max_containers - len(serving) - self.starting))
         wanted = max(wanted, self._owed, least - len(serving) - self.starting)
-        if busy := self.roster.busy():
+        if self.roster.busy():
             unused = sum(not member.is_busy for member in serving) + self.starting
-            spares = self.plan.spares if busy <= self._config.max_containers else 0
-            wanted = max(wanted, spares - unused)
-        room = self._config.max_containers + self.plan.spares - len(self.roster) - self.starting - self._closing
+            wanted = max(wanted, self.plan.spares - unused)
+        room = self._config.max_containers + self.plan.spares - len(self.roster.members) - self.starting - self._closing
         return max(0, min(wanted, room, self._config.max_starting - self.starting))
 
-    def _retire_old(self, now: float) -> None:
-        lifetime = self._config.max_lifetime_s
-        for member in self.roster.serving():
-            if lifetime is not None and now - member.born >= lifetime:
-                self.drain(member, "its lifetime is over")
-
-    def _retire_idle(self, now: float) -> None:
-        timeout, busy = self._config.idle_timeout_s, self.roster.busy()
+    def _retire(self, now: float) -> None:
+        """Drain the containers that are too old, then those that are idle and not needed."""
+        lifetime, timeout, busy = self._config.max_lifetime_s, self._config.idle_timeout_s, self.roster.busy()
         kept = max(0 if self._asleep else self._config.min_containers, busy + (self.plan.spares if busy else 0))
         surplus = len(self.roster.serving()) - kept
         for member in self.roster.serving():
-            if member.is_busy:
+            if lifetime is not None and now - member.born >= lifetime:
+                surplus -= 1
+                self.drain(member, "its lifetime is over")
+            elif member.is_busy:
                 member.idle_since = now
             elif timeout is not None and surplus > 0 and now - member.idle_since >= timeout:
                 surplus -= 1
@@ -200,10 +192,10 @@ class Fleet:
             member: the container; it is ignored if it is no longer in the roster.
             why: the reason, for the log and for the errors of its leases.
         """
-        if member not in self.roster:
+        if member not in self.roster.members:
             return
         member.lost = True
-        self.roster.discard(member)
+        self.roster.members.remove(member)
         log.warning("container lost", pool=self._config.name, container=member.container.name, why=why)
         self._spawn(self._end(member))
         self._lost(member, why)
@@ -244,8 +236,7 @@ class Fleet:
             self._watching.cancel()
         ended = await asyncio.gather(*(self._end(member) for member in members), return_exceptions=True)
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for member in self.roster:
-            self.roster.discard(member)
+        self.roster.members.clear()
         for error in ended:
             if error is not None:
                 raise error
@@ -274,7 +265,7 @@ class Fleet:
         else:
             self.backoff = StartBackoff()
             member.born = member.idle_since = member.asked = loop.time()
-            self.roster.add(member)
+            self.roster.members.append(member)
             name, duration_s = member.container.name, loop.time() - began
             log.info("container started", pool=self._config.name, container=name, duration_s=duration_s)
         finally:
@@ -322,7 +313,7 @@ class Fleet:
         try:
             while not self._closed and self._is_in_use:
                 await asyncio.sleep(_TICK_S)
-                for member in self.roster:
+                for member in tuple(self.roster.members):
                     if not member.container.is_alive:
                         self.lose(member, member.container.watchdog_verdict or "it ended")
                     else:

@@ -7,11 +7,11 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
+from hyperruntime.concurrency.blocking_threads import RESETS, blocking
 from hyperruntime.exec.options import SlotExecKeywords
 from hyperruntime.pool.slots.slot_exec import SlotExec
-from hyperruntime.pool.values.policy import ToolPolicy
-from hyperruntime.pool.values.result import ExecutionResult
-from hyperruntime.pool.values.slot import Slot
+from hyperruntime.pool.values.config import ToolPolicy
+from hyperruntime.pool.values.results import ExecutionResult, Slot
 from hyperruntime.spec import ExecResult
 from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
 from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
@@ -63,7 +63,12 @@ class Lease:
         Raises:
             PoolError: a process could not be ended.
         """
-        await self.pool.end_processes(self.slot)
+
+        async def end(slot_exec: SlotExec) -> None:
+            await slot_exec.close()
+            await blocking(RESETS, slot_exec.end_processes)
+
+        await self.pool.run(self.slot, end)
 
     async def put(
         self,

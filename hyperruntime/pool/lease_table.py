@@ -15,8 +15,8 @@ from hyperruntime.errors import (
     HyperRuntimeError,
     StaleLeaseError,
 )
-from hyperruntime.pool.roster import Cell, PoolMember
-from hyperruntime.pool.values.slot import Slot
+from hyperruntime.pool.roster import Cell
+from hyperruntime.pool.values.results import Slot
 
 T = TypeVar("T")
 _END_S = 30.0
@@ -116,10 +116,6 @@ class LeaseTable:
         del self._grants[grant.slot.slot_id]
         if grant.timer is not None:
             grant.timer.cancel()
-
-    def of(self, member: PoolMember) -> list[Grant]:
-        """Return the leases in a container."""
-        return [grant for grant in self._grants.values() if grant.cell.member is member]
 
 
 def stale(slot: Slot, why: str) -> StaleLeaseError:

@@ -17,12 +17,10 @@ from hyperruntime.errors import PoolClosedError, SpecError, StaleLeaseError, unk
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
-from hyperruntime.pool.tools.batch import run_batch
+from hyperruntime.pool.tools import Request, run_batch
 from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.pool.values.profiles import Profiles
-from hyperruntime.pool.values.result import ExecutionResult
-from hyperruntime.pool.values.slot import Slot
-from hyperruntime.pool.values.status import PoolStatus
+from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
 from hyperruntime.runtime import Runtime
 from hyperruntime.spec import ContainerSpec
 
@@ -115,7 +113,9 @@ class PoolManager:
         pool = await self._started(config)
         self._spec_names.pop(config.name, None)
         self._spec_names[config.name] = None
-        self._shrink_unused()
+        unused = [name for name in self._spec_names if self._pools[name].status().is_unused]
+        for name in unused[: max(0, len(unused) - self.max_spec_pools)]:
+            self._pools[name].shrink()
         return pool
 
     async def acquire(
@@ -177,7 +177,7 @@ class PoolManager:
         return await self.pool_of(slot).execute(slot, tool, args, timeout_s=timeout_s)
 
     async def execute_batch(
-        self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None
+        self, requests: Sequence[Request], *, timeout_s: float | None = None
     ) -> list[ExecutionResult]:
         """Call many tools in slots of any profiles; see :meth:`SlotPool.execute_batch`."""
         return await run_batch(requests, self.execute, timeout_s=timeout_s)
@@ -202,9 +202,3 @@ class PoolManager:
         await pool.start()
         self._pools[config.name] = pool
         return pool
-
-    def _shrink_unused(self) -> None:
-        """End the containers of unused spec pools, except those of the last ``max_spec_pools``."""
-        unused = [name for name in self._spec_names if self._pools[name].status().is_unused]
-        for name in unused[: max(0, len(unused) - self.max_spec_pools)]:
-            self._pools[name].shrink()

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from hyperruntime.concurrency.blocking_threads import RESETS, STARTS, blocking
+from hyperruntime.concurrency.blocking_threads import STARTS, blocking
 from hyperruntime.errors import (
     ContainerLostError,
     ContainerStateError,
@@ -25,21 +25,15 @@ from hyperruntime.errors import (
     StaleLeaseError,
 )
 from hyperruntime.logs import get_logger
-from hyperruntime.pool import refusals
 from hyperruntime.pool.fleet import Fleet
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.lease_table import Grant, LeaseTable, stale
 from hyperruntime.pool.roster import Cell, CellState, PoolMember
-from hyperruntime.pool.slots.sharing import make_isolation
 from hyperruntime.pool.slots.slot_exec import SlotExec
-from hyperruntime.pool.tools import call_tool
-from hyperruntime.pool.tools.batch import run_batch
-from hyperruntime.pool.values.config import PoolConfig, make_plan
-from hyperruntime.pool.values.policy import ToolPolicy
-from hyperruntime.pool.values.result import ExecutionResult
-from hyperruntime.pool.values.slot import Slot
-from hyperruntime.pool.values.status import PoolStatus
-from hyperruntime.pool.wait_queue import WaitQueue
+from hyperruntime.pool.tools import Request, call_tool, run_batch
+from hyperruntime.pool.values.config import PoolConfig, ToolPolicy, make_plan
+from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
+from hyperruntime.pool.wait_queue import WaitQueue, cannot_start, too_late
 from hyperruntime.runtime import Runtime
 from hyperruntime.spec import check_seconds
 
@@ -86,10 +80,7 @@ class SlotPool:
         try:
             info = await blocking(STARTS, lambda: self._runtime.info)
             plan = make_plan(self.config, users=info.users, driver=self._runtime.name)
-            isolation = make_isolation(self.config, plan)
-            self._fleet_or_none = Fleet(
-                self._runtime, self.config, plan, isolation, changed=self._dispatch, lost=self._on_lost
-            )
+            self._fleet_or_none = Fleet(self._runtime, self.config, plan, changed=self._dispatch, lost=self._on_lost)
             await self._fleet_or_none.start()
         except BaseException:
             await self.stop()
@@ -149,7 +140,7 @@ class SlotPool:
         return await self._queue.wait(
             task_id,
             timeout_s,
-            too_late=lambda: refusals.too_late(self.status(), timeout_s, fleet.backoff.error),
+            too_late=lambda: too_late(self.status(), timeout_s, fleet.backoff.error),
             joined=self._dispatch,
             give_back=self._give_back,
         )
@@ -218,7 +209,7 @@ class SlotPool:
         return await self.run(slot, lambda slot_exec: call_tool(slot_exec, tool, args, timeout_s, policy))
 
     async def execute_batch(
-        self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None
+        self, requests: Sequence[Request], *, timeout_s: float | None = None
     ) -> list[ExecutionResult]:
         """Call many tools, in different slots at the same time; errors become results, in the order of the requests.
 
@@ -242,15 +233,6 @@ class SlotPool:
             fleet.lose(grant.cell.member, str(error))
             verdict = grant.verdict or self._closed_error
             raise verdict() from error
-
-    async def end_processes(self, slot: Slot) -> None:
-        """End all processes of a slot; its files stay. See :meth:`Lease.end_processes`."""
-
-        async def end(slot_exec: SlotExec) -> None:
-            await slot_exec.close()
-            await blocking(RESETS, slot_exec.end_processes)
-
-        await self.run(slot, end)
 
     def status(self) -> PoolStatus:
         """Return the pool's present status."""
@@ -315,7 +297,7 @@ class SlotPool:
         if fleet.backoff.is_news and fleet.backoff.is_hopeless and not fleet.starting and not fleet.roster.serving():
             fleet.backoff.is_news = False
             error = fleet.backoff.error
-            self._queue.fail_all(lambda: refusals.cannot_start(self.config.name, error))
+            self._queue.fail_all(lambda: cannot_start(self.config.name, error))
 
     def _reset_kept(self, fleet: Fleet) -> None:
         """Reset slots kept for a task if another acquire needs them, their time is over, or their container drains."""
@@ -374,9 +356,10 @@ class SlotPool:
 
     def _on_lost(self, member: PoolMember, why: str) -> None:
         self._lost += 1
-        for grant in self._grants.of(member):
-            slot = grant.slot
-            grant.verdict = lambda slot=slot: SandboxLostError(
+        for grant in self._grants:
+            if grant.cell.member is not member:
+                continue
+            grant.verdict = lambda slot=grant.slot: SandboxLostError(
                 f"the container of slot {slot.slot_id} is gone ({why}), with all files of {slot.task_id!r}; "
                 "release the slot and acquire another one"
             )

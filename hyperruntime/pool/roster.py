@@ -1,4 +1,4 @@
-"""The containers of a pool, their slots, and the state of both; nothing here blocks or waits."""
+"""The containers of a pool, their slots, and failures to start: their state only; nothing here blocks or waits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,22 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from hyperruntime.errors import (
+    DeviceNotFoundError,
+    EngineUnavailableError,
+    ImageError,
+    SpecError,
+    StorageError,
+    UnsupportedOptionError,
+)
+
 if TYPE_CHECKING:
     from hyperruntime.container import Container
     from hyperruntime.pool.slots.slot_exec import SlotExec
+
+_FIRST_DELAY_S, _MAX_DELAY_S = 0.25, 15.0
+_TRIES = 3
+_PERMANENT = (DeviceNotFoundError, EngineUnavailableError, ImageError, SpecError, StorageError, UnsupportedOptionError)
 
 
 class CellState(enum.Enum):
@@ -82,7 +95,11 @@ class PoolMember:
 
 
 class Roster:
-    """The containers that have started and not ended; chooses the slot to lease next."""
+    """The containers that have started and not ended; chooses the slot to lease next.
+
+    Attributes:
+        members: the containers, the oldest first.
+    """
 
     def __init__(self, max_busy: int) -> None:
         """Begin without containers.
@@ -91,40 +108,19 @@ class Roster:
             max_busy: how many containers may be in use at the same time.
         """
         self._max_busy = max_busy
-        self._members: dict[str, PoolMember] = {}
-
-    def __len__(self) -> int:
-        """Return the number of containers."""
-        return len(self._members)
-
-    def __iter__(self) -> Iterator[PoolMember]:
-        """Iterate over a copy of the containers, the oldest first."""
-        return iter(tuple(self._members.values()))
-
-    def __contains__(self, member: PoolMember) -> bool:
-        """Return whether this container is in the roster."""
-        return self._members.get(member.container.name) is member
-
-    def add(self, member: PoolMember) -> None:
-        """Add a container."""
-        self._members[member.container.name] = member
-
-    def discard(self, member: PoolMember) -> None:
-        """Remove a container if it is in the roster."""
-        if member in self:
-            del self._members[member.container.name]
+        self.members: list[PoolMember] = []
 
     def serving(self) -> list[PoolMember]:
         """Return the containers that are not draining."""
-        return [member for member in self._members.values() if not member.draining]
+        return [member for member in self.members if not member.draining]
 
     def cells(self, state: CellState) -> Iterator[Cell]:
         """Return the slots in a state."""
-        return (cell for member in tuple(self._members.values()) for cell in member.cells if cell.state is state)
+        return (cell for member in self.members for cell in member.cells if cell.state is state)
 
     def busy(self) -> int:
         """Return how many containers have a leased or kept slot."""
-        return sum(member.is_busy for member in self._members.values())
+        return sum(member.is_busy for member in self.members)
 
     def next_free(self) -> Cell | None:
         """Return the slot to lease next; None if none is free, or too many containers are in use.
@@ -140,3 +136,37 @@ class Roster:
     def kept_for(self, task_id: str) -> Cell | None:
         """Return the slot that a task released without a reset, or None."""
         return next((cell for cell in self.cells(CellState.KEPT) if cell.task_id == task_id), None)
+
+
+class StartBackoff:
+    """The failures to start since the last success.
+
+    Attributes:
+        error: the latest failure, or None.
+        not_before: time of the event loop of the next try.
+        is_news: whether no waiting acquire has received the error yet.
+    """
+
+    def __init__(self) -> None:
+        """Begin without failures."""
+        self.error: Exception | None = None
+        self.not_before = 0.0
+        self.is_news = False
+        self._failures = 0
+
+    def note(self, error: Exception, now: float) -> float:
+        """Record a failure; return the seconds until the next try.
+
+        Args:
+            error: the failure.
+            now: the present time of the event loop.
+        """
+        delay_s: float = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**self._failures)
+        self.error, self.not_before, self.is_news = error, now + delay_s, True
+        self._failures += 1
+        return delay_s
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether waiting acquires should fail: the error is permanent, or the third try failed."""
+        return self.error is not None and (isinstance(self.error, _PERMANENT) or self._failures >= _TRIES)

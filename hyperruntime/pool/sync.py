@@ -19,10 +19,9 @@ from hyperruntime.errors import PoolClosedError
 from hyperruntime.exec.options import SlotExecKeywords
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
+from hyperruntime.pool.tools import Request
 from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.pool.values.result import ExecutionResult
-from hyperruntime.pool.values.slot import Slot
-from hyperruntime.pool.values.status import PoolStatus
+from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
 from hyperruntime.runtime import Runtime, open_runtime
 from hyperruntime.spec import ContainerSpec, ExecResult
 from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
@@ -147,9 +146,7 @@ class SyncPool(Closing):
         """Call a tool in a slot; see :meth:`SlotPool.execute`."""
         return self._loop.run(self.pool.execute(slot, tool, args, timeout_s=timeout_s))
 
-    def execute_batch(
-        self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None
-    ) -> list[ExecutionResult]:
+    def execute_batch(self, requests: Sequence[Request], *, timeout_s: float | None = None) -> list[ExecutionResult]:
         """Call many tools, in different slots at the same time; see :meth:`SlotPool.execute_batch`."""
         return self._loop.run(self.pool.execute_batch(requests, timeout_s=timeout_s))
 

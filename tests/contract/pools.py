@@ -34,7 +34,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def containers(pool: hr.SlotPool) -> list[hr.Container]:
     """Return the containers of a pool; tests use them to run commands as the main user."""
-    return [member.container for member in pool._fleet.roster]
+    return [member.container for member in pool._fleet.roster.members]
 
 
 async def shell(lease: hr.Lease, text: str, *, timeout_s: float = 60) -> str:

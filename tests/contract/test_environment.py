@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.adapters.environment import HyperEnvironment
-from hyperruntime.adapters.shared import close_shared_pools
+from hyperruntime.adapters.environment import HyperEnvironment, close_shared_pools
 from hyperruntime.errors import ImageNotFoundError, PoolError, PoolStartError, SandboxLostError, SpecError
 from hyperruntime.host.process import wait_until
 

@@ -269,7 +269,7 @@ OWNER = textwrap.dedent(
                 slot = await pool.acquire()
                 lasting = ["sh", "-c", f"trap '' TERM HUP; setsid sleep {sys.argv[3]} & sleep {sys.argv[3]}"]
                 running = asyncio.create_task(pool.lease_of(slot).exec(lasting))
-                print(*(member.container.name for member in pool._fleet.roster), flush=True)
+                print(*(member.container.name for member in pool._fleet.roster.members), flush=True)
                 await asyncio.sleep(600)
 
     asyncio.run(main())

@@ -10,7 +10,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import PoolError, UnsupportedOptionError
-from hyperruntime.pool.slots.sharing import UserIsolation
+from hyperruntime.pool.slots.isolation import UserIsolation
 from tests.contract.pools import containers, make_pool, run, shell
 
 pytestmark = pytest.mark.engine

@@ -10,10 +10,9 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools import call_tool
-from hyperruntime.pool.tools.batch import run_batch
-from hyperruntime.pool.values.policy import ToolPolicy
-from hyperruntime.pool.values.result import ExecutionResult
-from hyperruntime.pool.values.slot import Slot
+from hyperruntime.pool.tools.dispatch import run_batch
+from hyperruntime.pool.values.config import ToolPolicy
+from hyperruntime.pool.values.results import ExecutionResult, Slot
 from tests.contract.toolplace import Desk
 
 pytestmark = pytest.mark.engine

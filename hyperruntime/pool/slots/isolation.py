@@ -1,27 +1,35 @@
-"""The interface that prepares and resets the slots of a container, and isolation by one container for each slot.
+"""Isolation of the slots of a container: by containers, by users, or only by directories.
 
-All methods block; the pool calls them in its threads.
+All methods block; the pool calls them in its threads. See docs/decisions/0023-pool.md.
 """
 
 from __future__ import annotations
 
+import posixpath
+import secrets
+import threading
 from typing import Protocol
 
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
+from hyperruntime.pool.slots import scripts as inside
 from hyperruntime.pool.slots.slot_exec import SlotExec
-from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.pool.slots.writable_paths import WritablePaths, apply_survey, take_survey
+from hyperruntime.pool.values.config import Isolation, PoolConfig, PoolLayout
+from hyperruntime.run_as import RunAs
+from hyperruntime.spec import ExecResult
 
 _TIMEOUT_S = 120.0
-# Prints the first candidate that is a writable directory, or that can be created.
-_MAKE_WORKSPACE = """
-for place; do
-    if mkdir -p -- "$place" 2>/dev/null && [ -w "$place" ]; then printf %s "$place"; exit 0; fi
-done
-echo "none of these is or becomes a writable directory: $*" >&2
-exit 1
-"""
+_ELSEWHERE = 5  # RENEW_USER's exit code if the user left files in world-writable directories
 _WORKSPACES = ("/workspace", "/tmp/workspace")  # noqa: S108 - inside
+# Images and hosts use the ids below; some tools read the ids above as negative numbers.
+_LOWEST, _HIGHEST = 20_000, 2**31 - 2
+_SPAN = 1_000_000
+_NOBODY = (65_533, 65_534, 65_535)
+_LEAST = 256
+
+_lock = threading.Lock()  # for _taken
+_taken: set[int] = set()  # the user ids of all slots of this process
 
 
 class SlotIsolation(Protocol):
@@ -51,21 +59,212 @@ class SlotIsolation(Protocol):
 class ContainerIsolation(SlotIsolation):
     """One slot per container, running as the spec's user; the container is replaced instead of cleaned."""
 
-    def __init__(self, config: PoolConfig) -> None:
-        """Take the working directory from the spec."""
-        self._workdir = config.spec.workdir
-
     def prepare(self, container: Container) -> list[SlotExec]:
         """Create the workspace: the spec's working directory, else a default directory."""
-        candidates = (self._workdir,) if self._workdir is not None else _WORKSPACES
-        command = ["/bin/sh", "-c", _MAKE_WORKSPACE, "workspace", *candidates]
-        result = container.exec(command, workdir="/", timeout_s=_TIMEOUT_S)
+        workdir = container.spec.workdir
+        candidates = (workdir,) if workdir is not None else _WORKSPACES
+        result = _sh(container, "workspace", inside.MAKE_WORKSPACE, *candidates)
         if result.exit_code != 0:
             why = result.stderr.decode(errors="replace").strip()
             raise PoolError(f"no workspace for the slot in {container.name}: {why}; set the spec's workdir")
-        workspace = result.stdout.decode()
-        return [SlotExec(container, slot_id=f"{container.name}-0", workspace=workspace)]
+        return [SlotExec(container, slot_id=f"{container.name}-0", workspace=result.stdout.decode())]
 
     def renew(self, slot_exec: SlotExec) -> SlotExec:
         """Refuse: the slot's user may be root and may have changed anything."""
         raise PoolError(f"slot {slot_exec.slot_id} cannot be cleaned; its container is replaced instead")
+
+
+class Users:
+    """The user ids for the slots of one pool, unique in this process; a used id comes again only after all others.
+
+    They are ids that the engine maps into a container.
+    """
+
+    def __init__(self, uid_map: str) -> None:
+        """Begin at a random id, so that two processes seldom use the same.
+
+        Args:
+            uid_map: content of ``/proc/self/uid_map`` in the container.
+
+        Raises:
+            PoolError: the namespace has too few ids.
+
+        Source: user_namespaces(7).
+        """
+        best = (0, 0)
+        for line in uid_map.splitlines():
+            begin, _, length = (int(word) for word in line.split())
+            first, end = max(begin, _LOWEST), min(begin + length, _HIGHEST)
+            best = max(best, (end - first, first))
+        count, first = best
+        if count < _LEAST:
+            raise PoolError(
+                f"the engine maps too few user ids into a container for one per slot ({max(0, count)} from"
+                f" {_LOWEST} on); give this user more in /etc/subuid, or set slots_per_container=1"
+            )
+        if count > _SPAN:
+            first, count = first + secrets.randbelow(count - _SPAN), _SPAN
+        self._first, self._count = first, count
+        self._next = secrets.randbelow(count)
+
+    def take(self) -> int:
+        """Return a user id that no slot of this process has; see :meth:`give_back`.
+
+        Raises:
+            PoolError: every user id is taken.
+        """
+        with _lock:
+            for _ in range(self._count):
+                uid = self._first + self._next
+                self._next = (self._next + 1) % self._count
+                if uid not in _taken and uid not in _NOBODY:
+                    _taken.add(uid)
+                    return uid
+        raise PoolError("slots have taken every user id that the engine maps into a container; use fewer slots")
+
+    def give_back(self, uid: int) -> None:
+        """Take back a user id; its processes and files must be gone."""
+        with _lock:
+            _taken.discard(uid)
+
+
+class UserIsolation(SlotIsolation):
+    """Slots that share a container; each slot has its own user, and a new one for each lease."""
+
+    def __init__(self, config: PoolConfig, plan: PoolLayout) -> None:
+        """Take the base directory, the process limit and the number of slots."""
+        self._base, self._pids, self._slots = config.workspace_base, config.pids_per_slot, plan.slots
+        self._survey: WritablePaths  # of the first container, as are the users
+        self._users: Users
+        self._tried_out = False
+        self._lock = threading.Lock()
+
+    def prepare(self, container: Container) -> list[SlotExec]:
+        """Create the slots; only the pool's first container is searched for world-writable paths."""
+        with self._lock:
+            if not self._tried_out:
+                self._survey = take_survey(container)
+                self._users = Users(self._survey.uid_map)
+                slot_execs = self._prepare(container)
+                slot_execs[0] = self._try_out(slot_execs[0])
+                self._tried_out = True
+                return slot_execs
+        return self._prepare(container)
+
+    def _prepare(self, container: Container) -> list[SlotExec]:
+        apply_survey(container, self._survey)
+        base = make_base(container, self._base)
+        return [_make_slot(container, f"{base}/{number}", self._next_user()) for number in range(self._slots)]
+
+    def renew(self, slot_exec: SlotExec) -> SlotExec:
+        """Kill the user's processes, remove its files and SysV objects, and return the slot with another user."""
+        user, directories = slot_exec.user, self._survey.directories
+        slot_exec.end_processes()
+        following = self._next_user()
+        try:
+            result = self._clean(slot_exec, following)
+            if result.exit_code == _ELSEWHERE:
+                _sh(slot_exec.container, "remove", inside.REMOVE_OWN, str(user.uid), *directories, user=user)
+                slot_exec.end_processes()
+                result = self._clean(slot_exec, following)
+            _check(slot_exec.slot_id, result)
+        except BaseException:
+            self._users.give_back(following.uid)
+            raise
+        self._users.give_back(user.uid)
+        return _slot_exec(slot_exec.container, posixpath.dirname(slot_exec.workspace), following)
+
+    def forget(self, slot_exec: SlotExec) -> None:
+        """Give back the user of a slot whose container is gone."""
+        self._users.give_back(slot_exec.user.uid)
+
+    def _try_out(self, slot_exec: SlotExec) -> SlotExec:
+        """Reset a slot that has files to remove, to check that the image's programs can do it; return the slot."""
+        names = [name + b"/.hyperruntime-" + secrets.token_hex(8).encode() for name in self._survey.directories[:3]]
+        container, user = slot_exec.container, slot_exec.user
+        left = [name for name in names if _sh(container, "try", inside.TRY, name, "", user=user).exit_code == 0]
+        renewed = self.renew(slot_exec)
+        for name in left:
+            _check(slot_exec.slot_id, _sh(container, "try", inside.TRY, name, "gone"))
+        return renewed
+
+    def _clean(self, slot_exec: SlotExec, following: RunAs) -> ExecResult:
+        area, survey = posixpath.dirname(slot_exec.workspace), self._survey
+        users = (str(slot_exec.user.uid), str(following.uid))
+        words = (area, *users, survey.race_option, inside.REMOVE_OWN)
+        return _sh(slot_exec.container, "renew", inside.RENEW_USER, *words, "--", *survey.directories)
+
+    def _next_user(self) -> RunAs:
+        return RunAs(uid=self._users.take(), pids=self._pids)
+
+
+class DirectoryIsolation(SlotIsolation):
+    """Slots that share a container and its user; only their directories differ."""
+
+    def __init__(self, config: PoolConfig, plan: PoolLayout) -> None:
+        """Take the base directory and the number of slots."""
+        self._base, self._slots = config.workspace_base, plan.slots
+
+    def prepare(self, container: Container) -> list[SlotExec]:
+        """Create the slots."""
+        base = make_base(container, self._base)
+        return [_make_slot(container, f"{base}/{number}", None) for number in range(self._slots)]
+
+    def renew(self, slot_exec: SlotExec) -> SlotExec:
+        """End the slot's processes and remove its directory; files that it wrote elsewhere stay."""
+        slot_exec.end_processes()
+        area = posixpath.dirname(slot_exec.workspace)
+        _check(slot_exec.slot_id, _sh(slot_exec.container, "renew", inside.RENEW_DIRECTORY, area))
+        return _slot_exec(slot_exec.container, area, None)
+
+
+def make_isolation(config: PoolConfig, plan: PoolLayout) -> SlotIsolation:
+    """Return the slot isolation that a layout asks for."""
+    if plan.isolation == "container":
+        return ContainerIsolation()
+    return UserIsolation(config, plan) if plan.isolation == "uid" else DirectoryIsolation(config, plan)
+
+
+def make_base(container: Container, wanted: str) -> str:
+    """Create the directory of all slots and return its path.
+
+    Args:
+        container: where the directory is created.
+        wanted: absolute path; if it cannot be used, /var/tmp, /tmp and /dev/shm are tried.
+
+    Raises:
+        PoolError: none of them is writable.
+    """
+    name = f"slots-{secrets.token_hex(8)}"
+    for base in (posixpath.normpath(wanted), f"/var/tmp/{name}", f"/tmp/{name}", f"/dev/shm/{name}"):  # noqa: S108
+        if _sh(container, "base", inside.MAKE_BASE, base).exit_code == 0:
+            return base
+    raise PoolError(
+        f"no directory for slots in {container.name}: {wanted}, /var/tmp, /tmp and /dev/shm are not writable; set"
+        " workspace_base to a writable directory"
+    )
+
+
+def _sh(container: Container, name: str, script: str, *args: str | bytes, user: RunAs | None = None) -> ExecResult:
+    """Run a script of ``scripts`` as a user, by default the container's main one."""
+    return container.exec(["/bin/sh", "-c", script, name, *args], user=user, workdir="/", timeout_s=_TIMEOUT_S)
+
+
+def _make_slot(container: Container, area: str, user: RunAs | None) -> SlotExec:
+    _check(area, _sh(container, "area", inside.MAKE_AREA, area, "" if user is None else str(user.uid)))
+    return _slot_exec(container, area, user)
+
+
+def _slot_exec(container: Container, area: str, user: RunAs | None) -> SlotExec:
+    slot_id = f"{container.name}-{posixpath.basename(area)}"
+    env = {"HOME": f"{area}/home", "TMPDIR": f"{area}/tmp"}  # noqa: S108 - inside
+    if user is not None:
+        env |= {"USER": "slot", "LOGNAME": "slot"}
+    isolation: Isolation = "directory" if user is None else "uid"
+    return SlotExec(container, slot_id=slot_id, workspace=f"{area}/workspace", user=user, env=env, isolation=isolation)
+
+
+def _check(what: str, result: ExecResult) -> None:
+    if result.exit_code != 0:
+        why = result.stderr.decode(errors="replace").strip() or f"exit code {result.exit_code}"
+        raise PoolError(f"{what} could not be prepared for a lease: {why}")

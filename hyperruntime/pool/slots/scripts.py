@@ -5,8 +5,8 @@ from __future__ import annotations
 # $@: roots. Prints the world-writable directories, each followed by NUL.
 FIND_WRITABLE = 'exec find "$@" -xdev -type d -perm -0002 -print0'
 
-# The same for directories with the sticky bit, in which one user cannot rename another's files.
-FIND_STICKY = 'exec find "$@" -xdev -type d -perm -1002 -print0'
+# The same for directories without the sticky bit, in which one user can rename another's files.
+FIND_OPEN = 'exec find "$@" -xdev -type d -perm -0002 ! -perm -1000 -print0'
 
 # Prints the option if this find supports it.
 RACE_OPTION = "find / -maxdepth 0 -ignore_readdir_race >/dev/null 2>&1 && echo -ignore_readdir_race; exit 0"
@@ -16,6 +16,15 @@ FIND_FILES = 'exec find "$@" -xdev \\( -type f -o -type p -o -type s \\) -perm -
 
 # Standard input: paths, each followed by NUL. $1: the mode for chmod.
 CHMOD = 'exec xargs -0 chmod -- "$1"'
+
+# $@: candidates. Prints the first candidate that is a writable directory, or that can be created.
+MAKE_WORKSPACE = """
+for place; do
+    if mkdir -p -- "$place" 2>/dev/null && [ -w "$place" ]; then printf %s "$place"; exit 0; fi
+done
+echo "none of these is or becomes a writable directory: $*" >&2
+exit 1
+"""
 
 # $1: the directory of all slots. Its mode lets users enter it but not list it.
 MAKE_BASE = """

@@ -52,14 +52,14 @@ def take_survey(container: Container) -> WritablePaths:
     below = tuple(target + b"/" for target in foreign)
 
     def find(script: str) -> tuple[bytes, ...]:
-        names = _names(_run(container, script, *roots))
-        return tuple(name for name in names if name not in foreign and not name.startswith(below))
+        names = dict.fromkeys(_run(container, script, *roots).split(b"\0"))
+        return tuple(name for name in names if name and name not in foreign and not name.startswith(below))
 
-    directories, sticky = find(inside.FIND_WRITABLE), frozenset(find(inside.FIND_STICKY))
+    directories = find(inside.FIND_WRITABLE)
     return WritablePaths(
         uid_map=_run(container, "cat /proc/self/uid_map").decode(),
         directories=tuple(name for name in directories if posixpath.dirname(name) not in set(directories)),
-        open_directories=tuple(name for name in directories if name not in sticky),
+        open_directories=find(inside.FIND_OPEN),
         files=tuple(name for name in find(inside.FIND_FILES) if name not in targets),
         race_option=_run(container, inside.RACE_OPTION).decode().strip(),
     )
@@ -108,10 +108,6 @@ def _target(line: bytes) -> bytes:
     return head + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in parts)
 
 
-def _names(text: bytes) -> tuple[bytes, ...]:
-    return tuple(dict.fromkeys(name for name in text.split(b"\0") if name))
-
-
 def _run(container: Container, script: str, *args: str, source: bytes | None = None) -> bytes:
     result = container.exec(
         ["/bin/sh", "-c", script, "survey", *args],
@@ -120,8 +116,7 @@ def _run(container: Container, script: str, *args: str, source: bytes | None = N
         timeout_s=_TIMEOUT_S,
         output_limit_bytes=_LIMIT_BYTES,
     )
-    broken = result.exit_code in (126, 127) or result.truncated or result.timed_out or (source and result.exit_code)
-    if broken:
+    if result.exit_code in (126, 127) or result.truncated or result.timed_out or (source and result.exit_code):
         why = result.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no result"]
         raise PoolError(
             f"{container.name} cannot be prepared for several slots: {why[0]}; use an image with find, xargs, chmod "

@@ -10,16 +10,16 @@ import attrs
 
 from hyperruntime.errors import SpecError
 from hyperruntime.logs import get_logger
-from hyperruntime.pool.tools import artifact, canonical, is_slot_tool
-from hyperruntime.pool.tools.batch import failed
-from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.tools.artifacts import artifact
+from hyperruntime.pool.tools.dispatch import canonical, failed
+from hyperruntime.pool.values.config import TOOL_NAMES
+from hyperruntime.pool.values.results import ExecutionResult
 
 log = get_logger(__name__)
 
 Execute = Callable[..., Awaitable[ExecutionResult]]
 HostTool = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
-SANDBOX_LABEL, HOST_LABEL = "[sandbox]", "[host]"
 _COMMANDS = ("bash", "bash_stateful")
 _ARTIFACTS = ("read_artifact", "list_artifacts", "archive_artifacts")
 _NOT_FOR_MODELS = frozenset(("returncode", "tool", "network", "isolation", "sandboxed", "entries", "sha256", "reason"))
@@ -70,7 +70,7 @@ class SlotTools:
         self._execute, self._host_tools, self._raise_lost = execute, dict(host_tools or {}), raise_lost
         self.errors: list[FailedToolCall] = []
         for name in self._host_tools:
-            if is_slot_tool(name):
+            if name in TOOL_NAMES:
                 raise SpecError("host_tools", name, "a name that no tool of the slot has")
 
     async def exec_tool(self, tool: str, args: Mapping[str, Any], timeout: float | None = 300) -> ExecutionResult:
@@ -102,7 +102,7 @@ class SlotTools:
             Exception: only with ``raise_lost``: the slot is gone or this machine failed.
         """
         on_host = tool_name in (*self._host_tools,)
-        log.debug("tool call", label=HOST_LABEL if on_host else SANDBOX_LABEL, tool=str(tool_name)[:100])
+        log.debug("tool call", label="[host]" if on_host else "[sandbox]", tool=str(tool_name)[:100])
         lost: Exception | None = None
         try:
             if on_host:

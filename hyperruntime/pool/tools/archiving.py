@@ -8,6 +8,7 @@ import io
 import os
 import posixpath
 import stat
+import sys
 import tarfile
 import time
 import zipfile
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 import attrs
 
+from hyperruntime.errors import TransferError
 from hyperruntime.pool.tools.inside import show
 from hyperruntime.pool.tools.listing import Entry
 from hyperruntime.transfer.tar_reader import Member, TarReader
@@ -30,10 +32,6 @@ MAX_CONTENT_BYTES = 1024**3
 _MAX_PROBLEMS = 20
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 _ZIP_YEARS = range(1980, 2108)
-
-
-class TooLargeError(Exception):
-    """The archive would exceed a limit; the message names it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -58,15 +56,11 @@ class _Sink(io.BytesIO):
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__()
-        self.given_up = False
-        self._limit = limit_bytes
+        self.limit_bytes = limit_bytes
 
     def write(self, chunk: ReadableBuffer, /) -> int:
-        size = memoryview(chunk).nbytes
-        if self.given_up:
-            return size
-        if self.tell() + size > self._limit:
-            raise TooLargeError(f"it would be larger than {self._limit} bytes")
+        if self.tell() + memoryview(chunk).nbytes > self.limit_bytes:
+            raise TransferError(f"it would be larger than {self.limit_bytes} bytes")
         return super().write(chunk)
 
 
@@ -78,7 +72,7 @@ class _TarWriter:
         target = cast(BinaryIO, self._outer or sink)
         self._tar = tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - see close
 
-    def add(self, name: str, member: Member, reader: TarReader) -> str:
+    def add(self, name: str, member: Member, reader: TarReader) -> None:
         info = tarfile.TarInfo(name)
         info.type = _TAR_TYPES.get(member.kind, tarfile.LNKTYPE)
         info.size, info.mode, info.mtime = member.size, member.mode & 0o777, member.mtime_ns // 10**9
@@ -86,7 +80,6 @@ class _TarWriter:
             link = os.fsdecode(member.link)
             info.linkname = link if member.kind == "symlink" else posixpath.normpath(link)
         self._tar.addfile(info, cast(BinaryIO, _Data(reader)) if member.kind == "file" else None)
-        return ""
 
     def close(self) -> None:
         self._tar.close()
@@ -100,10 +93,8 @@ class _ZipWriter:
     def __init__(self, sink: _Sink) -> None:
         self._zip = zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED)
 
-    def add(self, name: str, member: Member, reader: TarReader) -> str:
-        """Add a member; return the reason if it cannot be added, else ""."""
-        if member.kind == "hardlink":
-            return "a zip cannot hold hard links"
+    def add(self, name: str, member: Member, reader: TarReader) -> None:
+        """Add a member, which is not a hard link."""
         folder = member.kind == "directory"
         when = time.gmtime(max(member.mtime_ns // 10**9, 0))[:6]
         info = zipfile.ZipInfo(show(name) + "/" * folder, when if when[0] in _ZIP_YEARS else _ZIP_EPOCH)
@@ -113,7 +104,6 @@ class _ZipWriter:
         with self._zip.open(info, "w", force_zip64=member.size > 2**31) as target:
             for chunk in [memoryview(member.link)] if member.kind == "symlink" else reader.data():
                 target.write(chunk)
-        return ""
 
     def close(self) -> None:
         self._zip.close()
@@ -145,8 +135,7 @@ def pack(source: BinaryIO, form: str, *, max_bytes: int, max_entries: int) -> Pa
         max_entries: largest number of members.
 
     Raises:
-        TooLargeError: the archive would exceed a limit.
-        TransferError: the stream is not a tar archive, or is truncated.
+        TransferError: the archive would exceed a limit, or the stream is not a tar archive, or is truncated.
     """
     sink = _Sink(max_bytes)
     writer: _Writer = _ZipWriter(sink) if form == "zip" else _TarWriter(sink, compressed=form == "tar.gz")
@@ -154,7 +143,7 @@ def pack(source: BinaryIO, form: str, *, max_bytes: int, max_entries: int) -> Pa
         entries, problems = _copy(TarReader(source), writer, max_entries)
         writer.close()
     except BaseException:
-        sink.given_up = True
+        sink.limit_bytes = sys.maxsize
         with suppress(Exception):
             writer.close()  # else the garbage collector would do it
         raise
@@ -170,29 +159,28 @@ def _copy(reader: TarReader, writer: _Writer, max_entries: int) -> tuple[tuple[E
         name = posixpath.normpath(os.fsdecode(member.name))
         if name == ".":
             continue
-        problem = _refusal(name, member, entries)
+        problem = _refusal(name, member, entries, hard_links=isinstance(writer, _TarWriter))
         if not problem and len(entries) >= max_entries:
-            raise TooLargeError(f"it would hold more than {max_entries} entries")
+            raise TransferError(f"it would hold more than {max_entries} entries")
         content += member.size
         if content > MAX_CONTENT_BYTES:
-            raise TooLargeError("its files are larger than 1 GiB in total")
-        problem = problem or writer.add(name, member, reader)
+            raise TransferError("its files are larger than 1 GiB in total")
         if not problem:
-            entries[name] = _entry(name, member)
+            writer.add(name, member, reader)
+            mtime = member.mtime_ns / 1e9
+            entries[name] = Entry(path=show(name), type=_TYPES[member.kind], size=member.full_size, mtime=mtime)
         elif len(problems) < _MAX_PROBLEMS:
             problems.append(f"{show(name)!r} is left out: {problem}")
     return tuple(entries.values()), tuple(problems)
 
 
-def _refusal(name: str, member: Member, known: dict[str, Entry]) -> str:
+def _refusal(name: str, member: Member, known: dict[str, Entry], *, hard_links: bool) -> str:
     if member.kind == "other":
         return member.problem
+    if member.kind == "hardlink" and not hard_links:
+        return "a zip cannot hold hard links"
     if name.startswith(("/", "../")) or name == ".." or "\0" in name:
         return "its name leads outside the archive"
     if member.extents is not None:
         return "it is a sparse file"
     return "its name occurs twice" if name in known else ""
-
-
-def _entry(name: str, member: Member) -> Entry:
-    return Entry(path=show(name), type=_TYPES[member.kind], size=member.full_size, mtime=member.mtime_ns / 1e9)

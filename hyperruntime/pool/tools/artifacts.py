@@ -11,16 +11,13 @@ import mimetypes
 import os
 from typing import Any
 
-import attrs
-
 from hyperruntime.errors import TransferError
-from hyperruntime.pool.tools.archiving import FORMATS, Packed, TooLargeError, pack
-from hyperruntime.pool.tools.content import Window, encode
-from hyperruntime.pool.tools.files import stream_file
+from hyperruntime.pool.tools.archiving import FORMATS, Packed, pack
+from hyperruntime.pool.tools.files import Window, encode, stream_file
 from hyperruntime.pool.tools.inside import run_inside, show
 from hyperruntime.pool.tools.listing import list_entries
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done, off_loop
-from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.values.results import ExecutionResult
 
 _DRAIN_BYTES = 1 << 20
 _MIMES = {"tar.gz": "application/gzip", "tar": "application/x-tar", "zip": "application/zip"}
@@ -56,9 +53,8 @@ def _artifact(call: ToolRequest, output: str, **facts: Any) -> ExecutionResult: 
 
 async def run_read(call: ToolRequest) -> ExecutionResult:
     """Return a file's content, truncated at the limit, and the digest of the whole file."""
-    args, most = call.args, _least(call.args["max_bytes"], call.policy.artifact_bytes)
-    window = Window(1, None, most)
-    await stream_file(call, args["path"], window)
+    args, most = call.args, call.policy.artifact_bytes
+    window = await stream_file(call, args["path"], Window(1, None, min(args["max_bytes"] or most, most)))
     data = window.kept
     content, encoding = await off_loop(len(data), lambda: encode(data, cut=window.cut, encoding=args["encoding"]))
     path = show(args["path"])
@@ -78,24 +74,14 @@ async def run_read(call: ToolRequest) -> ExecutionResult:
 
 async def run_list(call: ToolRequest) -> ExecutionResult:
     """Return the entries of a directory, including hidden names."""
-    args, most = call.args, _least(call.args["max_entries"], call.policy.max_entries)
-    found, truncated = await list_entries(
-        call, args["path"], recursive=args["recursive"], hidden=True, max_entries=most
-    )
-    entries = [attrs.asdict(entry) for entry in found]
-    return _artifact(call, f"{len(found)} entries", entries=entries, truncated=truncated)
+    found, truncated = await list_entries(call, hidden=True)
+    return _artifact(call, f"{len(found)} entries", entries=found, truncated=truncated)
 
 
 async def run_archive(call: ToolRequest) -> ExecutionResult:
     """Return a directory or a file as one archive."""
-    args, form = call.args, call.args["format"]
-    packed, torn = await _pack(
-        call,
-        args["path"],
-        form,
-        max_bytes=_least(args["max_bytes"], call.policy.artifact_bytes),
-        max_entries=_least(args["max_entries"], call.policy.max_entries),
-    )
+    form = call.args["format"]
+    packed, torn = await _pack(call)
     problems = [*packed.problems, *torn]
     return _artifact(
         call,
@@ -107,16 +93,17 @@ async def run_archive(call: ToolRequest) -> ExecutionResult:
         truncated=bool(problems),
         sha256=packed.sha256,
         mime=_MIMES[form],
-        entries=[attrs.asdict(entry) for entry in packed.entries],
+        entries=list(packed.entries),
         format=form,
         problems=problems,
     )
 
 
-async def _pack(
-    call: ToolRequest, path: str, form: str, *, max_bytes: int, max_entries: int
-) -> tuple[Packed, tuple[str, ...]]:
+async def _pack(call: ToolRequest) -> tuple[Packed, tuple[str, ...]]:
     """Return the archive, built in a thread while tar writes, and tar's error messages."""
+    path, form, policy = call.args["path"], call.args["format"], call.policy
+    max_bytes = min(call.args["max_bytes"] or policy.artifact_bytes, policy.artifact_bytes)
+    max_entries = min(call.args["max_entries"] or policy.max_entries, policy.max_entries)
     read_fd, write_fd = os.pipe()
 
     def make() -> Packed:
@@ -142,7 +129,7 @@ async def _pack(
         os.close(write_fd)
         await asyncio.wait([making])
         problem_of_making = making.exception()
-    if isinstance(problem_of_making, (TooLargeError, TransferError)):
+    if isinstance(problem_of_making, TransferError):
         raise ToolProblemError(f"{show(path)!r} cannot be archived: {problem_of_making}") from problem_of_making
     return making.result(), torn
 
@@ -151,10 +138,6 @@ def _write_all(descriptor: int, chunk: bytes) -> None:
     rest = memoryview(chunk)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
-
-
-def _least(asked: int | None, most: int) -> int:
-    return most if asked is None else min(asked, most)
 
 
 _MAX_BYTES = Param("max_bytes", "integer", "largest number of bytes", minimum=1)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+from codecs import getincrementaldecoder
 
 from hyperruntime.errors import ExecLostError, ExecStartError, WorkdirNotFoundError
-from hyperruntime.pool.tools.shown import kept_bytes, show_output
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest
-from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.values.results import ExecutionResult
 from hyperruntime.spec import ExecResult
 
 # The text comes on standard input, not on the command line: it may be long, other slots can list command lines, and
@@ -17,6 +18,7 @@ _RUN = (
     'eval "unset -v _hr_text; $_hr_text"'
 )
 _MISSING = 127
+_UTF8_BYTES = 4
 
 
 async def run_bash(call: ToolRequest) -> ExecutionResult:
@@ -87,6 +89,35 @@ def to_result(call: ToolRequest, result: ExecResult) -> ExecutionResult:
         truncated=out_cut or err_cut,
         metadata={"returncode": result.exit_code},
     )
+
+
+def kept_bytes(limit_chars: int) -> int:
+    """Return how many bytes of a stream an exec must keep for :func:`show_output`, half at each end."""
+    return 2 * _UTF8_BYTES * limit_chars
+
+
+def show_output(data: bytes, limit_chars: int) -> tuple[str, bool]:
+    """Return the text for the model, and whether it is truncated; invalid UTF-8 becomes U+FFFD.
+
+    Args:
+        data: the stream as an exec returns it, which keeps :func:`kept_bytes` of it: the head, a line with the number
+            of dropped bytes, and the tail.
+        limit_chars: of a longer text, the first and the last half of so many characters are kept.
+    """
+    half = kept_bytes(limit_chars) // 2
+    head_bytes, notice, tail_bytes = data[:half], data[half:-half], data[-half:]
+    total = len(data)
+    if total > 2 * half and (dropped := re.search(rb"\d+", notice)):
+        total = 2 * half + int(dropped[0])
+    elif len(text := data.decode(errors="replace")) <= limit_chars:
+        return text, False
+    tail_chars = limit_chars // 2
+    # The kept bytes may end and begin inside a character.
+    head = getincrementaldecoder("utf-8")("replace").decode(head_bytes)[: limit_chars - tail_chars]
+    tail = re.sub(rb"\A[\x80-\xbf]{1,3}", b"", tail_bytes).decode(errors="replace")
+    tail = tail[len(tail) - tail_chars :]
+    missing = total - len(head.encode()) - len(tail.encode())
+    return f"{head}\n[... {max(missing, 1)} bytes are not shown ...]\n{tail}", True
 
 
 async def _check_bash(call: ToolRequest) -> None:

@@ -1,26 +1,27 @@
-"""Find a tool by its name, check a model's arguments and run the tool."""
+"""Find a tool by its name, check a model's arguments and run the tool; run many calls at once."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from hyperruntime.errors import ExecLostError, ExecStartError, SpecError, unknown_name
+from hyperruntime.concurrency.cancellation import check_cancelled
+from hyperruntime.errors import ExecLostError, ExecStartError, HyperRuntimeError, PoolError, SpecError, unknown_name
 from hyperruntime.pool.slots.slot_exec import SlotExec
-from hyperruntime.pool.tools.arguments import check_arguments, choose_timeout
 from hyperruntime.pool.tools.artifacts import ARCHIVE_ARTIFACTS, LIST_ARTIFACTS, READ_ARTIFACT
 from hyperruntime.pool.tools.command import BASH, BASH_STATEFUL
 from hyperruntime.pool.tools.edit import EDIT_FILE, PATCH
 from hyperruntime.pool.tools.files import READ_FILE, WRITE_FILE
 from hyperruntime.pool.tools.listing import LIST_FILES
 from hyperruntime.pool.tools.search import SEARCH
-from hyperruntime.pool.tools.tool import Tool, ToolProblemError, ToolRequest
-from hyperruntime.pool.values.policy import ToolPolicy
-from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.tools.tool import Tool, ToolProblemError, ToolRequest, check_arguments, choose_timeout
+from hyperruntime.pool.values.config import ToolPolicy
+from hyperruntime.pool.values.results import ExecutionResult, Slot
 from hyperruntime.spec import check_seconds
 
 _ALL = (
@@ -38,18 +39,15 @@ _ALL = (
 )
 TOOLS = {tool.name: tool for tool in _ALL}
 ALIASES = {"terminal": "bash", "terminal_stateful": "bash_stateful"}
-_TIMEOUT = "timeout"
 _DEFAULT = ToolPolicy()
+
+Request = tuple[Slot, str, Mapping[str, Any]]
+ExecuteInSlot = Callable[..., Awaitable[ExecutionResult]]
 
 
 def canonical(name: str) -> str:
     """Return the main name of a tool; an unknown name is returned as it is."""
     return ALIASES.get(name, name)
-
-
-def is_slot_tool(name: object) -> bool:
-    """Return whether a slot has a tool of this name."""
-    return isinstance(name, str) and canonical(name) in TOOLS
 
 
 def tool_schemas(names: Iterable[str] | None = None) -> list[dict[str, Any]]:
@@ -119,7 +117,7 @@ async def _checked(
         checked, noted = check_arguments(tool, args)
     except ToolProblemError as problem:
         return attrs.evolve(problem.result, metadata={"returncode": None})
-    limit_s = choose_timeout(checked.get(_TIMEOUT), timeout_s, policy)
+    limit_s = choose_timeout(checked.get("timeout"), timeout_s, policy)
     async with slot_exec.turn:
         try:
             result = await tool.run(ToolRequest(slot_exec=slot_exec, policy=policy, args=checked, timeout_s=limit_s))
@@ -160,3 +158,60 @@ def _find(name: object, policy: ToolPolicy) -> Tool:
     if name not in allowed:
         raise ToolProblemError(f"the tool {name!r} is not allowed here; allowed: {', '.join(allowed)}")
     return TOOLS[canonical(name)]
+
+
+async def run_batch(
+    requests: Sequence[Request], execute: ExecuteInSlot, *, timeout_s: float | None = None
+) -> list[ExecutionResult]:
+    """Run all requests and return one result for each, in the same order.
+
+    Requests of different slots run at the same time; requests of one slot run one after another, in the order of the
+    list. An error becomes the result of its request. Nothing is retried, because a command may have run. If the caller
+    is cancelled, running requests are cancelled and the others do not start.
+
+    Args:
+        requests: the slot, the tool's name and its arguments for each call.
+        execute: runs one request, with the arguments of :meth:`SlotPool.execute`.
+        timeout_s: limit of each request in seconds, from its own start; None leaves it to the model and the policy.
+    """
+    results = [_MALFORMED] * len(requests)
+    queues: dict[object, list[Any]] = {}
+    given: Sequence[object] = requests  # not trusted
+    for index, request in enumerate(given):
+        if isinstance(request, (tuple, list)) and len(request) == 3:
+            slot = request[0]
+            lease = (slot.slot_id, slot.generation) if isinstance(slot, Slot) else object()
+            queues.setdefault(lease, []).append((index, *request))
+
+    async def run_in_order(queue: list[Any]) -> None:
+        for index, slot, tool, args in queue:
+            try:
+                results[index] = await execute(slot, tool, args, timeout_s=timeout_s)
+            except Exception as error:  # noqa: BLE001 - an error of one request must not end the others
+                check_cancelled()
+                results[index] = failed(error, getattr(slot, "slot_id", ""))
+
+    async with asyncio.TaskGroup() as group:
+        for queue in queues.values():
+            group.create_task(run_in_order(queue))
+    return results
+
+
+def failed(error: BaseException, slot_id: str = "") -> ExecutionResult:
+    """Return an error outside the tool as a result; ``metadata["lost"]`` says whether the slot is gone.
+
+    ``metadata["infrastructure"]`` marks an error that the caller did not cause; it must not affect a score.
+
+    Args:
+        error: the exception.
+        slot_id: the slot of the call; "" if unknown.
+    """
+    message = str(error) or type(error).__name__
+    message = message if isinstance(error, HyperRuntimeError) else f"{type(error).__name__}: {message}"
+    metadata = {"returncode": None, "lost": isinstance(error, PoolError), "infrastructure": True}
+    return ExecutionResult(success=False, error=message, slot_id=slot_id, metadata=metadata)
+
+
+_MALFORMED = ExecutionResult(
+    success=False, error="a request must hold a slot, a tool name and arguments", metadata={"returncode": None}
+)

@@ -10,12 +10,11 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.pool.tools.content import Window
-from hyperruntime.pool.tools.files import replace_file, stream_file
+from hyperruntime.pool.tools.files import Window, replace_file, stream_file
 from hyperruntime.pool.tools.inside import absolute, run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done, off_loop
-from hyperruntime.pool.tools.unified import DiffError, FileDiff, apply_hunks, parse_diff
-from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.tools.unified import FileDiff, apply_hunks, parse_diff
+from hyperruntime.pool.values.results import ExecutionResult
 
 _MAX_FILES = 200
 _MAX_BYTES = 16 * 1024**2
@@ -27,7 +26,7 @@ async def run_edit(call: ToolRequest) -> ExecutionResult:
     if (args["patch"] is None) == (args["old"] is None):
         raise ToolProblemError("give either 'old' and 'new', or 'patch' with a unified diff")
     if args["patch"] is not None:
-        return await _apply(call, args["patch"], args["path"])
+        return await run_patch(call)
     before = await read_whole(call, args["path"])
     after, count, line = await off_loop(len(before), lambda: _edit(before, args))
     await replace_file(call, args["path"], after)
@@ -55,11 +54,6 @@ def _edit(before: bytes, args: Mapping[str, Any]) -> tuple[bytes, int, int]:
     return before.replace(old, new), before.count(old), lines[0]
 
 
-async def run_patch(call: ToolRequest) -> ExecutionResult:
-    """Apply a diff to one or more files."""
-    return await _apply(call, call.args["patch"], call.args["path"], call.args["workdir"] or "")
-
-
 async def read_whole(call: ToolRequest, path: str) -> bytes:
     """Return a file's content.
 
@@ -70,8 +64,7 @@ async def read_whole(call: ToolRequest, path: str) -> bytes:
     Raises:
         ToolProblemError: the file cannot be read, or is too large.
     """
-    window = Window(1, None, min(call.policy.file_bytes, _MAX_BYTES))
-    await stream_file(call, path, window)
+    window = await stream_file(call, path, Window(1, None, min(call.policy.file_bytes, _MAX_BYTES)))
     if window.cut:
         raise ToolProblemError(f"{show(path)!r} has {window.size_bytes} bytes, too many to edit; use bash (sed)")
     return window.kept
@@ -90,13 +83,11 @@ class _Change:
     missing: int = 0
 
 
-async def _apply(call: ToolRequest, patch: str, path: str | None, workdir: str = "") -> ExecutionResult:
-    """Compute all changes before the first write: if a hunk does not fit, nothing is written."""
-    try:
-        text, only = os.fsencode(patch), None if path is None else os.fsencode(path)
-        files = await off_loop(len(text), lambda: parse_diff(text, only))
-    except DiffError as error:
-        raise ToolProblemError(str(error)) from None
+async def run_patch(call: ToolRequest) -> ExecutionResult:
+    """Apply a diff to one or more files; compute all changes before the first write, so that all are made or none."""
+    path, workdir = call.args["path"], call.args.get("workdir") or ""
+    text, only = os.fsencode(call.args["patch"]), None if path is None else os.fsencode(path)
+    files = await off_loop(len(text), lambda: parse_diff(text, only))
     paths = [posixpath.join(workdir, os.fsdecode(file.path)) for file in files]
     if len(files) > _MAX_FILES or len({absolute(call, each) for each in paths}) < len(files):
         raise ToolProblemError(f"a diff must name each file once, and at most {_MAX_FILES} files")
@@ -115,27 +106,21 @@ async def _apply(call: ToolRequest, patch: str, path: str | None, workdir: str =
 
 async def _change(call: ToolRequest, file: FileDiff, path: str) -> _Change:
     if file.old is None:
-        missing = await _missing_directories(call, path)
-        return _Change(path, None, apply_hunks(b"", file.hunks), missing)
+        try:
+            result = await run_inside(call, "absent", path, writes=True)
+        except ToolProblemError as problem:
+            if problem.result.metadata.get("reason") == "exists":
+                raise ToolProblemError(f"{show(path)!r} already exists, so the diff cannot create it") from None
+            raise
+        return _Change(path, None, apply_hunks(b"", file.hunks), missing=result.stdout.count(b"/"))
     before = await read_whole(call, path)
     try:
         after = await off_loop(len(before), lambda: apply_hunks(before, file.hunks))
-    except DiffError as error:
-        raise ToolProblemError(f"{show(path)!r}: {error}") from None
+    except ToolProblemError as problem:
+        raise ToolProblemError(f"{show(path)!r}: {problem}") from None
     if file.new is None and after:
         raise ToolProblemError(f"{show(path)!r} cannot be removed: the diff does not remove all its lines")
     return _Change(path, before, None if file.new is None else after)
-
-
-async def _missing_directories(call: ToolRequest, path: str) -> int:
-    """Return how many directories are missing above a new file."""
-    try:
-        result = await run_inside(call, "absent", path, writes=True)
-    except ToolProblemError as problem:
-        if problem.result.metadata.get("reason") == "exists":
-            raise ToolProblemError(f"{show(path)!r} already exists, so the diff cannot create it") from None
-        raise
-    return result.stdout.count(b"/")
 
 
 async def _carry_out(call: ToolRequest, change: _Change) -> None:

@@ -1,28 +1,130 @@
-"""The tools ``read_file`` and ``write_file``."""
+"""The tools ``read_file`` and ``write_file``, and how all tools read and write a file."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import os
 import uuid
+from codecs import getincrementaldecoder
 from contextlib import suppress
 
 import attrs
 
-from hyperruntime.pool.tools.content import Window, decode, encode
 from hyperruntime.pool.tools.inside import run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done, off_loop
-from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.values.results import ExecutionResult
 
 READ_LIMIT_BYTES = 1024**3
 _REMOVE_TIMEOUT_S = 5.0
+
+
+class Window:
+    """Reads a file in chunks; keeps only some of its lines, and the digest and size of the whole file.
+
+    Attributes:
+        size_bytes: size of the whole file.
+        cut: whether the kept lines were truncated at the limit of bytes.
+    """
+
+    def __init__(self, first_line: int, line_count: int | None, max_bytes: int) -> None:
+        """Keep ``line_count`` lines (None: all) from ``first_line`` (the first is 1), at most ``max_bytes``."""
+        self.size_bytes = 0
+        self.cut = False
+        self._first, self._count, self._max = first_line - 1, line_count, max_bytes
+        self._newlines, self._ends_open = 0, False
+        self._kept = bytearray()
+        self._digest = hashlib.sha256()
+
+    @property
+    def lines(self) -> int:
+        """Number of lines of the whole file; a last line without a newline counts."""
+        return self._newlines + self._ends_open
+
+    @property
+    def sha256(self) -> str:
+        """Hexadecimal digest of the whole file."""
+        return self._digest.hexdigest()
+
+    @property
+    def kept(self) -> bytes:
+        """The bytes of the kept lines."""
+        return bytes(self._kept)
+
+    def write(self, chunk: bytes) -> None:
+        """Add the next bytes of the file."""
+        if not chunk:
+            return
+        self._digest.update(chunk)
+        self.size_bytes += len(chunk)
+        self._keep(chunk)
+        self._newlines += chunk.count(b"\n")
+        self._ends_open = not chunk.endswith(b"\n")
+
+    def _keep(self, chunk: bytes) -> None:
+        start = _after_lines(chunk, self._first - self._newlines)
+        if start is None:
+            return
+        end = None if self._count is None else _after_lines(chunk, self._first + self._count - self._newlines)
+        part = chunk[start:end]
+        room = self._max - len(self._kept)
+        self.cut = self.cut or len(part) > room
+        self._kept += part[:room]
+
+
+def _after_lines(chunk: bytes, count: int) -> int | None:
+    """Return the index after ``count`` newlines; None if the chunk has fewer."""
+    at = 0
+    for _ in range(count):
+        at = chunk.find(b"\n", at) + 1
+        if at == 0:
+            return None
+    return at
+
+
+def encode(data: bytes, *, cut: bool = False, encoding: str = "auto") -> tuple[str, str]:
+    """Return bytes as a string, and its encoding.
+
+    Args:
+        data: the bytes.
+        cut: whether the bytes may end inside a character; those of an incomplete character are dropped.
+        encoding: ``text``, ``base64``, or ``auto`` for text if the bytes are UTF-8, else base64.
+
+    Raises:
+        ToolProblemError: the encoding is ``text``, and the bytes are not UTF-8.
+    """
+    if encoding != "base64":
+        try:
+            return getincrementaldecoder("utf-8")().decode(data, final=not cut), "text"
+        except UnicodeDecodeError:
+            if encoding == "text":
+                raise ToolProblemError("the file is not UTF-8 text; use the encoding 'base64'") from None
+    return base64.b64encode(data).decode(), "base64"
+
+
+def decode(content: str, encoding: str) -> bytes:
+    """Return the bytes of a content.
+
+    Args:
+        content: text, or base64 with any white space.
+        encoding: ``text`` or ``base64``.
+
+    Raises:
+        ToolProblemError: the content is not valid base64.
+    """
+    if encoding != "base64":
+        return os.fsencode(content)
+    try:
+        return base64.b64decode("".join(content.split()), validate=True)
+    except ValueError:
+        raise ToolProblemError("'content' is not valid base64") from None
 
 
 async def run_read(call: ToolRequest) -> ExecutionResult:
     """Return the requested lines of a file."""
     args = call.args
     limit_bytes = min(args["max_bytes"] or call.policy.output_chars, call.policy.file_bytes)
-    window = Window(args["offset"], args["limit"], limit_bytes)
-    await stream_file(call, args["path"], window)
+    window = await stream_file(call, args["path"], Window(args["offset"], args["limit"], limit_bytes))
     kept = window.kept
     content, encoding = await off_loop(len(kept), lambda: encode(kept, cut=window.cut, encoding=args["encoding"]))
     shown_lines = kept.count(b"\n") + (not kept.endswith(b"\n") and kept != b"")
@@ -45,8 +147,8 @@ async def run_read(call: ToolRequest) -> ExecutionResult:
     return attrs.evolve(result, stdout=content, truncated=truncated)
 
 
-async def stream_file(call: ToolRequest, path: str, window: Window) -> None:
-    """Read a file in chunks into a window.
+async def stream_file(call: ToolRequest, path: str, window: Window) -> Window:
+    """Read a file in chunks into a window, and return the window.
 
     Args:
         call: the call, for its slot and its time.
@@ -65,13 +167,13 @@ async def stream_file(call: ToolRequest, path: str, window: Window) -> None:
             )
 
     await run_inside(call, "read", path, variables={"limit": READ_LIMIT_BYTES + 1}, on_stdout=take)
+    return window
 
 
 async def run_write(call: ToolRequest) -> ExecutionResult:
     """Write a whole file, or append to it."""
     args = call.args
-    content = args["content"]
-    data, digest = await off_loop(len(content), lambda: _prepare(content, args["encoding"]))
+    data = await off_loop(len(args["content"]), lambda: decode(args["content"], args["encoding"]))
     new = await replace_file(call, args["path"], data, append=args["append"])
     what = "added to" if args["append"] and not new else "written to"
     return done(
@@ -79,13 +181,8 @@ async def run_write(call: ToolRequest) -> ExecutionResult:
         path=show(args["path"]),
         bytes=len(data),
         created=new,
-        sha256=digest,
+        sha256=await off_loop(len(data), lambda: hashlib.sha256(data).hexdigest()),
     )
-
-
-def _prepare(content: str, encoding: str) -> tuple[bytes, str]:
-    data = decode(content, encoding)
-    return data, hashlib.sha256(data).hexdigest()
 
 
 async def replace_file(call: ToolRequest, path: str, data: bytes, *, append: bool = False) -> bool:

@@ -63,9 +63,11 @@ async def run_inside(
         if on_stdout is not None and stream == "stdout":
             on_stdout(chunk)
 
-    text = _script(call, program, path, variables or {}, writes=writes)
+    roots = (call.slot_exec.workspace, *call.policy.file_roots, *(() if writes else call.policy.read_roots))
+    lines = [f"path={shlex.quote(absolute(call, path))}", "set -- " + " ".join(map(shlex.quote, roots))]
+    lines += [f"{name}={shlex.quote(str(value))}" for name, value in (variables or {}).items()]
     result = await call.slot_exec.aexec(
-        ["sh", "-c", text],
+        ["sh", "-c", os.fsencode("\n".join([*lines, _program("resolve"), _program(program)]))],
         workdir="/",
         timeout_s=timeout_s or call.remaining_s(),
         input=data,
@@ -106,11 +108,3 @@ def absolute(call: ToolRequest, path: str) -> str:
 @functools.cache
 def _program(name: str) -> str:
     return resources.files("hyperruntime.pool.tools").joinpath("sh", f"{name}.sh").read_text()
-
-
-def _script(call: ToolRequest, program: str, path: str, variables: Mapping[str, str | int], *, writes: bool) -> bytes:
-    policy = call.policy
-    roots = (call.slot_exec.workspace, *policy.file_roots, *(() if writes else policy.read_roots))
-    lines = [f"path={shlex.quote(absolute(call, path))}", "set -- " + " ".join(map(shlex.quote, roots))]
-    lines += [f"{name}={shlex.quote(str(value))}" for name, value in variables.items()]
-    return os.fsencode("\n".join([*lines, _program("resolve"), _program(program)]))

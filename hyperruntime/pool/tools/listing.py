@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import os
-
-import attrs
+from typing import TypedDict
 
 from hyperruntime.pool.tools.inside import run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolRequest, done
-from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.values.results import ExecutionResult
 
 _KINDS = {"f": "file", "d": "directory", "l": "link", "p": "pipe", "s": "socket", "c": "device", "b": "device"}
 _STAT_KINDS = {"directory": "d", "symbolic link": "l", "fifo": "p", "socket": "s"}
@@ -19,9 +18,8 @@ _RECORD_BYTES = 64 * 1024
 _DIGITS = 30
 
 
-@attrs.frozen(kw_only=True)
-class Entry:
-    """One entry of a directory.
+class Entry(TypedDict):
+    """One entry of a directory, as JSON values.
 
     Attributes:
         path: relative to the listed directory.
@@ -67,60 +65,44 @@ def parse_record(record: bytes) -> Entry | None:
         entry = Entry(path=show(os.fsdecode(path)), type=type_, size=int(size[:_DIGITS]), mtime=float(mtime[:_DIGITS]))
     except ValueError:
         return None
-    return entry if math.isfinite(entry.mtime) else None
+    return entry if math.isfinite(entry["mtime"]) else None
 
 
-async def list_entries(
-    call: ToolRequest, path: str, *, recursive: bool, hidden: bool, max_entries: int
-) -> tuple[list[Entry], bool]:
+async def list_entries(call: ToolRequest, *, hidden: bool) -> tuple[list[Entry], bool]:
     """Return the entries of a directory, sorted by path, and whether some are missing.
 
     Args:
-        call: the call, for its slot and its time.
-        path: absolute, or relative to the workspace.
-        recursive: whether to list subdirectories too.
+        call: the call, with its arguments ``path``, ``recursive`` and ``max_entries``.
         hidden: whether to list names that begin with a dot.
-        max_entries: largest number of entries returned.
 
     Raises:
         ToolProblemError: the directory cannot be listed.
     """
+    args, most = call.args, min(call.args["max_entries"] or call.policy.max_entries, call.policy.max_entries)
     entries = Entries()
-    variables = {"depth": "" if recursive else "1", "hidden": "1" if hidden else ""}
-    await run_inside(call, "list", path, variables=variables, on_stdout=entries.write)
-    found = sorted(entries.found, key=lambda entry: entry.path)
-    return found[:max_entries], entries.overflow or len(found) > max_entries
+    variables = {"depth": "" if args["recursive"] else "1", "hidden": "1" if hidden else ""}
+    await run_inside(call, "list", args["path"], variables=variables, on_stdout=entries.write)
+    found = sorted(entries.found, key=lambda entry: entry["path"])
+    return found[:most], entries.overflow or len(found) > most
 
 
 async def run_list(call: ToolRequest) -> ExecutionResult:
     """Return the entries of a directory."""
-    args = call.args
-    most = min(args["max_entries"] or call.policy.max_entries, call.policy.max_entries)
-    found, truncated = await list_entries(
-        call, args["path"], recursive=args["recursive"], hidden=args["hidden"], max_entries=most
-    )
+    found, truncated = await list_entries(call, hidden=call.args["hidden"])
     lines = [_line(entry) for entry in found] or ["(nothing)"]
-    shown = _fitting(lines, call.policy.output_chars)
+    lengths = itertools.accumulate(len(line) + 1 for line in lines)
+    shown = max(1, sum(length <= call.policy.output_chars for length in lengths))
     lines, found, truncated = lines[:shown], found[:shown], truncated or shown < len(lines)
     if truncated:
         lines.append(f"[only the first {len(found)} are shown; list a subdirectory, or raise 'max_entries']")
-    entries = [attrs.asdict(entry) for entry in found]
-    return done("\n".join(lines), path=show(args["path"]), entries=entries, truncated=truncated)
-
-
-def _fitting(lines: list[str], limit_chars: int) -> int:
-    """Return how many lines fit into ``limit_chars`` characters, at least one."""
-    for count, length in enumerate(itertools.accumulate(len(line) + 1 for line in lines)):
-        if length > limit_chars:
-            return max(count, 1)
-    return len(lines)
+    return done("\n".join(lines), path=show(call.args["path"]), entries=found, truncated=truncated)
 
 
 def _line(entry: Entry) -> str:
-    name = entry.path.replace("\\", "\\\\").replace("\n", "\\n")
-    if entry.type == "file":
-        return f"{name}\t{entry.size}"
-    return f"{name}/" if entry.type == "directory" else f"{name}\t{entry.type}"
+    name = entry["path"].replace("\\", "\\\\").replace("\n", "\\n")
+    if entry["type"] == "file":
+        return f"{name}\t{entry['size']}"
+    return f"{name}/" if entry["type"] == "directory" else f"{name}\t{entry['type']}"
 
 
 LIST_FILES = Tool(

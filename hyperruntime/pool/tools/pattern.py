@@ -18,7 +18,7 @@ _IN_BRACKETS = {"d": "0-9", "w": "[:alnum:]_", "s": "[:space:]"}
 _CHARACTERS = {"t": "\t", "f": "\f", "v": "\v", "a": "\a"}
 _NUMBERED = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})")
 _NAMED = re.compile(r"\[:(?:alnum|alpha|blank|cntrl|digit|graph|lower|print|punct|space|upper|xdigit):\]")
-_QUANTIFIER = re.compile(r"[*+?]|\{(?:[0-9]+(?:,[0-9]*)?|,[0-9]+)\}")
+_QUANTIFIER = re.compile(r"([*+?]|\{(?:[0-9]+(?:,[0-9]*)?|,[0-9]+)\})([+?]?)")
 _END = {"]": "[.].]", "-": "[.-.]", "[": "[.[.]"}  # of a range
 
 
@@ -44,18 +44,13 @@ def to_posix(pattern: str) -> str:
                 raise _problem(f"{pattern[at : at + 4]!r} is not supported by grep; write groups as '(...)'")
             at, text = at + 3, "("
         elif found := _QUANTIFIER.match(pattern, at):
-            at, text = _past_mode(pattern, found.end()), found[0]
+            if found[2] == "+":
+                raise _problem("'+' after a quantifier is not supported by grep")
+            at, text = found.end(), found[1]  # a lazy quantifier matches the same lines as a greedy one
         else:
             at, text = at + 1, char
         out.append(text)
     return "".join(out)
-
-
-def _past_mode(pattern: str, at: int) -> int:
-    """Return the index after a quantifier's mode; a lazy quantifier matches the same lines as a greedy one."""
-    if pattern.startswith("+", at):
-        raise _problem("'+' after a quantifier is not supported by grep")
-    return at + pattern.startswith("?", at)
 
 
 def _escape(pattern: str, at: int) -> tuple[int, str]:

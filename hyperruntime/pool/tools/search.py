@@ -8,14 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
-
 from hyperruntime.pool.tools.inside import run_inside, show
 from hyperruntime.pool.tools.pattern import to_posix
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done
-from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.values.results import ExecutionResult
 
-_DEFAULT_RESULTS = 200
 _MAX_CONTEXT = 20
 _MAX_PATTERN = 10_000
 _LINE_BYTES = 400
@@ -28,40 +25,21 @@ class EnoughError(Exception):
     """The limit of matches or of text is reached; the search is stopped."""
 
 
-@attrs.frozen(kw_only=True)
-class Line:
-    """A matching line, or a context line beside it.
-
-    Attributes:
-        path: path of the file; "" if one file was searched.
-        number: line number; the first is 1.
-        text: text of the line, truncated after 400 bytes.
-        matches: whether the line matches.
-    """
-
-    path: str
-    number: int
-    text: str
-    matches: bool
-
-
 class SearchLines:
     """Collects the output of ``search.sh`` in bounded memory.
 
     Attributes:
-        found: the lines found so far.
+        found: the lines found so far: path of the file ("" if one file was searched), and the rest as shown, such as
+            ``:7:text`` for a matching line and ``-8-text`` for a context line; a text is truncated after 400 bytes.
         matches: number of matching lines among them.
-        in_file: whether one file was searched, whose path the lines then omit; None until known.
     """
 
     def __init__(self, most: int, most_chars: int) -> None:
         """Stop after ``most`` matches, or ``most_chars`` characters of paths and text."""
-        self.found: list[Line] = []
+        self.found: list[tuple[str, str]] = []
         self.matches = 0
-        self.in_file: bool | None = None
         self._most, self._room = most, most_chars
         self._buffer = b""
-        self._skipping = False
 
     def write(self, chunk: bytes) -> None:
         """Add the next bytes of the output.
@@ -70,47 +48,28 @@ class SearchLines:
             EnoughError: there are more matches, or there is more text, than allowed.
         """
         self._buffer += chunk
-        if self.in_file is None and not self._take_kind():
-            return
-        if self._skipping:
-            _, newline, self._buffer = self._buffer.partition(b"\n")
-            self._skipping = not newline
         end = 0
         while record := _RECORD.match(self._buffer, end):
             self._take(record[1], record[2])
             end = record.end()
-        self._buffer = self._buffer[end:]
-        if len(self._buffer) > _RECORD_BYTES:
-            name, separator, rest = self._buffer.partition(b"\0")
-            if separator and not self._skipping:
-                self._take(name, rest)
-            self._buffer = b""
-            self._skipping = True
-
-    def _take_kind(self) -> bool:
-        kind, end, rest = self._buffer.partition(b"\n")
-        if not end and len(kind) <= len(b"directory"):
-            return False
-        self.in_file = kind == b"file"
-        self._buffer = rest
-        return True
+        self._buffer = self._buffer[end : end + _RECORD_BYTES]  # only the beginning of a long line is shown
 
     def _take(self, name: bytes, rest: bytes) -> None:
         name = name.removeprefix(b"--\n")
         line = _LINE.fullmatch(rest)
         if line is None:
             return  # a binary file, or an invalid record
-        matches = line[2] == b":"
+        number, mark, text = line.groups()
+        matches = mark == b":"
         if matches and self.matches == self._most:
             raise EnoughError
         self.matches += matches
-        text = line[3]
         shown = text[:_LINE_BYTES].decode(errors="replace") + ("..." if len(text) > _LINE_BYTES else "")
-        path = "" if self.in_file else show(os.fsdecode(name.removeprefix(b"./")))
+        path = "" if name.startswith(b".//") else show(os.fsdecode(name.removeprefix(b"./")))
         self._room -= len(path) + len(shown)
         if self._room < 0:
             raise EnoughError
-        self.found.append(Line(path=path, number=int(line[1]), text=shown, matches=matches))
+        self.found.append((path, f"{mark.decode()}{number.decode()}{mark.decode()}{shown}"))
 
 
 async def run_search(call: ToolRequest) -> ExecutionResult:
@@ -122,8 +81,8 @@ async def run_search(call: ToolRequest) -> ExecutionResult:
         await run_inside(call, "search", args["path"], variables=_variables(args), on_stdout=lines.write)
     except EnoughError:
         truncated = True
-    found = sorted(lines.found, key=lambda line: line.path)
-    shown = [_shown(line, args["path"]) for line in found] or ["(no line matches)"]
+    found = sorted(lines.found, key=lambda line: line[0])
+    shown = [_name(path, args["path"]) + rest for path, rest in found] or ["(no line matches)"]
     if truncated:
         shown.append(f"[only the first {lines.matches} matches are shown; narrow the pattern, the path or the glob]")
     return done("\n".join(shown), path=show(args["path"]), matches=lines.matches, truncated=truncated)
@@ -145,10 +104,9 @@ def _variables(args: Mapping[str, Any]) -> dict[str, str | int]:
     }
 
 
-def _shown(line: Line, path: str) -> str:
-    name = posixpath.normpath(posixpath.join(show(path), line.path)) if line.path else show(path)
-    name = name.replace("\\", "\\\\").replace("\n", "\\n")
-    return f"{name}{':' if line.matches else '-'}{line.number}{':' if line.matches else '-'}{line.text}"
+def _name(path: str, searched: str) -> str:
+    name = posixpath.normpath(posixpath.join(show(searched), path)) if path else show(searched)
+    return name.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 SEARCH = Tool(
@@ -167,7 +125,7 @@ SEARCH = Tool(
         Param("context", "integer", "number of lines to show around each match", default=0, minimum=0),
         Param("ignore_case", "boolean", "ignore the case of letters", default=False),
         Param("hidden", "boolean", "also search names that begin with a dot", default=False),
-        Param("max_results", "integer", "largest number of matches", default=_DEFAULT_RESULTS, minimum=1),
+        Param("max_results", "integer", "largest number of matches", default=200, minimum=1),
     ),
     run=run_search,
 )

@@ -14,15 +14,13 @@ from collections.abc import Sequence
 
 import attrs
 
+from hyperruntime.pool.tools.tool import ToolProblemError
+
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,\d{1,9})? @@")
 _LOOSE_HUNK = re.compile(rb"@@(?: .*)?")
 _NOTHING = b"/dev/null"
 _MAX_HUNKS = 200
 _MAX_LINES = 100_000  # in a longer file, a hunk with a wrong line number is not searched for
-
-
-class DiffError(ValueError):
-    """A diff is invalid, or does not fit the file; the message is one sentence."""
 
 
 @attrs.frozen(kw_only=True)
@@ -71,7 +69,7 @@ def parse_diff(text: bytes, path: bytes | None = None) -> list[FileDiff]:
         path: path of the only file; the diff may then begin with a hunk, and paths in its headers are ignored.
 
     Raises:
-        DiffError: the diff is invalid, renames or copies files, or is binary.
+        ToolProblemError: the diff is invalid, renames or copies files, or is binary.
     """
     lines = _split(text)
     at, files = 0, []
@@ -85,18 +83,20 @@ def parse_diff(text: bytes, path: bytes | None = None) -> list[FileDiff]:
             at, hunks = _hunks(lines, at)
             files.append(FileDiff(old=path, new=path, hunks=hunks))
         elif line.startswith((b"rename ", b"copy ", b"GIT binary", b"Binary files")):
-            raise DiffError(f"a diff can only change, create and remove text files; not supported: {_shown(line)}")
+            raise ToolProblemError(
+                f"a diff can only change, create and remove text files; not supported: {_shown(line)}"
+            )
         elif line.startswith(b"@@"):
-            raise DiffError("a hunk comes before the lines '--- a/PATH' and '+++ b/PATH' that name its file")
+            raise ToolProblemError("a hunk comes before the lines '--- a/PATH' and '+++ b/PATH' that name its file")
         else:
             at += 1
     if not files:
-        raise DiffError(
+        raise ToolProblemError(
             "this is not a unified diff: it needs '--- a/PATH', '+++ b/PATH', '@@ -1,3 +1,4 @@' and then lines"
         )
     if path is not None:
         if len(files) > 1:
-            raise DiffError("the diff changes several files; omit 'path'")
+            raise ToolProblemError("the diff changes several files; omit 'path'")
         only = files[0]
         files = [attrs.evolve(only, old=only.old and path, new=only.new and path)]
     return files
@@ -110,7 +110,7 @@ def apply_hunks(content: bytes, hunks: Sequence[Hunk]) -> bytes:
         hunks: the changes, in the order of the file.
 
     Raises:
-        DiffError: the old lines of a hunk are not found, or are found several times.
+        ToolProblemError: the old lines of a hunk are not found, or are found several times.
     """
     lines = _split(content)
     shift, floor = 0, 0
@@ -151,7 +151,7 @@ def _find(lines: list[bytes], hunk: Hunk, hint: int | None, floor: int, number: 
     if hint is not None and hint >= floor and lines[hint : hint + len(old)] == old:
         return hint
     if len(lines) > _MAX_LINES:
-        raise DiffError(
+        raise ToolProblemError(
             f"hunk {number} is not at its line, and the file is too large to search; correct the line number"
         )
     for ignored in (b"", b"\r\n"):
@@ -168,8 +168,10 @@ def _find(lines: list[bytes], hunk: Hunk, hint: int | None, floor: int, number: 
             return places[0]
         if places:
             shown = ", ".join(str(place + 1) for place in places[:5])
-            raise DiffError(f"hunk {number} fits at lines {shown}; include more surrounding lines, or correct its line")
-    raise DiffError(f"hunk {number} does not fit: its old lines, from {_shown(old[0])} on, are not in the file")
+            raise ToolProblemError(
+                f"hunk {number} fits at lines {shown}; include more surrounding lines, or correct its line"
+            )
+    raise ToolProblemError(f"hunk {number} does not fit: its old lines, from {_shown(old[0])} on, are not in the file")
 
 
 def _hunks(lines: list[bytes], at: int) -> tuple[int, tuple[Hunk, ...]]:
@@ -178,13 +180,13 @@ def _hunks(lines: list[bytes], at: int) -> tuple[int, tuple[Hunk, ...]]:
     while at < len(lines) and lines[at].startswith(b"@@"):
         match = _HUNK.match(lines[at])
         if match is None and not _LOOSE_HUNK.fullmatch(lines[at].strip()):
-            raise DiffError(f"{_shown(lines[at])} is not a valid hunk header, such as '@@ -1,3 +1,4 @@'")
+            raise ToolProblemError(f"{_shown(lines[at])} is not a valid hunk header, such as '@@ -1,3 +1,4 @@'")
         end = at + 1
         while end < len(lines) and not _ends_hunk(lines, end):
             end += 1
         hunks.append(_hunk(match, lines[at + 1 : end]))
         if len(hunks) > _MAX_HUNKS:
-            raise DiffError(f"the diff has more than {_MAX_HUNKS} hunks for one file")
+            raise ToolProblemError(f"the diff has more than {_MAX_HUNKS} hunks for one file")
         at = end
     return at, tuple(hunks)
 
@@ -211,19 +213,19 @@ def _hunk(match: re.Match[bytes] | None, lines: list[bytes]) -> Hunk:
         body.pop()  # blank lines after the end of the diff
         lines = lines[:-1]
     if all(mark == b" " for mark, _ in body):
-        raise DiffError("a hunk changes nothing; added lines must begin with '+', removed lines with '-'")
+        raise ToolProblemError("a hunk changes nothing; added lines must begin with '+', removed lines with '-'")
     return Hunk(line=int(match[1]) if match is not None else None, body=tuple(body))
 
 
 def _file(old: bytes | None, new: bytes | None, hunks: tuple[Hunk, ...]) -> FileDiff:
     if old is None and new is None:
-        raise DiffError("a diff from /dev/null to /dev/null changes no file")
+        raise ToolProblemError("a diff from /dev/null to /dev/null changes no file")
     if old is not None and new is not None and old != new:
-        raise DiffError(f"a diff cannot rename {_shown(old)} to {_shown(new)}; move the file with bash first")
+        raise ToolProblemError(f"a diff cannot rename {_shown(old)} to {_shown(new)}; move the file with bash first")
     if not hunks:
-        raise DiffError(f"the diff of {_shown(new or old or b'')} has no hunk, such as '@@ -1,3 +1,4 @@'")
+        raise ToolProblemError(f"the diff of {_shown(new or old or b'')} has no hunk, such as '@@ -1,3 +1,4 @@'")
     if old is None and any(hunk.old for hunk in hunks):
-        raise DiffError(f"{_shown(new or b'')} is a new file, but the diff keeps or removes lines of it")
+        raise ToolProblemError(f"{_shown(new or b'')} is a new file, but the diff keeps or removes lines of it")
     return FileDiff(old=old, new=new, hunks=hunks)
 
 
@@ -234,7 +236,7 @@ def _name(field: bytes, prefix: bytes) -> bytes | None:
         return None
     name = name.removeprefix(prefix)
     if not name or name.startswith(b'"'):
-        raise DiffError(f"the path {_shown(field)} of the diff is invalid; give it as 'path' instead")
+        raise ToolProblemError(f"the path {_shown(field)} of the diff is invalid; give it as 'path' instead")
     return name
 
 

@@ -1,41 +1,100 @@
-"""The configuration of a pool, validated on construction."""
+"""The configuration of a pool and the tool policy of its slots, validated on construction."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import attrs
 from attrs.validators import optional
 
-from hyperruntime.errors import SpecError
-from hyperruntime.pool.values.policy import ToolPolicy, at_least, seconds
-from hyperruntime.spec import ContainerSpec, check_inside_path
+from hyperruntime.errors import SpecError, unknown_name
+from hyperruntime.option_fields import AtLeast, OneOf
+from hyperruntime.spec import ContainerSpec, check_inside_path, check_seconds
 
 Isolation = Literal["uid", "container", "directory"]
 ResetMode = Literal["clean", "replace"]
-ISOLATIONS = ("auto", "uid", "container", "directory")
-RESETS = ("auto", "clean", "replace")
 DEFAULT_SLOTS = 10
 _PROFILE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9])?")
-_seconds_or_never: Any = optional(seconds)
 _EXTRA_PIDS = 64  # for the supervisor, its lanes and the pool's own commands
+_MIB = 1024**2
+
+POLICY_KEYS = frozenset(
+    "allow_network network require_sandbox require_stateful_sandbox sandbox sandboxed isolation privileged user image"
+    " gpus policy file_roots read_roots".split()
+)
+"""Names that a model may not set: they are removed from its arguments and noted in the result."""
+
+TOOL_NAMES = (
+    *("bash", "bash_stateful", "terminal", "terminal_stateful"),
+    *("read_file", "write_file", "edit_file", "patch", "list_files", "search"),
+    *("read_artifact", "list_artifacts", "archive_artifacts"),
+)
+"""All tools of a slot."""
 
 
-def _instance_of(kind: type) -> Any:  # noqa: ANN401 - an attrs validator
-    def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-        if not isinstance(value, kind):
-            raise SpecError(attribute.name, value, f"a {kind.__name__}")
-
-    return check
+def seconds(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Refuse a value that is not a time limit; for attrs fields."""
+    check_seconds(attribute.name, value)
 
 
-def _one_of(names: tuple[str, ...]) -> Any:  # noqa: ANN401 - an attrs validator
-    def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-        if value not in names:
-            raise SpecError(attribute.name, value, f"one of {', '.join(names)}")
+_seconds_or_never: Any = optional(seconds)
 
-    return check
+
+def _names(value: Any) -> Any:  # noqa: ANN401 - checked afterwards
+    return tuple(value) if isinstance(value, (list, set, frozenset)) else value
+
+
+def _check_network(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Refuse a value that is not a bool: Python treats the text ``false`` as true."""
+    if value is not None and not isinstance(value, bool):
+        raise SpecError(attribute.name, value, "true or false")
+
+
+@attrs.frozen(kw_only=True)
+class ToolPolicy:
+    """Limits and rights of tool calls; they come only from configuration, never from a model's arguments.
+
+    Attributes:
+        tools: names of the tools that may be called; None allows all tools of a slot.
+        default_timeout_s: timeout of a call that sets none.
+        min_timeout_s: a model's shorter timeout is raised to this.
+        max_timeout_s: a model's longer timeout is lowered to this.
+        output_chars: characters of each stream shown to the model; of a longer stream, head and tail are kept.
+        file_bytes: largest file that is written, edited or read whole.
+        artifact_bytes: largest artifact or archive that is returned.
+        max_entries: most entries of one listing or archive, and most matches of one search.
+        file_roots: directories outside the workspace in which file tools may read and write.
+        read_roots: directories in which file tools may only read.
+        allow_network: False refuses calls in containers that have a network, True in containers without one; None
+            allows both.
+    """
+
+    tools: tuple[str, ...] | None = attrs.field(default=None, converter=_names)
+    default_timeout_s: float = attrs.field(default=300.0, validator=seconds)
+    min_timeout_s: float = attrs.field(default=1.0, validator=seconds)
+    max_timeout_s: float = attrs.field(default=600.0, validator=seconds)
+    output_chars: int = attrs.field(default=50_000, validator=AtLeast(1))
+    file_bytes: int = attrs.field(default=100 * _MIB, validator=AtLeast(1))
+    artifact_bytes: int = attrs.field(default=5 * _MIB, validator=AtLeast(1))
+    max_entries: int = attrs.field(default=5000, validator=AtLeast(1))
+    file_roots: tuple[str, ...] = attrs.field(default=(), converter=_names)
+    read_roots: tuple[str, ...] = attrs.field(default=(), converter=_names)
+    allow_network: bool | None = attrs.field(default=None, validator=_check_network)
+
+    def __attrs_post_init__(self) -> None:
+        """Check the fields together, and the lists."""
+        if not self.min_timeout_s <= self.default_timeout_s <= self.max_timeout_s:
+            raise SpecError("default_timeout_s", self.default_timeout_s, "between min_timeout_s and max_timeout_s")
+        for name in ("tools", "file_roots", "read_roots"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) and not (value is None and name == "tools"):
+                raise SpecError(name, value, "a list of texts")
+        for root in (*self.file_roots, *self.read_roots):
+            check_inside_path("file_roots, read_roots", root)
+        for tool in self.tools or ():
+            if tool not in TOOL_NAMES:
+                raise SpecError("tools", tool, unknown_name("tool", str(tool), TOOL_NAMES))
 
 
 @attrs.frozen(kw_only=True)
@@ -69,28 +128,31 @@ class PoolConfig:
         tools: the policy for tools.
     """
 
-    spec: ContainerSpec = attrs.field(validator=_instance_of(ContainerSpec))
+    spec: ContainerSpec
     name: str = "default"
-    slots_per_container: int | None = attrs.field(default=None, validator=optional(at_least(1)))
-    min_containers: int = attrs.field(default=1, validator=at_least(0))
-    max_containers: int = attrs.field(default=5, validator=at_least(1))
-    spare_containers: int | None = attrs.field(default=None, validator=optional(at_least(0)))
-    max_starting: int = attrs.field(default=4, validator=at_least(1))
+    slots_per_container: int | None = attrs.field(default=None, validator=AtLeast(1))
+    min_containers: int = attrs.field(default=1, validator=AtLeast(0))
+    max_containers: int = attrs.field(default=5, validator=AtLeast(1))
+    spare_containers: int | None = attrs.field(default=None, validator=AtLeast(0))
+    max_starting: int = attrs.field(default=4, validator=AtLeast(1))
     idle_timeout_s: float | None = attrs.field(default=120.0, validator=_seconds_or_never)
     health_interval_s: float | None = attrs.field(default=30.0, validator=_seconds_or_never)
     max_lifetime_s: float | None = attrs.field(default=3600.0, validator=_seconds_or_never)
     acquire_timeout_s: float = attrs.field(default=60.0, validator=seconds)
     lease_timeout_s: float | None = attrs.field(default=None, validator=_seconds_or_never)
-    isolation: Literal["auto", "uid", "container", "directory"] = attrs.field(
-        default="auto", validator=_one_of(ISOLATIONS)
+    isolation: Literal["auto"] | Isolation = attrs.field(
+        default="auto", validator=OneOf(("auto", *get_args(Isolation)))
     )
-    reset: Literal["auto", "clean", "replace"] = attrs.field(default="auto", validator=_one_of(RESETS))
-    pids_per_slot: int = attrs.field(default=128, validator=at_least(8))
+    reset: Literal["auto"] | ResetMode = attrs.field(default="auto", validator=OneOf(("auto", *get_args(ResetMode))))
+    pids_per_slot: int = attrs.field(default=128, validator=AtLeast(8))
     workspace_base: str = "/slots"
-    tools: ToolPolicy = attrs.field(factory=ToolPolicy, validator=_instance_of(ToolPolicy))
+    tools: ToolPolicy = attrs.field(factory=ToolPolicy)
 
     def __attrs_post_init__(self) -> None:
-        """Check the name, the base directory and combinations of fields."""
+        """Check the parts, the name, the base directory and combinations of fields."""
+        for part, kind in (("spec", ContainerSpec), ("tools", ToolPolicy)):
+            if not isinstance(getattr(self, part), kind):
+                raise SpecError(part, getattr(self, part), f"a {kind.__name__}")
         name: Any = self.name
         if not isinstance(name, str) or not _PROFILE.fullmatch(name):
             allowed = "1 to 64 letters, digits, '-', '_' and '.', with a letter or digit at both ends"

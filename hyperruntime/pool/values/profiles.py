@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from hyperruntime.errors import SpecError, name_hint
-from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.pool.values.policy import ToolPolicy
+from hyperruntime.pool.values.config import PoolConfig, ToolPolicy
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime.units import parse_size
 
@@ -22,7 +21,6 @@ _SPEC = frozenset(field.name for field in attrs.fields(ContainerSpec)) - {"limit
 _LIMITS = frozenset(field.name for field in attrs.fields(Limits))
 _TOOLS = frozenset(field.name for field in attrs.fields(ToolPolicy))
 _TABLES = {"limits": _LIMITS, "tools": _TOOLS}
-_TOP = ("default_profile", "profiles")
 _GENERAL = ("PROFILES", "DEFAULT_PROFILE")
 # By the end of a variable's name: the table in a profile ("" for the profile itself), and the key in it.
 _PLACES = {key.upper(): ("", key) for key in _POOL | _SPEC} | {
@@ -38,7 +36,6 @@ _NUMBERS = (*_WHOLE, "limits_cpus")
 _FLAGS = ("read_only_rootfs", "tools_allow_network")
 _LISTS = "tools_tools tools_file_roots tools_read_roots".split()
 _MAPPINGS = ("env", "labels")
-_NULL = ("none", "never")
 
 
 @attrs.frozen(kw_only=True)
@@ -101,8 +98,7 @@ def parse_profiles(data: object) -> Profiles:
     Raises:
         SpecError: a key is unknown or a value is invalid.
     """
-    top = _table("", data)
-    _refuse_unknown("", top, _TOP)
+    top = _table("", data, ("default_profile", "profiles"))
     named = _table("profiles", top.get("profiles"))
     configs = {str(name): parse_profile(str(name), table) for name, table in named.items()}
     first = next(iter(configs), DEFAULT)
@@ -114,26 +110,23 @@ def parse_profile(name: str, data: object) -> PoolConfig:
 
     Args:
         name: its name.
-        data: a table with keys of PoolConfig and of ContainerSpec, and the tables ``limits`` and ``tools``.
+        data: a table with keys of PoolConfig and of ContainerSpec, and the tables ``limits`` and ``tools``; or a
+            PoolConfig, which gets the name.
 
     Raises:
         SpecError: a key is unknown or a value is invalid.
     """
+    if isinstance(data, PoolConfig):
+        return attrs.evolve(data, name=name)
     where = f"profiles.{name}"
-    table = dict(_table(where, data))
-    _refuse_unknown(where, table, _POOL | _SPEC | set(_TABLES))
+    table = _table(where, data, _POOL | _SPEC | set(_TABLES))
     if "image" not in table:
         raise SpecError(f"{where}.image", None, "an image reference such as localhost/name:tag")
-    parts = {key: dict(_table(f"{where}.{key}", table.pop(key, {}))) for key in _TABLES}
-    for key, known in _TABLES.items():
-        _refuse_unknown(f"{where}.{key}", parts[key], known)
-    tools: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in parts["tools"].items()
-    }
+    parts = {key: _table(f"{where}.{key}", table.get(key, {}), known) for key, known in _TABLES.items()}
     spec = {key: value for key, value in table.items() if key in _SPEC}
     pool = {key: value for key, value in table.items() if key in _POOL}
     try:
-        limits, policy = Limits(**parts["limits"]), ToolPolicy(**tools)
+        limits, policy = Limits(**parts["limits"]), ToolPolicy(**parts["tools"])
         return PoolConfig(
             name=name, spec=ContainerSpec(**_spec_values(where, spec), limits=limits), tools=policy, **pool
         )
@@ -147,8 +140,7 @@ def parse_profile(name: str, data: object) -> PoolConfig:
 def _spec_values(where: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     values = dict(spec)
     for key in _MAPPINGS:
-        if key in values:
-            values[key] = dict(_table(f"{where}.{key}", values[key]))
+        _table(f"{where}.{key}", values.get(key, {}))
     if not isinstance(values.get("read_only_rootfs", False), bool):
         raise SpecError(f"{where}.read_only_rootfs", values["read_only_rootfs"], "true or false")
     if "mounts" in values:
@@ -160,23 +152,20 @@ def _spec_values(where: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mount(where: str, data: object) -> Mount:
-    table = _table(where, data)
-    _refuse_unknown(where, table, ("source", "target", "read_only"))
+    table = _table(where, data, ("source", "target", "read_only"))
     if not {"source", "target"} <= set(table) or not isinstance(table.get("read_only", True), bool):
         raise SpecError(where, dict(table), "source and target, and read_only as true or false")
     return Mount(**table)
 
 
-def _table(where: str, data: object) -> Mapping[str, Any]:
+def _table(where: str, data: object, known: Collection[str] | None = None) -> Mapping[str, Any]:
+    """Return a table that has only known keys; None allows any."""
     if not isinstance(data, Mapping) or not all(isinstance(key, str) for key in data):
         raise SpecError(where or "profiles", data, "a table of named values")
+    for key in data:
+        if known is not None and key not in known:
+            raise SpecError(f"{where}.{key}".lstrip("."), data[key], f"a known key; {name_hint(key, known)}")
     return data
-
-
-def _refuse_unknown(where: str, table: Mapping[str, Any], known: Any) -> None:  # noqa: ANN401 - any collection
-    for key in table:
-        if key not in known:
-            raise SpecError(f"{where}.{key}".lstrip("."), table[key], f"a known key; {name_hint(key, known)}")
 
 
 def profiles_from_environment(environ: Mapping[str, str]) -> Profiles:
@@ -195,40 +184,36 @@ def profiles_from_environment(environ: Mapping[str, str]) -> Profiles:
     given = {key[len(PREFIX) :]: value for key, value in environ.items() if key.startswith(PREFIX)}
     names = [name.strip() for name in given.get("PROFILES", DEFAULT).split(",") if name.strip()]
     tables: dict[str, dict[str, Any]] = {name: {} for name in names}
+    owners: dict[str, tuple[list[str], str]] = {}
+    for name in reversed(names):
+        capitals = name.upper().replace("-", "_").replace(".", "_")
+        owners |= {f"{capitals}_{key}": ([name], key) for key in _PLACES}
+    owners |= {key: (names, key) for key in _PLACES}
     # Shared values first: a profile's own value then replaces them.
     for variable in sorted(given.keys() - set(_GENERAL), key=lambda variable: (variable not in _PLACES, variable)):
-        owners, key = (names, variable) if variable in _PLACES else _owner_and_key(variable, names)
+        if variable not in owners:
+            hint = name_hint(PREFIX + variable, [PREFIX + known for known in (*_GENERAL, *owners)])
+            raise SpecError(PREFIX + variable, "...", f"a known variable; {hint}")
+        profiles, key = owners[variable]
         value = _value(PREFIX + variable, key.lower(), given[variable])
         table, field = _PLACES[key]
-        for name in owners:
+        for name in profiles:
             place = tables[name].setdefault(table, {}) if table else tables[name]
             place[field] = value
     default = {"default_profile": given["DEFAULT_PROFILE"]} if "DEFAULT_PROFILE" in given else {}
     return parse_profiles({"profiles": tables, **default})
 
 
-def _capitals(name: str) -> str:
-    return name.upper().replace("-", "_").replace(".", "_")
-
-
-def _owner_and_key(variable: str, names: list[str]) -> tuple[list[str], str]:
-    """Return the only profile that a variable belongs to, and the rest of the variable."""
-    for name in names:
-        key = variable.removeprefix(f"{_capitals(name)}_")
-        if key != variable and key in _PLACES:
-            return [name], key
-    own = [f"{_capitals(name)}_{key}" for name in names for key in _PLACES]
-    known = [PREFIX + key for key in (*_GENERAL, *_PLACES, *own)]
-    raise SpecError(PREFIX + variable, "...", f"a known variable; {name_hint(PREFIX + variable, known)}")
-
-
 def _value(field: str, key: str, text: str) -> Any:  # noqa: ANN401 - any TOML value
-    if text.strip().lower() in _NULL and key not in ("network", "image"):
+    if text.strip().lower() in ("none", "never") and key not in ("network", "image"):
         return None
     if key.endswith("_bytes"):
         return parse_size(text, field)
     if key in _NUMBERS or key.endswith("_s"):
-        return _number(field, key, text)
+        try:
+            return int(text) if key in _WHOLE else float(text)
+        except ValueError:
+            raise SpecError(field, text, "a number, or 'none'") from None
     if key in _FLAGS:
         if text.lower() not in ("true", "false", "1", "0"):
             raise SpecError(field, text, "true or false")
@@ -240,13 +225,6 @@ def _value(field: str, key: str, text: str) -> Any:  # noqa: ANN401 - any TOML v
     if key == "mounts":
         return [_mount_words(field, part) for part in text.split(",") if part.strip()]
     return tuple(text.split(",")) if key == "gpus" and "," in text else text
-
-
-def _number(field: str, key: str, text: str) -> float:
-    try:
-        return int(text) if key in _WHOLE else float(text)
-    except ValueError:
-        raise SpecError(field, text, "a number, or 'none'") from None
 
 
 def _pairs(field: str, text: str) -> dict[str, str]:

@@ -14,14 +14,12 @@ from typing import Any, Protocol, cast
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.adapters.slots import BackendSlot, SlotState
+from hyperruntime.adapters.backend_pools import BackendSlot, SlotState
 from hyperruntime.adapters.tool_backend import SlotToolBackend, create_tool_backend, uses_sandbox
 from hyperruntime.errors import EngineUnavailableError, PoolError, SpecError, StaleLeaseError
 from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.pool.values.profiles import Profiles
-from hyperruntime.pool.values.result import ExecutionResult
-from hyperruntime.pool.values.slot import Slot
-from hyperruntime.pool.values.status import PoolStatus
+from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
 from tests.doubles.slots import PromisedRuntime
 
 

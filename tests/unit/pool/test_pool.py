@@ -17,7 +17,7 @@ from hyperruntime.errors import (
     SpecError,
     StaleLeaseError,
 )
-from hyperruntime.pool.tools.batch import run_batch
+from hyperruntime.pool.tools.dispatch import run_batch
 from tests.doubles.slots import PromisedRuntime, SkippingClock
 
 SPEC = hr.ContainerSpec(image="promised")

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 import hyperruntime as hr
 from hyperruntime.errors import SpecError
 from hyperruntime.pool.tools import tool_schemas
-from hyperruntime.pool.tools.arguments import check_arguments, choose_timeout
 from hyperruntime.pool.tools.dispatch import TOOLS
-from hyperruntime.pool.tools.tool import ToolProblemError
-from hyperruntime.pool.values.policy import ToolPolicy
+from hyperruntime.pool.tools.tool import ToolProblemError, check_arguments, choose_timeout
+from hyperruntime.pool.values.config import ToolPolicy
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

@@ -1,18 +1,17 @@
-# Writes a line `file` or `directory`; then `path`, NUL, `line:text` for each line that matches $pattern, and
-# `line-text` for the lines around it ($context).
+# Writes `path`, NUL, `line:text` for each line that matches $pattern, and `line-text` for the lines around it
+# ($context). A path begins with `./`, or with `.//` if one file was searched.
 command -v grep >/dev/null || { echo grep >&2; exit 91; }
 start=.
 if [ -n "$leaf" ]; then
   [ -e "./$leaf" ] || exit 82
   [ -f "./$leaf" ] || exit 84
   [ -r "./$leaf" ] || exit 85
-  start=./$leaf hidden=1 glob=
+  start=.//$leaf hidden=1 glob=
 fi
 echo | grep "-$form" -e "$pattern" >/dev/null
 [ $? -le 1 ] || exit 93
 flags="-n -$form ${ignore_case:+-i}"
 [ "$context" = 0 ] || flags="$flags -C $context"
-[ -n "$leaf" ] && echo file || echo directory
 grep -r -Z -I -s --include=x -e x /dev/null 2>/dev/null
 if [ $? -le 1 ]; then
   set -- ${glob:+"--include=$glob"} # first: grep then skips files that no option matches
