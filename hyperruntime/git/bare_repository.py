@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from hyperruntime.errors import RepositoryError, SpecError
 from hyperruntime.git.change_rules import LINK, Change
@@ -144,7 +145,9 @@ class BareRepository:
         with self.scratch() as directory:
             contents = self.read_blobs([blob for _, blob in rules])
             for (path, _), data in zip(rules, contents, strict=True):
-                _write_bytes(os.path.join(os.fsencode(directory), path), data)
+                copy = Path(directory, os.fsdecode(path))
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(data)
             args = ["-C", directory, "check-ignore", "--no-index", "-z", "--stdin"]
             env = self.env | {"GIT_WORK_TREE": directory, "GIT_LITERAL_PATHSPECS": "0"}  # check-ignore refuses "1"
             asked = b"".join(b"./" + path + b"\0" for path in paths)  # "./" so that a leading ":" is not pathspec magic
@@ -213,9 +216,3 @@ def write_text(directory: str, name: str, text: str, mode: str = "w") -> None:
     """
     with open(os.path.join(directory, name), mode, encoding="utf-8") as file:
         file.write(text)
-
-
-def _write_bytes(path: bytes, data: bytes) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(data)

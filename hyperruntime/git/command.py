@@ -64,7 +64,6 @@ def try_git(
     *,
     input: bytes | None = None,  # noqa: A002 - the process seam's own word
     env: Mapping[str, str] | None = None,
-    config: Sequence[tuple[str, str]] = (),
 ) -> ProcessResult:
     """Run git and return its result, even if it failed.
 
@@ -72,13 +71,12 @@ def try_git(
         args: arguments of git.
         input: standard input.
         env: variables that override the fixed environment.
-        config: ``(key, value)`` pairs that override the repository's configuration.
 
     Raises:
         RepositoryError: git is not installed.
     """
     try:
-        return run_process(["git", *args], input=input, env=git_environment(config) | dict(env or {}))
+        return run_process(["git", *args], input=input, env=git_environment() | dict(env or {}))
     except FileNotFoundError:
         raise RepositoryError("git is not installed; install the package git") from None
 

@@ -28,9 +28,8 @@ from hyperruntime.git.change_rules import (
 )
 from hyperruntime.git.command import git, try_git
 from hyperruntime.git.patch import Notes, filter_patch
-from hyperruntime.git.secret_filter import ENV_FILE, without_secrets
-from hyperruntime.git.user_repository import inspect_repository
-from hyperruntime.git.worktree import MAX_NEW_BYTES, WorkTree, compare
+from hyperruntime.git.user_repository import ENV_FILE, inspect_repository, without_secrets
+from hyperruntime.git.worktree import MAX_NEW_BYTES, Entry, WorkTree, compare
 
 __all__ = ["BRANCH", "RepositoryStore", "Snapshot", "inspect_repository"]
 
@@ -98,12 +97,8 @@ class RepositoryStore(BareRepository):
             PatchError: it is too large.
         """
         self.make(None)
-        try:
-            with WorkTree(directory) as tree:
-                rules = ChangeRules(max_file_bytes=MAX_NEW_BYTES, protected=(ENV_FILE,))
-                changes, dropped = compare(tree, {}, rules, lambda _: set())
-        except OSError as error:
-            raise RepositoryError(f"cannot read {os.fspath(directory)!r}: {error.strerror}") from error
+        rules = ChangeRules(max_file_bytes=MAX_NEW_BYTES, protected=(ENV_FILE,))
+        changes, dropped = self._compare(directory, {}, rules)
         for path, reason in dropped.items():
             if os.fsdecode(path) == ENV_FILE:
                 continue
@@ -161,13 +156,8 @@ class RepositoryStore(BareRepository):
             RepositoryError: the directory cannot be read, or git failed.
             SpecError: ``generation`` is not a valid name.
         """
-        entries = self.entries(parent)
         rules = ChangeRules(protected=protected, max_file_bytes=max_file_bytes)
-        try:
-            with WorkTree(tree_dir) as tree:
-                changes, dropped = compare(tree, entries, rules, lambda paths: self.ignored(entries, paths))
-        except OSError as error:
-            raise RepositoryError(f"cannot read {os.fspath(tree_dir)!r}: {error.strerror}") from error
+        changes, dropped = self._compare(tree_dir, self.entries(parent), rules)
         return self._keep(parent, changes, _notes(dropped), generation)
 
     def apply_patch(
@@ -259,6 +249,15 @@ class RepositoryStore(BareRepository):
         with self.index() as env:
             env["GIT_WORK_TREE"] = where
             self.git("-C", where, "read-tree", "-u", "--reset", checked(commit), env=env)
+
+    def _compare(
+        self, directory: _Path, entries: Mapping[bytes, Entry], rules: ChangeRules
+    ) -> tuple[list[Change], dict[bytes, str]]:
+        try:
+            with WorkTree(directory) as tree:
+                return compare(tree, entries, rules, lambda paths: self.ignored(entries, paths))
+        except OSError as error:
+            raise RepositoryError(f"cannot read {os.fspath(directory)!r}: {error.strerror}") from error
 
     def _apply(self, patch: bytes, env: Mapping[str, str], *, fuzz: bool = False) -> None:
         if not patch.strip():

@@ -120,7 +120,12 @@ class WorkTree(Closing):
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", path)
-            return _read_up_to(file.read, limit + 1)
+            pieces = []
+            left = limit + 1
+            while left > 0 and (piece := file.read(min(left, 1 << 20))):
+                pieces.append(piece)
+                left -= len(piece)
+            return b"".join(pieces)
 
     def _scan(self, directory: int, prefix: bytes, depth: int) -> None:
         for name in sorted(map(os.fsencode, os.listdir(directory))):
@@ -244,11 +249,3 @@ def blob_name(data: bytes, digits: int) -> bytes:
     digest.update(b"blob %d\0" % len(data))
     digest.update(data)
     return digest.hexdigest().encode()
-
-
-def _read_up_to(read: Callable[[int], bytes | None], limit: int) -> bytes:
-    pieces = []
-    while limit > 0 and (piece := read(min(limit, 1 << 20))):
-        pieces.append(piece)
-        limit -= len(piece)
-    return b"".join(pieces)

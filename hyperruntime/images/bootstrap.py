@@ -6,7 +6,6 @@ certificates of the host's apt; none of them stays in the image.
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import re
 import shutil
@@ -28,12 +27,16 @@ log = get_logger(__name__)
 BASE_PACKAGES: tuple[str, ...] = ("python3", "git", "patch", "procps", "ca-certificates")
 
 _SUITE = "bookworm"
-_ARCHIVE = "http://deb.debian.org/debian"
-_SECURITY_ARCHIVE = "http://deb.debian.org/debian-security"
+_OFFICIAL_SOURCES = (
+    f"deb http://deb.debian.org/debian {_SUITE} main",
+    f"deb http://deb.debian.org/debian {_SUITE}-updates main",
+    f"deb http://deb.debian.org/debian-security {_SUITE}-security main",
+)
 _DEBIAN_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _MERGED_USR_HOOK = "/usr/share/mmdebstrap/hooks/merged-usr"
 _APT_OPTIONS = ("Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire::ForceIPv", "Acquire::Proxy")
 _WORK_BYTES = 1 << 30
+_DAY_S = 24 * 60 * 60
 _UNNEEDED = tuple(f"/usr/share/{name}" for name in ("info", "lintian", "locale", "man"))
 
 # Written to a configuration file of dpkg: with `--dpkgopt`, every package passes through a slow filter (+10 s).
@@ -55,6 +58,12 @@ _REMOVE_UNNEEDED = 'find "$1/usr/share/doc" ! -type d ! -name copyright -delete 
 _REMOVE_HOST = (
     'rm -f "$1/etc/apt/apt.conf.d/99mmdebstrap" "$1/etc/dpkg/dpkg.cfg.d/hyperruntime" '
     '&& : > "$1/etc/resolv.conf" && echo localhost > "$1/etc/hostname"'
+)
+
+_WRITE_SOURCES = (
+    'mkdir -p "$1/etc/apt" && printf "%s\\n" '
+    + " ".join(f"'{source}'" for source in _OFFICIAL_SOURCES)
+    + ' > "$1/etc/apt/sources.list"'
 )
 
 # First match wins: a pattern in the output of mmdebstrap, apt, dpkg or tar, and the message for it.
@@ -121,7 +130,7 @@ def _mmdebstrap_args(tar: Path) -> list[str]:
         args.append(f"--hook-dir={_MERGED_USR_HOOK}")
         included.append("usr-is-merged")
     args += [f"--include={','.join(included)}", f"--setup-hook={_WRITE_DPKG_OPTIONS}"]
-    args += [f"--customize-hook={hook}" for hook in (_REMOVE_UNNEEDED, _REMOVE_HOST, _write_sources())]
+    args += [f"--customize-hook={hook}" for hook in (_REMOVE_UNNEEDED, _REMOVE_HOST, _WRITE_SOURCES)]
     return [*args, _SUITE, str(tar), *_sources()]
 
 
@@ -139,24 +148,9 @@ def _namespaces() -> list[str]:
     return args if allowed else []
 
 
-def _write_sources() -> str:
-    """Return the hook that writes the official archive to the image's sources.list."""
-    rows = " ".join(f"'{row}'" for row in _official_sources())
-    return f'mkdir -p "$1/etc/apt" && printf "%s\\n" {rows} > "$1/etc/apt/sources.list"'
-
-
-def _official_sources() -> list[str]:
-    """Return the sources of the suite in the official archive."""
-    return [
-        f"deb {_ARCHIVE} {_SUITE} main",
-        f"deb {_ARCHIVE} {_SUITE}-updates main",
-        f"deb {_SECURITY_ARCHIVE} {_SUITE}-security main",
-    ]
-
-
 def _sources() -> list[str]:
     """Return the sources to build from: the host's Debian mirrors, or the official archive."""
-    rows = _host_sources() or _official_sources()
+    rows = _host_sources() or list(_OFFICIAL_SOURCES)
     if not Path(_DEBIAN_KEYRING).is_file():
         return rows
     return [row.replace("deb ", f"deb [signed-by={_DEBIAN_KEYRING}] ", 1) for row in rows]
@@ -205,9 +199,7 @@ def _output(args: Sequence[str]) -> str:
 
 def _environment(work: Path) -> Mapping[str, str]:
     """Return mmdebstrap's environment: the inherited one, with the scratch directory and the date of the build."""
-    now = dt.datetime.now(dt.UTC)
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    defaults = {"SOURCE_DATE_EPOCH": str(int(midnight.timestamp()))}
+    defaults = {"SOURCE_DATE_EPOCH": str(int(time.time()) // _DAY_S * _DAY_S)}
     # Packages compile Python files during installation; the Python settings of this process must not affect that.
     known = program_environment(os.environ)
     inherited = {name: value for name, value in known.items() if not name.startswith("PYTHON")}

@@ -8,8 +8,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
+from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import ImageBuildError, StorageError
 from hyperruntime.host.cache_dir import cache_directory
 
@@ -19,7 +19,7 @@ _TAIL_LINES = 12
 _STEP = re.compile(r"(?:STEP|Step) \d+(?:/\d+)?\s?: (?P<step>.*)|INFO:\s+Running (?P<section>\w+) scriptlet")
 
 
-class BuildLog:
+class BuildLog(Closing):
     """Writes each line of one build to a log file, and passes it on.
 
     Attributes:
@@ -28,7 +28,7 @@ class BuildLog:
     """
 
     def __init__(self, reference: str, on_output: Callable[[str], None] | None) -> None:
-        """Create the file with mode 0600, and remove all but the newest twenty log files.
+        """Create the file with mode 0600, remove all but the newest twenty log files, and pass on the file's path.
 
         Args:
             reference: the image; part of the file name.
@@ -48,16 +48,11 @@ class BuildLog:
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise _cannot_write(folder, error) from error
-        _forget_old(folder)
-
-    def __enter__(self) -> BuildLog:
-        """Pass on a line with the path of the log file."""
+        for path in sorted(folder.glob("*.log"))[:-_KEPT]:
+            path.unlink(missing_ok=True)
         self._hand_on(f"the whole output is kept in {self.path}")
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
 
@@ -96,8 +91,3 @@ class BuildLog:
 
 def _cannot_write(path: Path, error: OSError) -> StorageError:
     return StorageError(f"{path} cannot be written: {error}; set XDG_CACHE_HOME to a writable directory with room")
-
-
-def _forget_old(folder: Path) -> None:
-    for path in sorted(folder.glob("*.log"))[:-_KEPT]:
-        path.unlink(missing_ok=True)

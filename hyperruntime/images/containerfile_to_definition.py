@@ -21,8 +21,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-import attrs
-
 from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.environment_script import parse_assignments, quoted
@@ -37,24 +35,13 @@ _CHMOD = re.compile(r"--chmod=([0-7]{3,4})\s+")
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 
 
-@attrs.frozen(kw_only=True)
-class Made:
-    """A generated definition file.
-
-    Attributes:
-        definition: its path; its ``%files`` are relative to its directory.
-        workdir: working directory of the image's commands.
-    """
-
-    definition: Path
-    workdir: str
-
-
 @contextmanager
 def definition_of(
     containerfile: Path, context: Path, build_args: Mapping[str, str], is_here: Callable[[str], bool]
-) -> Iterator[Made]:
-    """Yield a definition file, with all files that it copies, that builds the same image as a Containerfile.
+) -> Iterator[tuple[Path, str]]:
+    """Yield a definition file that builds the same image as a Containerfile, and the working directory of its commands.
+
+    The ``%files`` of the definition file are relative to its directory.
 
     Args:
         containerfile: the file to convert.
@@ -72,7 +59,7 @@ def definition_of(
         for instruction, rest in _instructions(containerfile.read_text()):
             maker.take(instruction, rest)
         (folder / "container.def").write_text(maker.text())
-        yield Made(definition=folder / "container.def", workdir=maker.workdir)
+        yield folder / "container.def", maker.workdir
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ Source: the Apptainer user guide, "Definition Files"; where the guide is silent,
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -80,7 +81,6 @@ class Definition:
         runscript: default program of the image.
         test: script that runs at the end of the build; the build fails if it fails.
         host_sections: names of the non-empty sections that would run on the host.
-        text: the file with build arguments filled in.
     """
 
     bootstrap: str
@@ -92,7 +92,6 @@ class Definition:
     runscript: Script = Script()
     test: Script = Script()
     host_sections: tuple[str, ...] = ()
-    text: str = ""
 
 
 def parse_definition(text: str, build_args: Mapping[str, str] | None = None) -> Definition:
@@ -110,20 +109,20 @@ def parse_definition(text: str, build_args: Mapping[str, str] | None = None) -> 
         _refuse("a second Bootstrap line", "only one stage is supported; build the first stage as a separate image")
     header, sections = _split(filled)
     fields = _header(header)
-    scripts = {name: Script(text=body, arguments=args) for name, args, body in _merged(sections)}
-    files = tuple(line for name, args, body in sections if name == "files" for line in _files(args, body))
-    blank = Script()
+    scripts: dict[str, Script] = defaultdict(Script)
+    for name, arguments, body in sections:
+        before = scripts[name]
+        scripts[name] = Script(text=before.text + body, arguments=arguments or before.arguments)
     return Definition(
         bootstrap=fields.get("bootstrap", "").lower(),
         base="/".join(filter(None, (fields.get("registry"), fields.get("namespace"), fields.get("from")))),
-        files=files,
-        post=scripts.get("post", blank),
-        environment=scripts.get("environment", blank).text,
-        labels=_labels(scripts.get("labels", blank).text),
-        runscript=scripts.get("runscript", blank),
-        test=scripts.get("test", blank),
-        host_sections=tuple(name for name in HOST_SECTIONS if scripts.get(name, blank).text.strip()),
-        text=filled,
+        files=tuple(line for name, args, body in sections if name == "files" for line in _files(args, body)),
+        post=scripts["post"],
+        environment=scripts["environment"].text,
+        labels=_pairs(scripts["labels"].text, " "),
+        runscript=scripts["runscript"],
+        test=scripts["test"],
+        host_sections=tuple(name for name in HOST_SECTIONS if scripts[name].text.strip()),
     )
 
 
@@ -145,9 +144,7 @@ def _fill(text: str, given: Mapping[str, str]) -> str:
     if not _PLACEHOLDER.search(text):
         return text
     body = "".join(body for name, _, body in _split(text)[1] if name == "arguments")
-    lines = (line.strip() for line in body.splitlines())
-    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
-    values = {**{name.strip(): value.strip() for name, _, value in pairs}, **given}
+    values = {**_pairs(body, "="), **given}
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in values:
@@ -176,20 +173,9 @@ def _split(text: str) -> tuple[str, list[tuple[str, str, str]]]:
     return header, sections
 
 
-def _merged(sections: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Merge sections of the same name: their bodies are joined; the last non-empty arguments are kept."""
-    found: dict[str, tuple[str, str]] = {}
-    for name, arguments, body in sections:
-        before = found.get(name, ("", ""))
-        found[name] = (arguments or before[0], before[1] + body)
-    return [(name, arguments, body) for name, (arguments, body) in found.items()]
-
-
 def _header(text: str) -> dict[str, str]:
     fields = {}
-    for line in text.splitlines():
-        if not (line := line.strip()) or line.startswith("#"):
-            continue
+    for line in _lines(text):
         name, colon, value = line.split("#")[0].partition(":")
         if not colon:
             _refuse(line, "a header line must have the form `Name: value`")
@@ -205,9 +191,7 @@ def _files(arguments: str, body: str) -> list[Copied]:
     if arguments.partition("#")[0].strip():
         _refuse(f"%files {arguments}", "write %files without a stage")
     copies = []
-    for line in body.splitlines():
-        if not (line := line.strip()) or line.startswith("#"):
-            continue
+    for line in _lines(body):
         words = [_QUOTED.sub(r"\1", word) for word in _WORD.findall(line)]
         if not words or len(words) > 2:
             _refuse(line, 'a line of %files must have a source and a target; write "a b" for a name with spaces')
@@ -215,10 +199,16 @@ def _files(arguments: str, body: str) -> list[Copied]:
     return copies
 
 
-def _labels(body: str) -> dict[str, str]:
-    lines = (line.strip() for line in body.splitlines())
-    pairs = (line.partition(" ") for line in lines if line and not line.startswith("#"))
+def _pairs(body: str, separator: str) -> dict[str, str]:
+    """Return the names and values in the lines of a section."""
+    pairs = (line.partition(separator) for line in _lines(body))
     return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _lines(text: str) -> list[str]:
+    """Return the stripped lines of a text, without empty ones and comments."""
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _refuse(value: str, allowed: str) -> NoReturn:

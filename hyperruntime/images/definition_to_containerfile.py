@@ -21,6 +21,7 @@ from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.definition_file import Copied, Definition, Script, parse_definition
 from hyperruntime.images.environment_script import Value, parse_assignments, quoted
+from hyperruntime.images.pull_errors import registry_of
 
 SUFFIX = ".def"
 _WORK = "/.hyperruntime-build"
@@ -154,10 +155,9 @@ def _base(definition: Definition) -> str:
         raise SpecError("definition file", f"Bootstrap: {kind}", "without Apptainer, use docker, localimage or scratch")
     if not _IMAGE.fullmatch(base) or base.endswith(".sif"):
         raise SpecError("definition file", f"From: {base}", "without Apptainer, the base must be an image reference")
-    first, slash, _ = base.partition("/")
-    if kind == "localimage" or (slash and (first == "localhost" or set(first) & set(".:"))):
+    if kind == "localimage" or base.startswith(f"{registry_of(base)}/"):
         return base
-    return f"docker.io/{base}" if slash else f"docker.io/library/{base}"
+    return f"docker.io/{base}" if "/" in base else f"docker.io/library/{base}"
 
 
 def _run(*args: str) -> str:

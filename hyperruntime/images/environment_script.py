@@ -11,7 +11,9 @@ from hyperruntime.errors import SpecError
 
 # Set when a container runs; unknown when its image is built.
 _OF_THE_RUN = ("HOME", "USER", "LOGNAME", "PWD", "OLDPWD", "SHELL", "HOSTNAME", "UID", "TERM", "TMPDIR")
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_GAP = re.compile(r"(?:[\s;]|#[^\n]*)*")
+_NAME = re.compile(r"(?a:[A-Za-z_]\w*)(?==|[ \t]*(?:[;\n#]|$)|[ \t]+[A-Za-z_])")
+_END = re.compile(r"$|(?=[;\n#])")
 _REFERENCE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::-([\w./:@%+,=-]*))?\})", re.ASCII)
 _PLAIN = re.compile(r"[^\s\"'\\$`;&|<>()#*?\[\]~{}!]+|(?<!^)[#~{}!\[\]]")
 _ESCAPED_IN_QUOTES = '"\\$`'
@@ -43,17 +45,18 @@ def parse_assignments(script: str) -> dict[str, Value]:
     scanner = _Scanner(script)
     values: dict[str, Value] = {}
     exported: dict[str, None] = {}
-    always = ("PATH",)  # exported in every environment, so a plain assignment has an effect
-    while scanner.next_command():
-        exporting = scanner.take("export")
-        while (name := scanner.name()) is not None:
-            if scanner.value_follows():
-                values[name] = _resolve(scanner.value(), values)
+    while scanner.take(_GAP) and not scanner.is_at_end():
+        exporting = scanner.take(r"export[ \t]+")
+        while name := scanner.take(_NAME):
+            if scanner.take("="):
+                values[name[0]] = _resolve(scanner.value(), values)
             elif not exporting:
                 scanner.refuse()
-            if exporting or name in always:
-                exported[name] = None
-        scanner.end_command()
+            if exporting or name[0] == "PATH":  # exported in every environment, so a plain assignment has an effect
+                exported[name[0]] = None
+            scanner.take(r"[ \t]*")
+        if not scanner.take(_END):
+            scanner.refuse()
     return {name: values[name] for name in exported if name in values}
 
 
@@ -100,28 +103,16 @@ class _Scanner:
     def __init__(self, text: str) -> None:
         self._text, self._at = text.replace("\\\n", ""), 0
 
-    def next_command(self) -> bool:
-        """Move to the next command; return False at the end."""
-        while match := re.compile(r"[\s;]+|#[^\n]*").match(self._text, self._at):
-            self._at = match.end()
-        return self._at < len(self._text)
+    def is_at_end(self) -> bool:
+        """Return whether nothing is left."""
+        return self._at == len(self._text)
 
-    def take(self, word: str) -> bool:
-        """Read ``word`` and the blanks after it, and return whether it comes next."""
-        return self._match(rf"{word}[ \t]+") is not None
-
-    def name(self) -> str | None:
-        """Read a variable's name; return None if none comes next."""
-        self._match(r"[ \t]*")
-        found = _NAME.match(self._text, self._at)
-        if found is None or not re.match(r"=|[ \t]*(?:[;\n#]|$)|[ \t]+[A-Za-z_]", self._text[found.end() :]):
-            return None
-        self._at = found.end()
-        return found[0]
-
-    def value_follows(self) -> bool:
-        """Read ``=``, and return whether it comes next."""
-        return self._match("=") is not None
+    def take(self, pattern: str | re.Pattern[str]) -> re.Match[str] | None:
+        """Read what matches a pattern, and return the match; return None if the pattern does not match here."""
+        found = re.compile(pattern).match(self._text, self._at)
+        if found is not None:
+            self._at = found.end()
+        return found
 
     def value(self) -> Value:
         """Read the rest of a word.
@@ -132,59 +123,42 @@ class _Scanner:
         parts: list[Part] = []
         start = self._at
         while self._at < len(self._text) and self._text[self._at] not in " \t\n;":
-            if text := self._match(r"'([^']*)'"):
+            if text := self.take(r"'([^']*)'"):
                 parts.append(text[1])
-            elif self._match('"'):
+            elif self.take('"'):
                 parts += self._double_quoted()
-            elif text := self._match(r"\\(.)"):
+            elif text := self.take(r"\\(.)"):
                 parts.append(text[1])
             elif self._text[self._at] == "$":
                 parts.append(self._reference())
-            elif plain := _PLAIN.match(self._text, self._at):
-                if self._at == start and plain[0][0] in "#~{}!":
+            elif plain := self.take(_PLAIN):
+                if plain.start() == start and plain[0][0] in "#~{}!":
                     self.refuse()
-                self._at = plain.end()
                 parts.append(plain[0])
             else:
                 self.refuse()
         return tuple(parts)
 
-    def end_command(self) -> None:
-        """Check that the command ends here.
-
-        Raises:
-            SpecError: it does not.
-        """
-        if not re.compile(r"[ \t]*(?:$|[;\n]|#)").match(self._text, self._at):
-            self.refuse()
-
     def _double_quoted(self) -> list[Part]:
         parts: list[Part] = []
-        while not self._match('"'):
+        while not self.take('"'):
             if self._at >= len(self._text):
                 self.refuse()
             if self._text[self._at] == "$":
                 parts.append(self._reference())
-            elif escaped := self._match(r"\\(.)"):
+            elif escaped := self.take(r"\\(.)"):
                 parts.append(escaped[1] if escaped[1] in _ESCAPED_IN_QUOTES else escaped[0])
-            elif text := self._match(r'[^"$\\`]+'):
+            elif text := self.take(r'[^"$\\`]+'):
                 parts.append(text[0])
             else:
                 self.refuse()
         return parts
 
     def _reference(self) -> Reference:
-        found = _REFERENCE.match(self._text, self._at)
+        found = self.take(_REFERENCE)
         if found is None or (found[1] or found[2]) in _OF_THE_RUN:
             self.refuse()
-        self._at = found.end()
         return Reference(found[1] or found[2], found[3] or "")
-
-    def _match(self, pattern: str) -> re.Match[str] | None:
-        found = re.compile(pattern).match(self._text, self._at)
-        if found is not None:
-            self._at = found.end()
-        return found
 
     def refuse(self) -> NoReturn:
         """Raise the error for the current line.

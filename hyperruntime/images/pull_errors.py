@@ -62,7 +62,9 @@ def explain_pull(reference: str, output: str, login: str, scheme: str = "") -> I
         login: command that logs in at a registry, such as ``podman login``.
         scheme: prefix of the registry in that command, such as ``docker://``.
     """
-    registry, why = registry_of(reference), _reason(output)
+    registry = registry_of(reference)
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not _RETRY.search(line)]
+    why = re.sub(r"^(Error|FATAL):\s+", "", lines[-1]) if lines else "no message"
     if _PLAIN_HTTP.search(why):
         said = f"registry {registry} uses plain HTTP, which is allowed only on loopback addresses of this machine"
         return RegistryUnreachableError(reference, said, "give it a certificate, or forward a loopback port to it")
@@ -79,8 +81,3 @@ def explain_pull(reference: str, output: str, login: str, scheme: str = "") -> I
     if _SHORT_NAME.search(why):
         return ImageUnknownError(reference, "it names no registry", f"name one, as in docker.io/library/{reference}")
     return ImagePullError(reference, why, "see the engine's output above")
-
-
-def _reason(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip() and not _RETRY.search(line)]
-    return re.sub(r"^(Error|FATAL):\s+", "", lines[-1]) if lines else "no message"

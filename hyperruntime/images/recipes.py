@@ -1,12 +1,14 @@
 """The image recipes that ship with the library: one folder each, with a Containerfile and a definition file.
 
 A folder may also have ``requirements.txt`` (for pip) and ``recipe.toml``. In the latter, ``wheels_for`` is the image's
-Python version, so that pip of the host downloads the wheels; ``[choices.NAME.VALUE]`` lists the build arguments that
-the user's argument ``NAME=VALUE`` stands for.
+Python version, so that pip of the host downloads the wheels, and the build needs no package index and no proxy. pip of
+the host uses its own settings; none of them is written into the image. ``[choices.NAME.VALUE]`` lists the build
+arguments that the user's argument ``NAME=VALUE`` stands for.
 """
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import sys
@@ -21,11 +23,13 @@ import attrs
 
 from hyperruntime.errors import SpecError, name_hint
 from hyperruntime.host.owner import owned_directory
+from hyperruntime.host.process import run_process, stream_process
 from hyperruntime.images.pull_errors import is_local
-from hyperruntime.images.wheels import download_wheels
 
 PREFIX = "localhost/hyperruntime/"
 BASE = "base"
+# Platform tags, oldest first, of wheels that work with the glibc of Debian 12.
+_GLIBC = ("manylinux2014", "manylinux_2_17", "manylinux_2_24", "manylinux_2_28", "manylinux_2_34")
 # Every builder accepts these without a declaration.
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
@@ -74,7 +78,10 @@ class Recipe:
         found: dict[str, str] = {}
         for name, value in given.items():
             if name in self.choices:
-                found |= _chosen(name, value, self.choices[name])
+                choices = self.choices[name]
+                if value not in choices:
+                    raise SpecError(f"build argument {name}", value, f"use one of {', '.join(choices)}")
+                found |= choices[value]
             elif name not in (*self.declared, *PROXY_VARIABLES):
                 raise SpecError("build argument", name, f"recipe {self.name!r} has none; {name_hint(name, known)}")
         return {**found, **{name: value for name, value in given.items() if name not in self.choices}}
@@ -103,8 +110,10 @@ def load_recipe(name: str) -> Recipe:
     """
     if name not in recipe_names():
         raise SpecError("image recipe", name, f"unknown recipe; {name_hint(name, recipe_names())}")
-    text = (_folder() / name / "Containerfile").read_text()
-    settings = _settings(name)
+    folder = _folder() / name
+    text = (folder / "Containerfile").read_text()
+    recipe = folder / "recipe.toml"
+    settings = tomllib.loads(recipe.read_text()) if recipe.is_file() else {}
     return Recipe(
         name=name,
         base=re.findall(r"^FROM\s+(\S+)", text, re.MULTILINE)[0],
@@ -126,15 +135,44 @@ def image_reference(name: str) -> str:
     return load_recipe(name).reference if name in recipe_names() else name
 
 
-def _chosen(name: str, value: str, choices: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
-    if value not in choices:
-        raise SpecError(f"build argument {name}", value, f"use one of {', '.join(choices)}")
-    return choices[value]
+def download_wheels(
+    requirements: Path, target: Path, python: str, program: str, on_output: Callable[[str], None]
+) -> bool:
+    """Download the wheels of a requirements file, and of pip; return True if all were downloaded.
+
+    Otherwise the directory is removed, ``on_output`` receives the reason, and the build downloads the packages itself.
+
+    Args:
+        requirements: a requirements file of pip.
+        target: the directory to create.
+        python: the image's Python version, such as ``3.11``.
+        program: a Python of the host; it may lack pip.
+        on_output: called with each line that pip writes.
+    """
+    if run_process([program, "-m", "pip", "--version"]).exit_code != 0:
+        on_output(f"{program} has no pip; the build downloads the packages itself")
+        return False
+    result = stream_process(pip_args(requirements, target, python, program), on_line=on_output)
+    if result.exit_code == 0:
+        return True
+    shutil.rmtree(target, ignore_errors=True)
+    on_output(f"pip could not download the wheels ({result.error_text}); the build downloads the packages itself")
+    return False
 
 
-def _settings(name: str) -> dict[str, Any]:
-    path = _folder() / name / "recipe.toml"
-    return tomllib.loads(path.read_text()) if path.is_file() else {}
+def pip_args(requirements: Path, target: Path, python: str, program: str) -> list[str]:
+    """Return the argv that downloads wheels for another Python than the host's.
+
+    Args:
+        requirements: a requirements file of pip.
+        target: the directory for the wheels.
+        python: the image's Python version, such as ``3.11``.
+        program: a Python of the host with pip.
+    """
+    platforms = [word for glibc in _GLIBC for word in ("--platform", f"{glibc}_{platform.machine()}")]
+    args = [program, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+    args += ["--only-binary=:all:", "--implementation", "cp", "--python-version", python, *platforms]
+    return [*args, "--dest", str(target), "--requirement", str(requirements), "pip"]
 
 
 def _folder() -> Any:  # noqa: ANN401 - a Traversable, whose type has no public home before Python 3.14

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from hyperruntime.driver import BuildsDefinitions, Image, Images
-from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError, StorageError
+from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError, SpecError, StorageError
 from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.bootstrap import build_base_rootfs
@@ -19,12 +20,13 @@ from hyperruntime.images.build_log import BuildLog
 from hyperruntime.images.definition_to_containerfile import SUFFIX, containerfile_of
 from hyperruntime.images.pull_errors import is_local
 from hyperruntime.images.recipes import BASE, PREFIX, PROXY_VARIABLES, load_recipe, recipe_of
-from hyperruntime.images.saved_image import check_archive
 from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
 
 OnOutput = Callable[[str], None] | None
+# Source: the Docker image specification 1.2 ("Combined Image JSON + Filesystem Changeset Format"), OCI image layout.
+_MANIFESTS = frozenset({"manifest.json", "index.json"})
 
 
 class ImageStore:
@@ -56,10 +58,10 @@ class ImageStore:
 
         Raises:
             SpecError: the file does not exist.
-            ImageError: the file does not hold an image.
+            ImageError: the file cannot be read, is empty, or does not hold an image.
         """
         path = Path(archive).absolute()
-        check_archive(path)
+        _check_archive(path)
         with _lock(f"load-{path}"):
             return self._images.load(path)
 
@@ -243,6 +245,28 @@ class ImageStore:
         except ImageBuildError as error:
             raise lines.failure(reference, error) from error
         log.info("image built", image=reference, log=str(lines.path))
+
+
+def _check_archive(path: Path) -> None:
+    """Raise an error if a file is not a saved image; the engine checks compressed files and its own formats."""
+    if not path.is_file():
+        raise SpecError(
+            "archive", str(path), "name a file made by `hyperrun image save`, `podman save` or `docker save`"
+        )
+    try:
+        if not path.stat().st_size:
+            raise ImageError(f"{path} cannot be loaded as an image: it is empty; save the image again")
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            found = any(member.name.removeprefix("./") in _MANIFESTS for member in tar)
+    except tarfile.TarError:
+        return
+    except OSError as error:
+        raise ImageError(f"{path} cannot be read: {error}") from error
+    if not found:
+        raise ImageError(
+            f"{path} cannot be loaded as an image: it is a tar without an image manifest (a root file system?); "
+            "create it with `hyperrun image save`, `podman save` or `docker save`"
+        )
 
 
 def _how_to_make(name: str) -> str:

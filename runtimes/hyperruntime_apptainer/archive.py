@@ -1,10 +1,14 @@
-"""Read and write image archives: OCI archives (OCI image layout 1.0) and ``docker save`` archives."""
+"""Read and write image archives, and tars of a root file system.
+
+An image archive is an OCI archive (OCI image layout 1.0) or of the form of ``docker save``.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
+import os
 import platform
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -12,6 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+
+from hyperruntime.errors import ImageError
+from hyperruntime.host.process import run_process
+from hyperruntime_apptainer.args import environment
+from hyperruntime_apptainer.store import make_mount_points, unpack
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _NAME = "org.opencontainers.image.ref.name"
@@ -43,13 +52,11 @@ def read_archive(path: Path) -> tuple[SavedImage, ...]:
     """Return the images of an archive; empty if the file is not an image archive."""
     try:
         with tarfile.open(path) as tar:
-            if (index := _read(tar, "index.json")) is not None and "manifest.json" not in tar.getnames():
-                return tuple(_oci_images(path, tar, index))
-            if (manifest := _read(tar, "manifest.json")) is not None:
-                return tuple(_docker_images(path, tar, manifest))
+            if "manifest.json" in tar.getnames():
+                return tuple(_docker_images(path, tar))
+            return tuple(_oci_images(path, tar))
     except (OSError, tarfile.TarError, ValueError, KeyError, TypeError):
         return ()
-    return ()
 
 
 def write_single(image: SavedImage, path: Path) -> None:
@@ -95,13 +102,56 @@ def write_archive(path: Path, reference: str, layer: Path, digest: str, workdir:
         _add(tar, "manifest.json", json.dumps(manifest).encode())
 
 
+def pack(sif: Path, directory: Path) -> Path:
+    """Write the files of a SIF to a tar, where they belong to root; return the path of the tar.
+
+    Args:
+        sif: the file to unpack.
+        directory: takes the unpacked files and the tar.
+
+    Raises:
+        ImageError: the SIF cannot be unpacked, or the tar cannot be written.
+    """
+    rootfs, tar = directory / "rootfs", directory / "rootfs.tar"
+    unpack(sif, rootfs)
+    args = ["tar", "--create", "--file", str(tar), "--owner=0", "--group=0", "--numeric-owner"]
+    result = run_process([*args, "--directory", str(rootfs), "."], cwd="/", env=environment(os.environ))
+    if result.exit_code != 0:
+        raise ImageError(f"{tar} cannot be written: {result.error_text}; free space there")
+    return tar
+
+
+def extract(tar: Path, rootfs: Path) -> None:
+    """Unpack a tar as files of this user, without ``/dev``: a container gets its own.
+
+    Raises:
+        ImageError: the tar cannot be unpacked.
+    """
+    rootfs.mkdir()
+    excluded = ["--exclude=./dev/*", "--exclude=dev/*"]
+    args = ["tar", "--extract", "--file", str(tar), "--directory", str(rootfs), "--anchored", *excluded]
+    args += ["--no-same-owner", "--same-permissions", "--delay-directory-restore"]
+    result = run_process(args, cwd="/", env=environment(os.environ))
+    if result.exit_code != 0:
+        raise ImageError(f"{tar} cannot be unpacked as a root file system: {result.error_text}")
+    run_process(["chmod", "-R", "u+rwX", str(rootfs)], cwd="/")
+    make_mount_points(rootfs)
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     member = tarfile.TarInfo(name)
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))
 
 
-def _oci_images(path: Path, tar: tarfile.TarFile, index: dict[str, Any]) -> Iterator[SavedImage]:
+def _oci_images(path: Path, tar: tarfile.TarFile) -> Iterator[SavedImage]:
+    index = json.loads(_read(tar, "index.json"))
     for entry in index["manifests"]:
         manifest = _blob(tar, entry["digest"])
         config = _blob(tar, manifest["config"]["digest"])
@@ -117,9 +167,10 @@ def _oci_images(path: Path, tar: tarfile.TarFile, index: dict[str, Any]) -> Iter
         )
 
 
-def _docker_images(path: Path, tar: tarfile.TarFile, manifest: list[dict[str, Any]]) -> Iterator[SavedImage]:
+def _docker_images(path: Path, tar: tarfile.TarFile) -> Iterator[SavedImage]:
+    manifest = json.loads(_read(tar, "manifest.json"))
     for entry in manifest:
-        raw = _bytes(tar, entry["Config"]) or b"{}"
+        raw = _read(tar, entry["Config"])
         for name in entry.get("RepoTags") or [f"localhost/{path.stem.lower()}:latest"]:
             yield SavedImage(
                 path=path,
@@ -136,17 +187,9 @@ def _workdir(config: dict[str, Any]) -> str:
 
 
 def _blob(tar: tarfile.TarFile, digest: str) -> Any:  # noqa: ANN401 - JSON
-    return json.loads(_bytes(tar, f"blobs/{digest.replace(':', '/')}") or b"{}")
+    return json.loads(_read(tar, f"blobs/{digest.replace(':', '/')}"))
 
 
-def _read(tar: tarfile.TarFile, name: str) -> Any:  # noqa: ANN401 - JSON
-    raw = _bytes(tar, name)
-    return None if raw is None else json.loads(raw)
-
-
-def _bytes(tar: tarfile.TarFile, name: str) -> bytes | None:
-    try:
-        member = tar.extractfile(name)
-    except KeyError:
-        return None
-    return None if member is None else member.read()
+def _read(tar: tarfile.TarFile, name: str) -> bytes:
+    member = tar.extractfile(name)
+    return b"" if member is None else member.read()

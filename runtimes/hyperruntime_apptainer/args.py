@@ -21,6 +21,9 @@ from hyperruntime_apptainer.texts import CONFIG, DEVICES, KEEPER, PRELUDE, PREPA
 
 NAME = "apptainer"
 ROOT_USERS = ("root", "0", "0:0", "root:root", "root:0", "0:root")
+ONLY_ROOT_USER = (
+    "the only user is root inside, which is this user outside (others would need subordinate ids); leave user at None"
+)
 MIN_PIDS = 40
 LIBRARIES = "/opt/hyperruntime-gpu"
 HOST_SYS = ("block", "bus", "class", "dev", "devices", "kernel", "module")
@@ -155,7 +158,7 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
         UnsupportedOptionError: a field cannot be honoured on this machine.
     """
     if spec.user is not None and spec.user not in ROOT_USERS:
-        raise UnsupportedOptionError(NAME, "user", only_root_user())
+        raise UnsupportedOptionError(NAME, "user", ONLY_ROOT_USER)
     if spec.network == "bridge":
         why = "an ordinary user cannot make a private network with a way out; use network='none' or 'host'"
         raise UnsupportedOptionError(NAME, "network", why)
@@ -170,14 +173,6 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
     if spec.limits.pids is not None and spec.limits.pids < MIN_PIDS:
         why = f"Apptainer itself takes about 15 of them; ask for at least {MIN_PIDS}"
         raise UnsupportedOptionError(NAME, "limits.pids", why)
-
-
-def only_root_user() -> str:
-    """Return why a container cannot run as another user, as the reason of an error message."""
-    return (
-        "the only user is root inside, which is this user outside (others would need subordinate ids); "
-        "leave user at None"
-    )
 
 
 def unshare_args(spec: ContainerSpec, settings: Settings, places: Places) -> list[str]:

@@ -2,33 +2,62 @@
 
 The hooks of NVIDIA's specs refresh the dynamic linker's cache and make links. Instead, this module mounts a directory
 of links to the driver's libraries, which the linker searches, and mounts each link's target at the link's path.
+Source: the hook commands of nvidia-ctk(1) and nvidia-cdi-hook(1), NVIDIA Container Toolkit 1.13 to 1.18.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import posixpath
 import re
+import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import attrs
 
 from hyperruntime.errors import DeviceError, DeviceNotFoundError, UnsupportedOptionError
-from hyperruntime.gpu.cdi import Edits
+from hyperruntime.gpu.cdi import Edits, Hook
 from hyperruntime.gpu.devices import load_devices, merge_edits
 from hyperruntime.gpu.grant import NVIDIA_KIND, gpu_devices
 from hyperruntime.gpu.nvidia import PROGRAM, list_gpus
 from hyperruntime.host.process import find_program
 from hyperruntime.spec import Mount
 from hyperruntime_apptainer.args import NAME, NO_GPUS, Gpus
-from hyperruntime_apptainer.hooks import Wishes, parse_hooks
-from hyperruntime_apptainer.soname import read_soname
 
 _LIBRARY = re.compile(r"\.so(\.[0-9A-Za-z.]+)?$")
 _PATH_VARIABLE = "LD_LIBRARY_PATH"
 _NV_LIBRARIES = "/.singularity.d/libs"
 _STALE = "is the CDI spec out of date?"
+# chmod: the directories are ours already. The other hook stops the driver's library from making device files, and a
+# container of ours cannot make any.
+NEEDLESS = ("chmod", "disable-device-node-modification")
+_LINKS, _CACHE, _COMPAT = "create-symlinks", "update-ldcache", "enable-cuda-compat"
+_KNOWN = (_LINKS, _CACHE, _COMPAT, *NEEDLESS)
+# The parts of a library's file that lead to its soname. Sources: elf(5); System V ABI, dynamic section.
+_LOAD, _DYNAMIC = 1, 2
+_STRTAB, _SONAME = 5, 14
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_ENTRY = struct.Struct("<qQ")
+_ELF64_LITTLE_ENDIAN = b"\x7fELF\x02\x01"
+
+
+@attrs.frozen(kw_only=True)
+class Wishes:
+    """The effects that hooks ask for.
+
+    Attributes:
+        links: pairs of a link's path in the container and its target.
+        folders: directories that the dynamic linker searches for libraries.
+        driver_major: the host driver's major version. CUDA compatibility libraries of the image for a newer driver are
+            preferred; "" means never.
+    """
+
+    links: tuple[tuple[str, str], ...] = ()
+    folders: tuple[str, ...] = ()
+    driver_major: str = ""
 
 
 def find_gpus(gpus: str | Sequence[str] | None) -> Gpus:
@@ -187,3 +216,82 @@ def _in_order(wishes: Wishes) -> list[tuple[str, str]]:
         ready = [link for link, target in left.items() if target not in left] or list(left)
         ordered += [(link, left.pop(link)) for link in ready]
     return ordered
+
+
+def parse_hooks(hooks: Sequence[Hook]) -> Wishes:
+    """Return the effects that hooks ask for.
+
+    Raises:
+        UnsupportedOptionError: a hook is an unknown program, or a link is not ``TARGET::PATH``.
+    """
+    links: list[tuple[str, str]] = []
+    folders: list[str] = []
+    major = ""
+    for hook in hooks:
+        command = next((word for word in hook.args if word in _KNOWN), None)
+        if command is None:
+            raise _refusal(hook, "only an OCI runtime can run it")
+        options = _options(hook.args)
+        if command == _LINKS:
+            links += [_parse_link(hook, text) for name, text in options if name == "--link"]
+        elif command == _CACHE:
+            folders += [posixpath.normpath(text) for name, text in options if name == "--folder"]
+        elif command == _COMPAT:
+            version = next((text for name, text in options if name == "--host-driver-version"), "")
+            major = major or (re.match(r"[0-9]*", version) or [""])[0]
+    return Wishes(links=tuple(dict.fromkeys(links)), folders=tuple(dict.fromkeys(folders)), driver_major=major)
+
+
+def _options(args: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the options of an argv, from ``--name=value`` and ``--name value``."""
+    found = []
+    for number, word in enumerate(args):
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            found.append((name, value if equals else "".join(args[number + 1 : number + 2])))
+    return found
+
+
+def _parse_link(hook: Hook, text: str) -> tuple[str, str]:
+    target, _, link = text.partition("::")
+    if not target or not link.startswith("/"):
+        raise _refusal(hook, f"its link {text!r} is not TARGET::PATH")
+    link = posixpath.normpath(link)
+    return link, posixpath.normpath(posixpath.join(posixpath.dirname(link), target))
+
+
+def _refusal(hook: Hook, why: str) -> UnsupportedOptionError:
+    words = " ".join(hook.args) or hook.path
+    step = "use a CDI spec without this hook, or use Podman or Docker"
+    return UnsupportedOptionError(NAME, "gpus", f"the CDI spec has a hook ({words}), and {why}; {step}")
+
+
+def read_soname(path: str | os.PathLike[str]) -> str | None:
+    """Return the DT_SONAME of a 64-bit little-endian library; None without one, or if the file cannot be parsed.
+
+    ``ldconfig`` makes a link of this name beside each library; without ``ldconfig`` the driver makes these links.
+    """
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _soname(data)
+    except (OSError, ValueError, OverflowError, struct.error):  # the file is not a library
+        return None
+
+
+def _soname(data: mmap.mmap) -> str | None:
+    if data[:6] != _ELF64_LITTLE_ENDIAN:
+        return None
+    *_, table, _, _, _, size, count, _, _, _ = _HEADER.unpack_from(data)
+    segments = [_SEGMENT.unpack_from(data, table + number * size) for number in range(count)]
+    dynamic = next((segment for segment in segments if segment[0] == _DYNAMIC), None)
+    if dynamic is None:
+        return None
+    entries = dict(_ENTRY.iter_unpack(data[dynamic[2] : dynamic[2] + dynamic[5] // _ENTRY.size * _ENTRY.size]))
+    if _SONAME not in entries or _STRTAB not in entries:
+        return None
+    for kind, _, offset, address, _, length, *_ in segments:
+        if kind == _LOAD and address <= entries[_STRTAB] < address + length:
+            start = offset + entries[_STRTAB] - address + entries[_SONAME]
+            name = data[start : data.find(b"\0", start)].decode()
+            return name if name and "/" not in name else None
+    return None

@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
-import attrs
-
 from hyperruntime.driver import Image, Images
 from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageNotFoundError, SpecError
-from hyperruntime.host.process import run_process, stream_process
+from hyperruntime.host.process import stream_process
 from hyperruntime.images.containerfile_to_definition import definition_of
 from hyperruntime.images.pull_errors import explain_pull, is_loopback, with_tag
-from hyperruntime_apptainer import records
-from hyperruntime_apptainer.archive import SavedImage, read_archive, write_archive
-from hyperruntime_apptainer.args import environment
-from hyperruntime_apptainer.build import NoBuilderError, build_archive, build_definition, definition_beside
-from hyperruntime_apptainer.sif import BUILD, sif_from_archive, sif_from_directory, tool_environment
-from hyperruntime_apptainer.store import Store, make_mount_points, unpack
+from hyperruntime_apptainer import build, records
+from hyperruntime_apptainer.archive import extract, file_digest, pack, read_archive, write_archive
+from hyperruntime_apptainer.store import Store, unpack
 
-
-@attrs.frozen(kw_only=True)
-class Source:
-    """The files of an image, for one container.
-
-    Attributes:
-        path: a sandbox directory, or a SIF if there is no space to unpack it.
-        workdir: the working directory of its commands.
-    """
-
-    path: str
-    workdir: str = "/"
+_TAIL_LINES = 12
 
 
 class ApptainerImages:
@@ -51,8 +36,10 @@ class ApptainerImages:
             return os.path.isdir(reference) or os.path.isfile(reference)
         return self._store.find(reference) is not None
 
-    def source(self, reference: str) -> Source:
-        """Return the files of an image; the first call unpacks it.
+    def source(self, reference: str) -> tuple[str, str]:
+        """Return the files of an image, and the working directory of its commands; the first call unpacks it.
+
+        The files are a sandbox directory, or a SIF if there is no space to unpack it.
 
         Raises:
             ImageNotFoundError: the image is not on this machine.
@@ -62,13 +49,13 @@ class ApptainerImages:
             entry = self._store.find(reference)
             if entry is None:
                 raise ImageNotFoundError(reference, _next_step(reference))
-            return Source(path=str(self._store.unpacked(entry.id, entry.sif)), workdir=entry.workdir)
+            return str(self._store.unpacked(entry.id, entry.sif)), entry.workdir
         path = os.path.abspath(reference)
         if os.path.isdir(path):
-            return Source(path=path)
+            return path, "/"
         if not os.path.isfile(path):
             raise ImageNotFoundError(reference, "no file or directory exists at this path")
-        return Source(path=str(self._store.unpacked(_file_key(path), Path(path))))
+        return str(self._store.unpacked(_file_key(path), Path(path))), "/"
 
     def list(self) -> tuple[Image, ...]:
         """Return all images of the store."""
@@ -108,10 +95,10 @@ class ApptainerImages:
         """
 
         def fill(directory: Path) -> None:
-            _extract(tar, directory / "rootfs")
-            sif_from_directory(directory / "rootfs", directory / "image.sif")
+            extract(tar, directory / "rootfs")
+            build.make_sif(directory / "image.sif", str(directory / "rootfs"), str(tar))
 
-        return self._store.make(_digest(tar), reference, fill)
+        return self._store.make(file_digest(tar), reference, fill)
 
     def load(self, archive: Path) -> tuple[str, ...]:
         """Load an archive of ``podman save`` or ``docker save``, or a SIF under its file's name; return the references.
@@ -126,7 +113,7 @@ class ApptainerImages:
             raise ImageError(f"{archive} cannot be loaded as an image: it is not an image archive")
         loaded = []
         for image in saved:
-            self._store.make(image.id, image.reference, partial(_fill, image), workdir=image.workdir)
+            self._store.make(image.id, image.reference, partial(build.sif_from_archive, image), workdir=image.workdir)
             loaded.append(with_tag(image.reference))
         return tuple(loaded)
 
@@ -139,18 +126,15 @@ class ApptainerImages:
 
         Raises:
             ImageNotFoundError: the image is not in the store.
-            ImageError: the file cannot be written, or the image cannot be unpacked.
+            ImageError: the image cannot be unpacked.
+            OSError: the file cannot be written.
         """
         entry = self._store.find(reference)
         if entry is None:
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
         with self._store.scratch() as directory:
-            unpack(entry.sif, directory / "rootfs")
-            layer = _pack(directory / "rootfs", directory / "layer.tar")
-            try:
-                write_archive(archive, with_tag(reference), layer, _digest(layer), entry.workdir)
-            except OSError as error:
-                raise ImageError(f"{archive} cannot be written: {error}; name another file") from error
+            layer = pack(entry.sif, directory)
+            write_archive(archive, with_tag(reference), layer, file_digest(layer), entry.workdir)
 
     def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
         """Pull an image from its registry and return its identifier. Plain HTTP is used for loopback only.
@@ -164,11 +148,13 @@ class ApptainerImages:
         """
         with self._store.lock(f"pull-{with_tag(reference)}"), self._store.scratch() as directory:
             sif = directory / "image.sif"
-            result = stream_process(pull_args(reference, str(sif)), on_line=on_output, cwd="/", env=tool_environment())
+            result = stream_process(
+                pull_args(reference, str(sif)), on_line=on_output, cwd="/", env=build.tool_environment()
+            )
             if result.exit_code != 0:
                 output = result.stderr.decode(errors="replace")
                 raise explain_pull(reference, output, "apptainer registry login --username NAME", "docker://")
-            return self._store.make(_digest(sif), reference, partial(_move, sif))
+            return self._store.make(file_digest(sif), reference, partial(_move, sif))
 
     def build(
         self,
@@ -182,7 +168,7 @@ class ApptainerImages:
     ) -> str:
         """Build an image from a Containerfile and return its identifier.
 
-        The definition file beside the Containerfile is built if there is one. Otherwise Podman or Docker builds the
+        If exactly one definition file lies beside the Containerfile, it is built. Otherwise Podman or Docker builds the
         Containerfile; without these, Apptainer builds a definition file that is generated from it.
 
         Args:
@@ -196,28 +182,24 @@ class ApptainerImages:
         Raises:
             ImageBuildError: a step failed, or no engine here can build the Containerfile.
         """
-        definition = definition_beside(containerfile)
-        if definition is not None:
+        definitions = tuple(containerfile.parent.glob("*.def"))
+        if len(definitions) == 1:
             return self.build_definition(
-                context, reference, definition=definition, build_args=build_args, on_output=on_output
+                context, reference, definition=definitions[0], build_args=build_args, on_output=on_output
             )
-        with self._store.scratch() as directory:
-            archive = directory / "image.tar"
-            try:
-                build_archive(
-                    context,
-                    reference,
-                    archive,
-                    containerfile=containerfile,
-                    build_args=build_args,
-                    force=force,
-                    on_output=on_output,
-                    lend_base=self._lend,
-                )
-            except NoBuilderError as error:
-                return self._build_alone(context, reference, containerfile, build_args, on_output, error)
-            image = read_archive(archive)[0]
-            return self._store.make(image.id, reference, partial(_fill, image), workdir=image.workdir)
+        builder, why_none = build.find_builder()
+        if builder is None:
+            return self._build_alone(context, reference, containerfile, build_args, on_output, why_none)
+        with closing(builder), self._store.scratch() as directory:
+            for base in build.bases(containerfile.read_text()):
+                if not builder.images.exists(base):
+                    self._lend(base, builder.images)
+            builder.images.build(
+                context, reference, containerfile=containerfile, build_args=build_args, force=force, on_output=on_output
+            )
+            builder.images.save(reference, directory / "image.tar")
+            image = read_archive(directory / "image.tar")[0]
+            return self._store.make(image.id, reference, partial(build.sif_from_archive, image), workdir=image.workdir)
 
     def _build_alone(
         self,
@@ -226,16 +208,25 @@ class ApptainerImages:
         containerfile: Path,
         build_args: Mapping[str, str],
         on_output: Callable[[str], None],
-        why: NoBuilderError,
+        why: str,
     ) -> str:
         """Build a Containerfile through a definition file that is generated from it."""
         try:
-            with definition_of(containerfile, context, build_args, self.exists) as made, self._store.scratch() as place:
-                sif = place / "image.sif"
-                build_definition(made.definition, sif, made.definition.parent, {}, self._path_of_base, on_output)
-                return self._store.make(_digest(sif), reference, partial(_move, sif), workdir=made.workdir)
+            with definition_of(containerfile, context, build_args, self.exists) as (definition, workdir):
+                return self.build_definition(
+                    definition.parent,
+                    reference,
+                    definition=definition,
+                    build_args={},
+                    on_output=on_output,
+                    workdir=workdir,
+                )
         except SpecError as error:
-            raise ImageBuildError(f"{why}; Apptainer alone cannot build it: {error}") from error
+            raise ImageBuildError(
+                f"no engine on this machine can build {containerfile}, and there is no single .def file beside it; "
+                f"write one, or build it elsewhere and use `hyperrun image load` ({why}); Apptainer alone cannot build "
+                f"it: {error}"
+            ) from error
 
     def build_definition(
         self,
@@ -245,6 +236,7 @@ class ApptainerImages:
         definition: Path,
         build_args: Mapping[str, str],
         on_output: Callable[[str], None],
+        workdir: str = "/",
     ) -> str:
         """Build a definition file, whose base may be a reference in the store; return the image's identifier.
 
@@ -252,16 +244,27 @@ class ApptainerImages:
             context: the working directory of the build.
             reference: the name of the image.
             definition: the definition file.
-            build_args: values of its ``{{ NAME }}`` templates.
+            build_args: values of its ``{{ NAME }}`` templates; names that it does not use are ignored.
             on_output: called with each line of output.
+            workdir: the working directory of the image's commands.
 
         Raises:
-            ImageBuildError: a step failed.
+            ImageBuildError: a step failed; the message ends with its last lines.
         """
         with self._store.scratch() as directory:
-            sif = directory / "image.sif"
-            build_definition(definition, sif, context, build_args, self._path_of_base, on_output)
-            return self._store.make(_digest(sif), reference, partial(_move, sif))
+            text = build.local_bases(definition.read_text(), self._path_of_base)
+            private, sif = directory / definition.name, directory / "image.sif"
+            private.write_text(text)
+            args = ["apptainer", *build.BUILD]
+            for name, value in build_args.items():
+                if re.search(r"\{\{\s*" + re.escape(name) + r"\s*\}\}", text):  # Apptainer refuses any other
+                    args += ["--build-arg", f"{name}={value}"]
+            args += [*build.own_temporary(directory), "--fakeroot", "--ignore-subuid", str(sif), str(private)]
+            result = stream_process(args, on_line=on_output, cwd=context, env=build.tool_environment())
+            if result.exit_code != 0 or not sif.is_file():
+                tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:])
+                raise ImageBuildError(f"{definition} cannot be built; the last lines of the build:\n{tail}")
+            return self._store.make(file_digest(sif), reference, partial(_move, sif), workdir=workdir)
 
     def _path_of_base(self, reference: str) -> str | None:
         entry = self._store.find(reference)
@@ -273,30 +276,25 @@ class ApptainerImages:
         if entry is None:
             return
         with self._store.scratch() as directory:
-            unpack(entry.sif, directory / "rootfs")
-            images.load_rootfs(_pack(directory / "rootfs", directory / "rootfs.tar"), reference)
+            images.load_rootfs(pack(entry.sif, directory), reference)
 
     def _load_sif(self, archive: Path, reference: str) -> str:
         def fill(directory: Path) -> None:
             shutil.copyfile(archive, directory / "image.sif")
             unpack(directory / "image.sif", directory / "rootfs")
 
-        self._store.make(_digest(archive), reference, fill)
+        self._store.make(file_digest(archive), reference, fill)
         return reference
 
 
 def pull_args(reference: str, sif: str) -> list[str]:
     """Return the argv that pulls an image into a SIF; plain HTTP is allowed for loopback only."""
     plain = ["--no-https"] if is_loopback(reference) else []
-    return [*(word for word in BUILD if word != "--silent"), *plain, sif, f"docker://{with_tag(reference)}"]
+    return ["apptainer", *build.BUILD, *plain, sif, f"docker://{with_tag(reference)}"]
 
 
 def _move(sif: Path, into: Path) -> None:
     os.rename(sif, into / "image.sif")
-
-
-def _fill(image: SavedImage, directory: Path) -> None:
-    sif_from_archive(image, directory / "image.sif")
 
 
 def is_path(reference: str) -> bool:
@@ -308,32 +306,6 @@ def _next_step(reference: str) -> str:
     ours = "/hyperruntime/" in reference
     how = "`hyperrun image bootstrap` or `hyperrun image build`" if ours else f"`hyperrun image pull {reference}`"
     return f"get it with {how}, or name a .sif file or a sandbox directory by its path"
-
-
-def _pack(rootfs: Path, tar: Path) -> Path:
-    args = ["tar", "--create", "--file", str(tar), "--owner=0", "--group=0", "--numeric-owner"]
-    result = run_process([*args, "--directory", str(rootfs), "."], cwd="/", env=environment(os.environ))
-    if result.exit_code != 0:
-        raise ImageError(f"{tar} cannot be written: {result.error_text}; free space there")
-    return tar
-
-
-def _extract(tar: Path, rootfs: Path) -> None:
-    """Unpack a tar as files of this user, without ``/dev``: a container gets its own."""
-    rootfs.mkdir()
-    excluded = ["--exclude=./dev/*", "--exclude=dev/*"]
-    args = ["tar", "--extract", "--file", str(tar), "--directory", str(rootfs), "--anchored", *excluded]
-    args += ["--no-same-owner", "--same-permissions", "--delay-directory-restore"]
-    result = run_process(args, cwd="/", env=environment(os.environ))
-    if result.exit_code != 0:
-        raise ImageError(f"{tar} cannot be unpacked as a root file system: {result.error_text}")
-    run_process(["chmod", "-R", "u+rwX", str(rootfs)], cwd="/")
-    make_mount_points(rootfs)
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _file_key(path: str) -> str:

@@ -26,7 +26,7 @@ from hyperruntime_apptainer.scratch import scratch_directory
 from hyperruntime_apptainer.store import make_mount_points
 
 INSTALL_HINT = "install Apptainer 1.3 or newer (apptainer.org; Debian unstable and Fedora have packages)"
-HELPERS = ("unshare", "mount")
+_UTIL_LINUX = "install util-linux"
 _TIMEOUT_S = 60.0
 _PIDS = 64
 _MEMORY_BYTES = 64 * 1024**2
@@ -79,8 +79,6 @@ def cached_probe() -> tuple[Probe, bool]:
     Raises:
         EngineUnavailableError: Apptainer is missing or cannot run a container.
     """
-    refuse_root()
-    require_program()
     found = probe_file().read()
     return (probe(), False) if found is None else (found, True)
 
@@ -101,9 +99,11 @@ def probe() -> Probe:
     """Try a container with all required features, then each limit, and cache the result.
 
     Raises:
-        EngineUnavailableError: Apptainer is missing or cannot run a container.
+        EngineUnavailableError: Apptainer is missing or cannot run a container, or this process runs as root.
     """
-    refuse_root()
+    if os.geteuid() == 0:
+        why = "if it is run by root, a container is root on this machine too and can write to /proc/sys"
+        raise EngineUnavailableError(NAME, why, "run as an ordinary user, or use Podman or Docker")
     version = installed_version()
     tried: list[tuple[str, str]] = []
     with owned_directory(short=True) as directory:
@@ -125,33 +125,15 @@ def probe() -> Probe:
     )
 
 
-def refuse_root() -> None:
-    """Raise for root: root in its containers would be root on this machine.
-
-    Raises:
-        EngineUnavailableError: this process runs as root.
-    """
-    if os.geteuid() == 0:
-        why = "if it is run by root, a container is root on this machine too and can write to /proc/sys"
-        raise EngineUnavailableError(NAME, why, "run as an ordinary user, or use Podman or Docker")
-
-
-def require_program() -> None:
-    """Raise EngineUnavailableError if Apptainer is missing."""
-    if find_program(NAME) is None:
-        raise EngineUnavailableError(NAME, "there is no `apptainer` on PATH", INSTALL_HINT)
-
-
 def installed_version() -> str:
     """Return Apptainer's version.
 
     Raises:
         EngineUnavailableError: Apptainer, ``unshare`` or ``mount`` is missing or does not run.
     """
-    require_program()
-    for program in HELPERS:
+    for program, step in ((NAME, INSTALL_HINT), ("unshare", _UTIL_LINUX), ("mount", _UTIL_LINUX)):
         if find_program(program) is None:
-            raise EngineUnavailableError(NAME, f"there is no `{program}` on PATH", "install util-linux")
+            raise EngineUnavailableError(NAME, f"there is no `{program}` on PATH", step)
     result = _try(["apptainer", "--version"])
     if result.exit_code != 0:
         raise EngineUnavailableError(NAME, f"`apptainer --version` fails: {result.error_text}", INSTALL_HINT)
@@ -163,11 +145,14 @@ class _Tester:
 
     def __init__(self, directory: str) -> None:
         self.root = ""
-        self._directory, self._count = directory, 0
+        self._directory = directory
         self._rootfs = Path(directory, "rootfs")
         self._rootfs.mkdir()
         make_mount_points(self._rootfs)
-        self._userland = _userland(self._rootfs)
+        links, directories = userland_links()
+        for name, target in links.items():
+            (self._rootfs / name).symlink_to(target)
+        self._userland = tuple(Mount(source=path, target=path) for path in ("/usr", *directories))
 
     def run(self, settings: Settings, limits: Limits, script: str) -> ProcessResult:
         """Run a script in a container and return its result.
@@ -177,7 +162,6 @@ class _Tester:
             limits: the container's limits.
             script: shell commands for the attached shell.
         """
-        self._count += 1
         files = tempfile.mkdtemp(prefix="hyperruntime-probe-", dir=scratch_directory())
         places = Places(image=str(self._rootfs), files=files, record=f"{files}/record")
         for path in (places.layer, places.sys, places.tmp):
@@ -214,14 +198,6 @@ class _Tester:
         else:
             tried.append(("a limit on memory", result.error_text))
         return attrs.evolve(settings, limits=kinds)
-
-
-def _userland(rootfs: Path) -> tuple[Mount, ...]:
-    """Make links to the host's userland in an empty root file system; return the mounts that it needs."""
-    links, directories = userland_links()
-    for name, target in links.items():
-        (rootfs / name).symlink_to(target)
-    return tuple(Mount(source=path, target=path) for path in ("/usr", *directories))
 
 
 def _try(args: list[str], script: bytes | None = None) -> ProcessResult:

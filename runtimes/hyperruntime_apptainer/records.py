@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
 import psutil
 from platformdirs import user_state_path
 
-from hyperruntime.driver import ContainerRecord
 from hyperruntime.errors import EngineError, StorageError
 from hyperruntime.host.owner import OwnerIdentity
-from hyperruntime.host.process import process_start_ticks, run_process
+from hyperruntime.host.process import process_start_ticks, run_process, wait_until
 from hyperruntime_apptainer.texts import REMOVE_TREE
 
 _KILL_TIMEOUT_S = 10.0
@@ -47,26 +46,10 @@ class Record:
     keeper: OwnerIdentity
     files: str
 
-    @classmethod
-    def from_json(cls, text: str) -> Record:
-        """Return the record in a file's text.
-
-        Raises:
-            ValueError, TypeError, KeyError: the text is not a record.
-        """
-        facts = json.loads(text)
-        return cls(**{**facts, "keeper": OwnerIdentity.from_record(facts["keeper"])})
-
     def state(self) -> str:
         """Return ``running``, ``dead`` or ``elsewhere`` (machines may share a home directory)."""
         state = self.keeper.state()
         return "running" if state == "alive" else state
-
-    def to_container(self) -> ContainerRecord:
-        """Return the container in the library's form."""
-        return ContainerRecord(
-            id=self.name, image=self.image, state=self.state(), created=self.created, labels=self.labels
-        )
 
 
 def directory() -> Path:
@@ -116,7 +99,8 @@ def read_all() -> Iterator[Record]:
     """Yield all records; delete those of dead containers without files, and skip unreadable ones."""
     for path in sorted(directory().glob("*.json")):
         try:
-            record = Record.from_json(path.read_text())
+            facts = json.loads(path.read_text())
+            record = Record(**{**facts, "keeper": OwnerIdentity.from_record(facts["keeper"])})
         except (OSError, ValueError, TypeError, KeyError):
             continue
         if record.state() == "dead" and not os.path.exists(record.files):
@@ -163,18 +147,20 @@ def end(record: Record) -> None:
     if record.state() == "elsewhere":
         where = f"on {record.keeper.host}, or in another pid namespace"
         raise EngineError(f"container {record.name} is {where}; remove it there")
-    deadline = time.monotonic() + _KILL_TIMEOUT_S
-    while processes := processes_of(record.files):
-        for process in processes:
-            try:
-                process.send_signal(signal.SIGKILL)
-            except psutil.Error:
-                continue
-        time.sleep(0.02)  # not psutil's wait: it would reap our children before their HostProcess does
-        if time.monotonic() > deadline:
-            pids = ", ".join(str(process.pid) for process in processes)
-            raise EngineError(f"container {record.name} does not end; kill its processes: {pids}")
+    # not psutil's wait: it would reap our children before their HostProcess does
+    if not wait_until(lambda: not _kill(record.files), _KILL_TIMEOUT_S, 0.02):
+        pids = ", ".join(str(process.pid) for process in processes_of(record.files))
+        raise EngineError(f"container {record.name} does not end; kill its processes: {pids}")
     discard(record.files, path_of(record.name))
+
+
+def _kill(files: str) -> bool:
+    """Kill the processes of a container; return whether there were any."""
+    processes = processes_of(files)
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()
+    return bool(processes)
 
 
 def processes_of(files: str) -> list[psutil.Process]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
-from hyperruntime.host.inherited import is_own_directory
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+-]+")
 VARIABLES = ("APPTAINER_TMPDIR", "TMPDIR", "SCRATCH")
@@ -45,12 +43,3 @@ def why_unusable(path: str) -> str:
     if kind in NETWORK_FILE_SYSTEMS:
         return f"on {kind}, which cannot hold a writable overlay"
     return "mounted noexec: programs there cannot be started" if os.statvfs(path).f_flag & os.ST_NOEXEC else ""
-
-
-def claim(directory: Path) -> bool:
-    """Make a directory that only this user can write; return whether it is one."""
-    try:
-        directory.mkdir(mode=0o700)
-    except OSError:
-        pass  # it may exist: its owner and mode decide
-    return is_own_directory(str(directory))

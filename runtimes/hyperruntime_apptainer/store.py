@@ -13,7 +13,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import attrs
@@ -25,9 +25,10 @@ from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
 from hyperruntime.host.inherited import is_own_directory
 from hyperruntime.host.process import run_process
 from hyperruntime.images.pull_errors import with_tag
+from hyperruntime.storage.atomic import write_atomic
 from hyperruntime_apptainer.args import environment
 from hyperruntime_apptainer.records import remove_tree
-from hyperruntime_apptainer.scratch import claim, scratch_directory
+from hyperruntime_apptainer.scratch import scratch_directory
 
 VARIABLE = "HYPERRUNTIME_APPTAINER_IMAGES"
 MOUNT_POINTS = ("dev", "etc", "proc", "run", "sys", "tmp", "var/tmp")
@@ -160,14 +161,12 @@ class Store:
             StorageError: the store cannot be written.
         """
         for left in self.root.glob(".new-*"):
-            self._remove_if_left(left)
+            with suppress(Timeout, FileNotFoundError), self._held(left):  # in use, or another process removed it
+                remove_tree(str(left))
         directory = self.root / f".new-{uuid.uuid4().hex[:16]}"
         with self._held(directory):
-            try:
+            with self._writing():
                 directory.mkdir(mode=0o700)
-            except OSError as error:
-                why = f"the image store {self.root} cannot be written: {error}"
-                raise StorageError(f"{why}; set {VARIABLE} to another directory") from error
             try:
                 yield directory
             finally:
@@ -180,13 +179,17 @@ class Store:
             StorageError: the directory of the locks cannot be created.
         """
         directory = self.root / "locks"
-        try:
+        with self._writing():
             os.makedirs(directory, mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise StorageError(
-                f"{directory} cannot be created: {error}; set {VARIABLE} to another directory"
-            ) from error
         return FileLock(directory / re.sub(r"[^A-Za-z0-9._-]", "_", name))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = f"the image store {self.root} cannot be written: {error}"
+            raise StorageError(f"{why}; set {VARIABLE} to another directory") from error
 
     @contextmanager
     def _held(self, directory: Path) -> Iterator[None]:
@@ -200,13 +203,6 @@ class Store:
                 yield
             finally:
                 os.unlink(lock.lock_file)
-
-    def _remove_if_left(self, directory: Path) -> None:
-        try:
-            with self._held(directory):
-                remove_tree(str(directory))
-        except (Timeout, FileNotFoundError):
-            pass  # in use, or another process removed it
 
     def _publish(self, directory: Path, digest: str, workdir: str) -> None:
         image = directory / "image"
@@ -228,9 +224,13 @@ class Store:
         """
         own = self.root / "unpacked"
         on_scratch = Path(scratch_directory(), f"hyperruntime-{os.getuid()}-images")
-        if file_system(str(self.root)) in NETWORK_FILE_SYSTEMS:
-            return (on_scratch, own) if claim(on_scratch) else (own,)
-        return (own, on_scratch) if is_own_directory(str(on_scratch)) else (own,)
+        prefers_scratch = file_system(str(self.root)) in NETWORK_FILE_SYSTEMS
+        if prefers_scratch:
+            with suppress(OSError):  # it may exist: its owner and mode decide
+                on_scratch.mkdir(mode=0o700)
+        if not is_own_directory(str(on_scratch)):
+            return (own,)
+        return (on_scratch, own) if prefers_scratch else (own, on_scratch)
 
     def _references(self) -> dict[str, str]:
         try:
@@ -242,9 +242,7 @@ class Store:
         with self.lock("references"):
             names = self._references()
             change(names)
-            temporary = self.root / "references.json.tmp"
-            temporary.write_text(json.dumps(names, indent=1, sort_keys=True))
-            os.replace(temporary, self.root / "references.json")
+            write_atomic(self.root / "references.json", json.dumps(names, indent=1, sort_keys=True).encode())
 
 
 def make_mount_points(rootfs: Path) -> None:

@@ -153,7 +153,7 @@ def _ulimits(runtime: Runtime) -> list[str]:
 
 def _unpacked(runtime: Runtime, image: str) -> str:
     """Return the directory from which our containers of an Apptainer image are made."""
-    return str(runtime._driver.images.source(image).path)  # type: ignore[attr-defined]
+    return str(runtime._driver.images.source(image)[0])  # type: ignore[attr-defined]
 
 
 def _sif(runtime: Runtime, image: str) -> str:

@@ -114,7 +114,7 @@ def test_nothing_is_left_if_owner_and_guard_are_killed(runtime: hr.Runtime, imag
 @pytest.mark.parametrize("kind", ["sif", "sandbox"])
 def test_an_image_can_be_a_path(runtime: hr.Runtime, image: str, tmp_path: Path, kind: str) -> None:
     store = ApptainerDriver().images
-    source = Path(store.source(image).path)
+    source = Path(store.source(image)[0])
     assert source.is_dir()
     if kind == "sif":
         (entry,) = (found for found in store._store.entries() if image in found.references)

@@ -10,7 +10,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import DeviceError, UnsupportedOptionError
-from hyperruntime_apptainer.soname import read_soname
+from hyperruntime_apptainer.gpus import read_soname
 from tests.contract.fake_gpus import Describe
 
 pytestmark = pytest.mark.engine

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hyperruntime.domain import Domain
-from hyperruntime.git.secret_filter import ENV_FILE
 from hyperruntime.git.store import RepositoryStore
+from hyperruntime.git.user_repository import ENV_FILE
 from hyperruntime.loop.run_files.contract import CONTRACT_FILE, Contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions

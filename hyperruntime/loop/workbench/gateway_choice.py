@@ -14,7 +14,7 @@ from hyperruntime.errors import GatewayConfigError
 from hyperruntime.gateway.config.environment import borrowed_url, derive_config, read_dotenv
 from hyperruntime.gateway.config.source import RECORD, load_source, require_servers
 from hyperruntime.gateway.config.values import Budget, GatewayConfig, ModelRule
-from hyperruntime.git.secret_filter import ENV_FILE
+from hyperruntime.git.user_repository import ENV_FILE
 from hyperruntime.loop.run_files.contract import HYPERAGENTS
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions

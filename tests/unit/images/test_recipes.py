@@ -11,8 +11,14 @@ import pytest
 
 from hyperruntime.errors import SpecError
 from hyperruntime.images.bootstrap import BASE_PACKAGES
-from hyperruntime.images.recipes import image_reference, load_recipe, recipe_names, recipe_of
-from hyperruntime.images.wheels import download_wheels, pip_args
+from hyperruntime.images.recipes import (
+    download_wheels,
+    image_reference,
+    load_recipe,
+    pip_args,
+    recipe_names,
+    recipe_of,
+)
 from tests.unit.images.recipefiles import read_containerfile, read_definition
 
 CONTAINERS = Path(__file__).parents[3] / "containers"

@@ -11,9 +11,7 @@ import pytest
 from hyperruntime.errors import DeviceError, DeviceNotFoundError, UnsupportedOptionError
 from hyperruntime.gpu.cdi import DeviceMount, DeviceNode, Edits, Hook
 from hyperruntime_apptainer.args import Gpus, Places, device_args, gpu_args
-from hyperruntime_apptainer.gpus import apply_edits, find_gpus
-from hyperruntime_apptainer.hooks import Wishes, parse_hooks
-from hyperruntime_apptainer.soname import read_soname
+from hyperruntime_apptainer.gpus import Wishes, apply_edits, find_gpus, parse_hooks, read_soname
 
 PLACES = Places(image="/i", files="/scratch/c", record="/r")
 FOLDER = "/usr/lib/driver"

@@ -123,11 +123,11 @@ def test_files_of_an_owner_that_was_killed_before_the_keeper_started_are_removed
         import os, sys
         from hyperruntime.driver import Launch
         from hyperruntime.spec import ContainerSpec, Limits, Mount
-        from hyperruntime_apptainer import container
-        container.spawn = lambda args, **options: os.kill(os.getpid(), 9)
+        from hyperruntime_apptainer import driver
+        driver.spawn = lambda args, **options: os.kill(os.getpid(), 9)
         spec, exchange = ContainerSpec(image="i", limits=Limits(pids=None)), Mount(source="/usr", target="/x")
         launch = Launch(spec=spec, name="c", labels={"mine": "1"}, exchange=exchange, private_dir="")
-        container.ApptainerContainer(launch, container.Settings(), container.Source(path="/source"), lambda: None)
+        driver.ApptainerContainer(launch, driver.Settings(), "/source", "/", lambda: None)
     """
     scratch = tmp_path / "scratch"
     scratch.mkdir()
