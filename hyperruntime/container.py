@@ -12,16 +12,16 @@ from typing import Unpack
 
 import attrs
 
-from hyperruntime.concurrency.cancellation import run_cancellable
+from hyperruntime.concurrency.blocking import run_cancellable
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.driver import Driver, Launch, LiveContainer
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.exec.exchange_dir import EXCHANGE_TARGET, make_exchange
 from hyperruntime.exec.exec_script import export_script, make_request, shell_keeps
 from hyperruntime.exec.execution import Execution
+from hyperruntime.exec.lane import EXCHANGE_TARGET, make_exchange
 from hyperruntime.exec.options import ExecKeywords, ExecOptions
-from hyperruntime.exec.persistent.script import check_names
 from hyperruntime.exec.persistent.shell import Shell
+from hyperruntime.exec.persistent.shell_lane import check_names
 from hyperruntime.exec.user_sessions import UserSessions
 from hyperruntime.gpu.grant import GpuGrant
 from hyperruntime.host.owner import Owner

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
-from hyperruntime.concurrency.interruptible import Interruptible
+from hyperruntime.concurrency.background_loop import Interruptible
 from hyperruntime.errors import PoolClosedError, PoolError, SpecError, WorkdirNotFoundError
 from hyperruntime.pool.sync import SyncPool
 from hyperruntime.pool.values.config import PoolConfig

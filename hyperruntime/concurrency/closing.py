@@ -1,8 +1,11 @@
-"""Close an object at the end of a ``with`` block."""
+"""Close an object or a file descriptor at the end of a ``with`` block."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -25,3 +28,12 @@ class Closing(ABC):
     @abstractmethod
     def close(self) -> object:
         """End it; the result is not used here."""
+
+
+@contextmanager
+def closing_descriptor(descriptor: int) -> Iterator[int]:
+    """Yield a file descriptor and close it."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

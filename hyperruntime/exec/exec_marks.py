@@ -126,9 +126,15 @@ class MarkNumbers:
 
     def next(self, group: str | None = None) -> int:
         """Return an unused number for an exec, from the range of its group if it has one."""
-        if group is not None:
-            return self._series(group).next()
-        return self.take(1)
+        if group is None:
+            return self.take(1)
+        with self._lock:
+            series = self._groups.setdefault(group, [])
+            own = next((known for known in series if known.shared), None)
+            if own is None:
+                own = MarkSeries(self, shared=True)
+                series.append(own)
+        return own.next()
 
     def next_lane(self) -> int:
         """Return the number of a new lane, lower than that of every command."""
@@ -166,15 +172,6 @@ class MarkNumbers:
         """Give a group its series back, because processes of them may still live."""
         with self._lock:
             self._groups.setdefault(group, []).extend(series)
-
-    def _series(self, group: str) -> MarkSeries:
-        with self._lock:
-            series = self._groups.setdefault(group, [])
-            own = next((known for known in series if known.shared), None)
-            if own is None:
-                own = MarkSeries(self, shared=True)
-                series.append(own)
-            return own
 
 
 class MarkSeries:

@@ -114,11 +114,10 @@ def lane_script(request: ExecRequest, sequence: int, mark: Mark, *, announce: bo
         lines.append(b'cd -- %s 2>/dev/null||{ echo "%d dir" >&4;exit 126;}' % (quote(request.workdir), sequence))
     through_env: list[bytes] = []
     for name, value in request.env.items():
-        pair = os.fsencode(name) + b"=" + os.fsencode(value)
         if shell_keeps(name):
             lines.append(b"export %s=%s" % (name.encode(), quote(value)))
         else:
-            through_env.append(pair)
+            through_env.append(os.fsencode(f"{name}={value}"))
     args = (b"env", *through_env, *request.args) if through_env else request.args
     lines.append(b"exec 3<&- 4>&-")
     lines.append(b'exec %s) <%s >"$_hr_lane/o" 2>"$_hr_lane/e"' % (b" ".join(map(quote, args)), source))

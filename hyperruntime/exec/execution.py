@@ -21,13 +21,12 @@ from hyperruntime.errors import (
 )
 from hyperruntime.exec.exec_marks import Mark
 from hyperruntime.exec.exec_script import ExecRequest
-from hyperruntime.exec.input_source import InputSource
 from hyperruntime.exec.lane import Lane
 from hyperruntime.exec.lane_pool import LanePool
 from hyperruntime.exec.options import ExecOptions
 from hyperruntime.exec.output_streams import OutputStreams
 from hyperruntime.exec.session import Session, is_number
-from hyperruntime.exec.stdin_writer import Stdin
+from hyperruntime.exec.stdin import InputSource, Stdin
 from hyperruntime.logs import get_logger
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult
@@ -129,7 +128,8 @@ class Execution:
         except (ContainerLostError, StorageError, WorkdirNotFoundError):
             raise
         except BaseException:
-            self._abort()
+            if not self._has_ended_tree():
+                log.warning("exec not ended", program=os.fsdecode(self._request.args[0]))
             raise
         finally:
             self._output.close()
@@ -150,39 +150,34 @@ class Execution:
 
     def _open(self, lane: Lane) -> None:
         try:
-            self._open_streams(lane)
+            lane.next_exec()
+            self._poll = select.poll()
+            self._poll.register(lane.status, _IN)
+            self._output.open(lane, self._poll)
+            if self._input is not None:
+                lane.open_input()
+                self._stdin = Stdin(self._input, lane, self._poll)
+            if self._cancel_fd is not None:
+                self._poll.register(self._cancel_fd, _IN)
             self._start(lane)
         except BlockingIOError as error:
             raise ContainerLostError("a process in the container blocks the lane that starts commands") from error
         except OSError as error:
             raise storage_error(error) from error
 
-    def _open_streams(self, lane: Lane) -> None:
-        lane.next_exec()
-        self._poll = select.poll()
-        self._poll.register(lane.status, _IN)
-        self._output.open(lane, self._poll)
-        if self._input is not None:
-            lane.open_input()
-            self._stdin = Stdin(self._input, lane, self._poll)
-        if self._cancel_fd is not None:
-            self._poll.register(self._cancel_fd, _IN)
-
     def _wait(self) -> None:
         while not self._has_ended():
             events = self._poll.poll(self._poll_ms())
             for descriptor, event in events:
                 self._on_event(descriptor, event)
-            if self._is_late() and not self._has_ended():
+            is_late = self._deadline is not None and time.monotonic() >= self._deadline
+            if is_late and not self._has_ended():
                 self._end = End.TIMEOUT
             elif not events:
                 self._check_alive()
 
     def _has_ended(self) -> bool:
         return self._end is not None
-
-    def _is_late(self) -> bool:
-        return self._deadline is not None and time.monotonic() >= self._deadline
 
     def _check_alive(self) -> None:
         remaining = math.inf if self._deadline is None else self._deadline - time.monotonic()
@@ -208,16 +203,13 @@ class Execution:
 
     def _read_status(self) -> None:
         """Read the lane's status lines; malformed lines come from a hostile command and are skipped."""
-        try:
-            data = os.read(self._lane.status, 4096)
-        except BlockingIOError:  # poll saw the end, but the session has opened the other end again for a moment
-            return
-        if not data:
+        lines = self._lane.read_status()
+        if lines is None:
             never_up = self._lane.user is not None and not self._lane.is_up
             self._end = self._end or (End.NOT_STARTED if never_up else self._unless_never_made(End.GONE))
             return
-        for line in data.decode(errors="replace").splitlines():
-            match line.split(" "):
+        for line in lines:
+            match line:
                 case ["0", *words]:
                     self._on_lane(words)
                 case [number, word] if number == str(self._lane.sequence):
@@ -282,13 +274,9 @@ class Execution:
             duration_s=time.monotonic() - self._started,
         )
 
-    def _process_group(self) -> int:
-        """Return the process group of this command alone, or 0."""
-        return self._lane.group
-
     def _has_ended_tree(self) -> bool:
         """Kill the command and its lane, which may be about to start it; return whether no process is left."""
-        return self.session.end_tree(self._process_group(), (self._mark, self._lane.mark))
+        return self.session.end_tree(self._lane.group, (self._mark, self._lane.mark))
 
     def _end_tree(self) -> None:
         if not self._has_ended_tree():
@@ -296,10 +284,6 @@ class Execution:
                 f"processes that {os.fsdecode(self._request.args[0])!r} started could not be killed, "
                 "so the container is lost"
             )
-
-    def _abort(self) -> None:
-        if not self._has_ended_tree():
-            log.warning("exec not ended", program=os.fsdecode(self._request.args[0]))
 
 
 def no_user_error(user: RunAs | None) -> ExecStartError:

@@ -1,4 +1,4 @@
-"""One lane of a container: a shell inside, and the FIFOs through which the host gives it one exec at a time.
+"""The exchange directory of a container, and its lanes: shells inside, each with FIFOs for one exec at a time.
 
 The exchange directory is mounted read-only in the container: a process there can use the FIFOs, but cannot create,
 replace or rename files. A lane's directory has a random name in a directory that only the container's main user can
@@ -13,12 +13,44 @@ import select
 import shutil
 import stat
 import time
+from importlib import resources
+from pathlib import Path
 
+from hyperruntime.errors import StorageError
 from hyperruntime.exec.exec_marks import Mark
 from hyperruntime.exec.exec_script import ExecRequest, lane_script
 from hyperruntime.run_as import RunAs
 
+EXCHANGE_TARGET = "/run/hyperruntime"
+_PROGRAMS = ("supervisor.sh", "lane.sh", "shell.sh", "state.sh")
 _READ_INSIDE = ("go", "i")  # FIFOs that are read in the container; the others are written there
+
+
+def make_exchange(private_dir: str, exports: bytes) -> str:
+    """Make the directory that is mounted into the container, with the shell programs in it; return its path.
+
+    Only its owner can list it, so that no other user in the container finds a lane.
+
+    Args:
+        private_dir: directory of the owner in which it is made.
+        exports: shell code that sets the environment, put before the supervisor's program: a command line would show
+            the values to all users of the machine.
+
+    Raises:
+        StorageError: it cannot be made.
+    """
+    exchange = os.path.join(private_dir, "x")
+    try:
+        os.makedirs(exchange, mode=0o711)
+        os.chmod(exchange, 0o711)
+        for name in _PROGRAMS:
+            path = Path(exchange, name)
+            program = resources.files("hyperruntime.exec").joinpath("sh", name).read_bytes()
+            path.write_bytes(exports + program if name == "supervisor.sh" else program)
+            path.chmod(0o644)
+    except OSError as error:
+        raise StorageError(f"the exchange directory cannot be made: {error}; free space or set TMPDIR") from error
+    return exchange
 
 
 class Lane:
@@ -106,6 +138,14 @@ class Lane:
         self._write_script(script)
         os.write(self.go, b"\n")
 
+    def read_status(self) -> list[list[str]] | None:
+        """Return the words of each status line that has arrived; None at the end, when no process holds the FIFO."""
+        try:
+            data = os.read(self.status, 4096)
+        except BlockingIOError:  # poll saw the end, but another process has opened the other end again for a moment
+            return []
+        return [line.split(" ") for line in data.decode(errors="replace").splitlines()] if data else None
+
     def wait_for(self, word: str, timeout_s: float) -> str | None:
         """Return the rest of the status line that begins with ``0 WORD``; None if the lane ends or the time is up.
 
@@ -118,15 +158,12 @@ class Lane:
         poll.register(self.status, select.POLLIN)
         while (remaining := deadline - time.monotonic()) > 0:
             if poll.poll(int(remaining * 1000) + 1):
-                try:
-                    said = os.read(self.status, 4096)
-                except BlockingIOError:  # another process has opened the other end again
-                    continue
-                for line in said.decode(errors="replace").splitlines():
-                    if line.startswith(f"0 {word} "):
-                        return line.split(" ", 2)[2]
-                if not said:
+                lines = self.read_status()
+                if lines is None:
                     return None
+                for words in lines:
+                    if words[:2] == ["0", word]:
+                        return " ".join(words[2:])
         return None
 
     def open_stream(self, name: str) -> int:
@@ -160,10 +197,6 @@ class Lane:
         """Replace FIFO ``name`` by a new one for the next exec; a process may still hold the old one."""
         os.unlink(self._path(name))
         self._make_fifo(name)
-
-    def is_open(self) -> bool:
-        """Return whether it has not been closed."""
-        return bool(self._open)
 
     def hang_up(self) -> None:
         """Make a thread that waits for its status see the end, because the container is gone."""

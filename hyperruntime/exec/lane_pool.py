@@ -32,7 +32,7 @@ class LanePool:
         self._lock = threading.Lock()
         self._idle: dict[RunAs | None, list[Lane]] = {}
         self._lanes: set[Lane] = set()
-        self._unseen: dict[int, set[Mark]] = {}
+        self._unseen: set[tuple[int, Mark]] = set()  # uid and mark of each lane that may still have processes of root
         self.started = 0
         self._closing = False
 
@@ -71,7 +71,7 @@ class LanePool:
         with self._lock:
             self._lanes.add(lane)
             if lane.user is not None:
-                self._unseen.setdefault(lane.user.uid, set()).add(lane.mark)
+                self._unseen.add((lane.user.uid, lane.mark))
         try:
             self._request(lane)
         except BaseException:
@@ -95,11 +95,9 @@ class LanePool:
     def retire(self, lane: Lane) -> None:
         """Close a lane that must not be reused."""
         with self._lock:
-            known = lane in self._lanes
             self._lanes.discard(lane)
             self._see(lane)
-        if known or lane.is_open():
-            lane.close()
+        lane.close()
 
     def forget(self, uid: int) -> None:
         """Close the idle lanes of a uid now, and its lanes in use as soon as they are free."""
@@ -119,12 +117,12 @@ class LanePool:
         Processes of such a lane are still root's and may become the user's, even after the lane was retired.
         """
         with self._lock:
-            return tuple(self._unseen.get(uid, ()))
+            return tuple(mark for known, mark in self._unseen if known == uid)
 
     def forget_unseen(self, uid: int, marks: Collection[Mark]) -> None:
         """Forget marks that have no living process."""
         with self._lock:
-            self._drop_unseen(uid, marks)
+            self._unseen.difference_update((uid, mark) for mark in marks)
 
     def close(self) -> None:
         """Close the idle lanes; a lane in use is closed by the thread that uses it."""
@@ -143,12 +141,7 @@ class LanePool:
     def _see(self, lane: Lane) -> None:
         """Forget the mark of a retired lane if all its processes run as its user."""
         if lane.user is not None and lane.is_up:
-            self._drop_unseen(lane.user.uid, [lane.mark])
-
-    def _drop_unseen(self, uid: int, marks: Collection[Mark]) -> None:
-        left = self._unseen.pop(uid, set()).difference(marks)
-        if left:
-            self._unseen[uid] = left
+            self._unseen.discard((lane.user.uid, lane.mark))
 
     def _pop_idle(self, user: RunAs | None) -> Lane | None:
         with self._lock:

@@ -15,15 +15,20 @@ Stream = Literal["stdout", "stderr"]
 OutputCallback = Callable[[Stream, bytes], None]
 
 
-class SlotExecKeywords(TypedDict, total=False):
-    """Keyword arguments of an exec in a slot, which has its own user; :meth:`Container.exec` describes them."""
+class TextKeywords(TypedDict, total=False):
+    """Keyword arguments of a text in a persistent shell; :meth:`Container.exec` describes them."""
 
     timeout_s: float | None
-    env: Mapping[str, str] | None
-    workdir: str | None
     input: bytes | BinaryIO | None
     on_output: OutputCallback | None
     output_limit_bytes: int
+
+
+class SlotExecKeywords(TextKeywords, total=False):
+    """Keyword arguments of an exec in a slot, which has its own user; :meth:`Container.exec` describes them."""
+
+    env: Mapping[str, str] | None
+    workdir: str | None
 
 
 class ExecKeywords(SlotExecKeywords, total=False):

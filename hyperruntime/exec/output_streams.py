@@ -7,16 +7,54 @@ import select
 import time
 from collections.abc import Callable
 
-from hyperruntime.exec.input_source import CallerError
 from hyperruntime.exec.lane import Lane
 from hyperruntime.exec.options import OutputCallback, Stream
-from hyperruntime.exec.output_buffer import OutputBuffer
-from hyperruntime.exec.stdin_writer import widen
+from hyperruntime.exec.stdin import CallerError, widen
 
 _NAMES: dict[Stream, str] = {"stdout": "o", "stderr": "e"}  # the FIFOs of a lane
 _CHUNK_BYTES = 1 << 20
 _PIPE_BYTES = 65536
 _GRACE_S = 0.25  # how long children of a command may still write after its end
+
+
+class OutputBuffer:
+    """Collects chunks; past ``limit_bytes`` it keeps the first and the last half, in bounded memory.
+
+    Attributes:
+        total_bytes: number of bytes written, kept or not.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        """Keep at most ``limit_bytes`` (at least 2)."""
+        self.total_bytes = 0
+        self._head_limit = max(1, (limit_bytes + 1) // 2)
+        self._tail_limit = max(1, limit_bytes - self._head_limit)
+        self._head = bytearray()
+        self._tail = bytearray()
+
+    @property
+    def truncated(self) -> bool:
+        """Whether bytes were dropped."""
+        return self.total_bytes > self._head_limit + self._tail_limit
+
+    def write(self, chunk: bytes) -> None:
+        """Add a chunk."""
+        self.total_bytes += len(chunk)
+        room = self._head_limit - len(self._head)
+        if room > 0:
+            self._head += chunk[:room]
+            chunk = chunk[room:]
+        self._tail += chunk
+        if len(self._tail) > 2 * self._tail_limit:
+            del self._tail[: -self._tail_limit]
+
+    def value(self) -> bytes:
+        """Return all bytes, or the head, one line with the number of dropped bytes, and the tail."""
+        if not self.truncated:
+            return bytes(self._head + self._tail)
+        missing = self.total_bytes - self._head_limit - self._tail_limit
+        notice = b"\n[%d bytes of output dropped here]\n" % missing
+        return bytes(self._head + notice + self._tail[-self._tail_limit :])
 
 
 class OutputStreams:

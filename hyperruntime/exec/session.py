@@ -17,12 +17,10 @@ from collections.abc import Callable, Iterable
 
 from hyperruntime.attached_shell import AttachedShell
 from hyperruntime.errors import ContainerLostError
-from hyperruntime.exec.exchange_dir import EXCHANGE_TARGET
 from hyperruntime.exec.exec_marks import Mark, MarkLimit, MarkNumbers, MarkSeries
-from hyperruntime.exec.lane import Lane
+from hyperruntime.exec.killers import Tree, TreeKiller, kill_user
+from hyperruntime.exec.lane import EXCHANGE_TARGET, Lane
 from hyperruntime.exec.lane_pool import LanePool
-from hyperruntime.exec.tree_killer import Tree, TreeKiller
-from hyperruntime.exec.user_killer import UserKiller
 from hyperruntime.logs import get_logger
 from hyperruntime.run_as import RunAs
 
@@ -76,7 +74,7 @@ class Session:
         self.on_death, self._on_lost = on_death, on_lost
         self.announces = False
         self._shell, self._numbers = shell, numbers
-        self.lanes = LanePool(exchange, self._request_lane, self._next_lane_mark)
+        self.lanes = LanePool(exchange, self._request_lane, lambda: self._mark_limit.mark(numbers.next_lane()))
         self._switch: int | None = None
         self._lock = threading.Lock()
         self._answers: dict[str, int | None] = {}  # only requests that a caller waits for: the container is not trusted
@@ -131,9 +129,6 @@ class Session:
         number = source.next() if isinstance(source, MarkSeries) else self._numbers.next(source)
         return self._mark_limit.mark(number)
 
-    def _next_lane_mark(self) -> Mark:
-        return self._mark_limit.mark(self._numbers.next_lane())
-
     @property
     def _mark_limit(self) -> MarkLimit:
         assert self._limit is not None  # the supervisor reports it first
@@ -167,8 +162,7 @@ class Session:
 
     def end_user(self, user: RunAs) -> bool:
         """Kill every process of a uid and drop its lanes; return whether none is left."""
-        switches = bool(self._switch and self._switch >= _FIRST_SWITCH)
-        return UserKiller(self.lanes, self._ask, self.lost.is_set).end(user, switches=switches)
+        return kill_user(self.lanes, self._ask, self.lost.is_set, user, switches=bool(self.switches_users()))
 
     @property
     def patience_s(self) -> float:

@@ -20,8 +20,8 @@ from hyperruntime.errors import (
 )
 from hyperruntime.exec.exec_marks import MarkNumbers, MarkSeries
 from hyperruntime.exec.execution import KILLED_EXIT_CODE, Execution
-from hyperruntime.exec.input_source import CallerError
 from hyperruntime.exec.session import Session
+from hyperruntime.exec.stdin import CallerError
 from hyperruntime.host.owner import release_on_fork
 from hyperruntime.host.watchdog import Watch
 from hyperruntime.logs import get_logger
@@ -133,7 +133,7 @@ class UserSessions:
                 self.live.observe()
             return result
         except CallerError as error:
-            raise error.cause from None
+            raise error.cause from error.cause.__cause__
         except ContainerLostError as error:
             raise self.lose(error, execution.session) from None
 

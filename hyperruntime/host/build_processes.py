@@ -24,21 +24,11 @@ def end_inner(pid: int, timeout_s: float) -> None:
         timeout_s: seconds to wait for its end; after that the caller must kill it.
     """
     deadline, ours = time.monotonic() + timeout_s, pid_namespace()
-    while _runs(pid) and time.monotonic() < deadline:
-        for child in _below(pid):
-            if pid_namespace(child.pid) not in (0, ours):
-                with suppress(psutil.Error):  # it may have ended
-                    child.kill()
-        time.sleep(_ROUND_S)
-
-
-def _runs(pid: int) -> bool:
-    with suppress(psutil.Error):
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    return False
-
-
-def _below(pid: int) -> list[psutil.Process]:
-    with suppress(psutil.Error):
-        return psutil.Process(pid).children(recursive=True)
-    return []
+    with suppress(psutil.Error):  # it has ended
+        program = psutil.Process(pid)
+        while program.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            for child in program.children(recursive=True):
+                if pid_namespace(child.pid) not in (0, ours):
+                    with suppress(psutil.Error):
+                        child.kill()
+            time.sleep(_ROUND_S)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
+from hyperruntime.concurrency.closing import closing_descriptor
 from hyperruntime.host.process import read_proc
 from hyperruntime.host.process_tree import Namespace, members, tmpfs_bytes
 
@@ -93,15 +94,12 @@ class _Count:
             self._add(facts)
 
     def _add_directory(self, descriptor: int, depth: int) -> None:
-        try:
+        with closing_descriptor(descriptor), os.scandir(descriptor) as entries:
             self.devices.add(os.fstat(descriptor).st_dev)
-            with os.scandir(descriptor) as entries:
-                for entry in entries:
-                    if self.used > self._stop_at:
-                        return
-                    self._add_entry(entry, descriptor, depth)
-        finally:
-            os.close(descriptor)
+            for entry in entries:
+                if self.used > self._stop_at:
+                    return
+                self._add_entry(entry, descriptor, depth)
 
     def _add_entry(self, entry: os.DirEntry[str], parent: int, depth: int) -> None:
         try:

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import attrs
 
@@ -71,9 +72,8 @@ class DiskWatch:
     def stop(self) -> None:
         """Stop the watch; a check in progress may still finish."""
         self._stopped.set()
-        with _lock:
-            if self in _watches:
-                _watches.remove(self)
+        with _lock, suppress(ValueError):  # it was stopped before
+            _watches.remove(self)
 
     def _run(self) -> None:
         while not self._stopped.wait(_TICK_S):
@@ -88,7 +88,9 @@ class DiskWatch:
         low = next((device for device, free in now.items() if free.space < self._reserve.get(device, 0)), None)
         if (low is not None or time.monotonic() >= self._due(now)) and (why := self._count(now)):
             return why, "disk_bytes"
-        return (self._judge_low(low, now[low]), self._blame(low)) if low is not None else ("", "")
+        if low is None:
+            return "", ""
+        return self._judge_low(low, now[low]), "disk_bytes" if self.used_bytes >= self._reserve[low] else ""
 
     def _due(self, now: Mapping[int, Free]) -> float:
         """Return the time of the next count: earlier if half of its remaining limit may have been taken."""
@@ -122,9 +124,6 @@ class DiskWatch:
                 return ""
             _ended[device] = time.monotonic()
         return f"the disk has only {format_size(free.space)} left, and its files took {format_size(self.used_bytes)}"
-
-    def _blame(self, device: int) -> str:
-        return "disk_bytes" if self.used_bytes >= self._reserve[device] else ""
 
 
 _lock = threading.Lock()

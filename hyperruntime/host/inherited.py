@@ -7,7 +7,7 @@ import resource
 import signal
 import stat
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 # Variables that make a shell read a file or define functions. Source: bash(1), "Bash Startup Files", "Functions".
 SHELL_VARIABLES = ("BASH_ENV", "ENV")
@@ -65,7 +65,7 @@ def ignored_signals() -> frozenset[signal.Signals]:
     ``nohup`` ignores SIGHUP; a shell without job control ignores SIGINT and SIGQUIT in background commands.
     Source: execve(2), POSIX.1 sh, "Asynchronous Lists".
     """
-    candidates: Collection[signal.Signals] = set(signal.Signals) - _RESTORED
+    candidates = set(signal.Signals) - _RESTORED
     return frozenset(number for number in candidates if signal.getsignal(number) is signal.SIG_IGN)
 
 

@@ -19,7 +19,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -91,12 +91,12 @@ class OwnerIdentity:
         start_ticks: start of that process in clock ticks since boot, because pids are reused.
     """
 
-    token: str
-    host: str
-    boot_id: str
-    pid_namespace: int
-    pid: int
-    start_ticks: int
+    token: str = attrs.field(converter=str)
+    host: str = attrs.field(converter=str)
+    boot_id: str = attrs.field(default="", converter=str)
+    pid_namespace: int = attrs.field(default=0, converter=int)
+    pid: int = attrs.field(converter=int)
+    start_ticks: int = attrs.field(default=0, converter=int)
 
     @classmethod
     def current(cls) -> OwnerIdentity:
@@ -115,16 +115,9 @@ class OwnerIdentity:
         """Return the owner that a stored record names; a record without a boot id has an unknown owner.
 
         Raises:
-            ValueError, TypeError, KeyError: it is not a valid record.
+            ValueError, TypeError: it is not a valid record.
         """
-        return cls(
-            token=str(record["token"]),
-            host=str(record["host"]),
-            boot_id=str(record.get("boot_id", "")),
-            pid_namespace=int(record.get("pid_namespace", 0)),
-            pid=int(record["pid"]),
-            start_ticks=int(record.get("start_ticks", 0)),
-        )
+        return cls(**{field.name: record[field.name] for field in attrs.fields(cls) if field.name in record})
 
     @classmethod
     def from_labels(cls, labels: Mapping[str, str]) -> OwnerIdentity | None:
@@ -135,7 +128,7 @@ class OwnerIdentity:
         facts = {name.removeprefix(prefix): value for name, value in labels.items() if name.startswith(prefix)}
         try:
             return cls.from_record({"token": labels[LABEL], **facts})
-        except (KeyError, ValueError):
+        except (TypeError, ValueError):
             return None
 
     def to_labels(self) -> dict[str, str]:
@@ -209,17 +202,16 @@ class Owner:
         """
         if not self.is_here:
             return
-        for directory in _also(self.private_dir):
-            shutil.rmtree(directory, ignore_errors=True)
+        with suppress(OSError):
+            for directory in Path(self.private_dir, _ALSO).read_text().splitlines():
+                shutil.rmtree(directory, ignore_errors=True)
         shutil.rmtree(self.private_dir, ignore_errors=True)
         if os.path.exists(self.private_dir):
             return
         if self._guard.stdin is not None and not self._guard.stdin.closed:
-            try:
+            with suppress(OSError):
                 self._guard.stdin.write(b"done\n")
                 self._guard.stdin.close()
-            except OSError:
-                pass
             reap(self._guard, 5)
 
 
@@ -274,7 +266,7 @@ def stale_directories() -> Iterator[Path]:
             if path.is_symlink() or path.stat().st_uid != os.getuid():
                 continue
             identity = OwnerIdentity.from_record(json.loads((path / _RECORD).read_text()))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError):
             continue
         if identity.state() == "dead":
             yield path
@@ -301,13 +293,6 @@ def _make_owned(directory: str, identity: OwnerIdentity) -> None:
         where = os.path.dirname(directory)
         step = "free space there, or set TMPDIR to another disk"
         raise StorageError(f"no temporary directory can be written in {where}: {error}; {step}") from error
-
-
-def _also(private_dir: str) -> list[str]:
-    try:
-        return Path(private_dir, _ALSO).read_text().splitlines()
-    except OSError:
-        return []
 
 
 def _require_text(directory: str) -> None:

@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -78,11 +79,9 @@ class ProbeFile(Generic[P]):
 
 def forget_probes(engine: str) -> None:
     """Remove every file of an engine and this user, so that the next probe is a real one; never raises."""
-    try:
+    with suppress(OSError):
         for path in cache_directory().glob(f"{engine}-{os.geteuid()}-*.json"):
             path.unlink(missing_ok=True)
-    except OSError:
-        pass
 
 
 class TrustedProbe(Generic[P]):

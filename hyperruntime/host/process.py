@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import IO, cast
 
 import attrs
@@ -198,10 +199,8 @@ def spawn_attached(args: Sequence[str], env: Mapping[str, str]) -> subprocess.Po
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kill a process made by :func:`spawn` with its process group."""
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def reap(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
@@ -219,11 +218,7 @@ def find_program(name: str) -> str | None:
 
 def boot_id() -> str:
     """Return the id of the machine's current boot, or "" if the kernel does not report it. Source: random(4)."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return read_proc("sys", "kernel/random/boot_id").decode().strip()
 
 
 def pid_namespace(pid: int | str = "self") -> int:
@@ -234,7 +229,7 @@ def pid_namespace(pid: int | str = "self") -> int:
         return 0
 
 
-def process_start_ticks(pid: int) -> int | None:
+def process_start_ticks(pid: int | str) -> int | None:
     """Return the start of a process in clock ticks since boot, or None if it does not exist or is a zombie.
 
     Together with pid, boot id and pid namespace it identifies a process uniquely. Clock changes do not affect it.
@@ -283,26 +278,24 @@ def kill_limited(title: str, spans: Collection[tuple[int, int]], *, groups: bool
             continue
         match = line.search(read_proc(name, "limits"))
         limit = int(match[1]) if match else -1
-        if not any(least <= limit <= most for least, most in spans) or _is_dead(name):
+        if not any(least <= limit <= most for least, most in spans) or process_start_ticks(name) is None:
             continue
         found += 1
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             group = os.getpgid(int(name))
             os.kill(int(name), signal.SIGKILL)
             if groups:
                 os.killpg(group, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
     return found
 
 
-def _is_dead(pid: str) -> bool:
-    """Return whether a process is a zombie or gone. Source: proc(5), ``/proc/PID/stat``."""
-    return read_proc(pid, "stat").rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"], [])
-
-
 def read_proc(pid: int | str, name: str) -> bytes:
-    """Return the content of a file of a process in ``/proc``; empty if it is gone or may not be read."""
+    """Return the content of a file in ``/proc``; empty if it does not exist or may not be read.
+
+    Args:
+        pid: the process, or the name of another directory in ``/proc``.
+        name: path of the file below it.
+    """
     try:
         with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
             return file.read()
@@ -333,15 +326,12 @@ class ProcessShell:
         """Take over a process whose three streams are pipes."""
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise ValueError("an attached shell needs three pipes")
-        self._process = process
-        self.input = process.stdin.fileno()
-        self.output = process.stdout.fileno()
-        self.errors = process.stderr.fileno()
+        self._process, self._stdin, self._outputs = process, process.stdin, (process.stdout, process.stderr)
+        self.input, self.output, self.errors = (stream.fileno() for stream in (self._stdin, *self._outputs))
 
     def close_input(self) -> None:
         """Let the shell read end-of-file."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._stdin.close()
 
     def wait(self, timeout_s: float) -> int | None:
         """Return the exit code, or None if the process still runs."""
@@ -356,6 +346,5 @@ class ProcessShell:
 
     def close_output(self) -> None:
         """Close the output descriptors; call it when no thread reads them."""
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+        for stream in self._outputs:
+            stream.close()

@@ -1,7 +1,6 @@
-"""Find a container's processes from the host, and measure their memory.
+"""Find a container's processes and cgroups from the host, and measure their memory.
 
-They are the processes of the container's pid namespace, which no process in it can leave. Source: pid_namespaces(7),
-proc(5).
+Its processes are those of its pid namespace, which no process in it can leave. Source: pid_namespaces(7), proc(5).
 """
 
 from __future__ import annotations
@@ -10,12 +9,15 @@ import os
 import re
 import signal
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import attrs
 
 from hyperruntime.host.process import pid_namespace, read_proc
 
 _KIB = 1024
+_KILLED = re.compile(r"^oom_kill [1-9]", re.MULTILINE)
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
@@ -37,10 +39,8 @@ class Namespace:
 
     def kill(self) -> None:
         """Kill every process in it."""
-        try:
+        with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.handle, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
     def close(self) -> None:
         """Close the handle."""
@@ -146,6 +146,32 @@ def tmpfs_bytes(paths: Iterable[str]) -> int:
             total += (facts.f_blocks - facts.f_bfree) * facts.f_frsize
         seen.add(device)
     return total
+
+
+def memory_cgroups(pid: int) -> tuple[Path, ...]:
+    """Return the visible directories of a process's memory cgroup; empty if the process is gone."""
+    return cgroup_paths(os.fsdecode(read_proc(pid, "cgroup")))
+
+
+def cgroup_paths(text: str) -> tuple[Path, ...]:
+    """Return the existing directories of a memory cgroup from ``/proc/PID/cgroup``'s text. Source: cgroups(7)."""
+    paths = []
+    for line in text.splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            paths += [Path("/sys/fs/cgroup" + path), Path("/sys/fs/cgroup/unified" + path)]
+        elif "memory" in controllers.split(","):
+            paths.append(Path("/sys/fs/cgroup/memory" + path))
+    return tuple(path for path in paths if os.path.isdir(path))
+
+
+def kernel_killed_in(cgroup: Path) -> bool:
+    """Return whether the kernel killed a process out of memory. Source: cgroup-v1 memory.txt, cgroup-v2.rst."""
+    for name in ("memory.events", "memory.oom_control"):
+        with suppress(OSError):
+            if _KILLED.search((cgroup / name).read_text()):
+                return True
+    return False
 
 
 def _own_tmpfs(pid: str, given: Collection[str]) -> Iterator[str]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
+
+from hyperruntime.concurrency.closing import closing_descriptor
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_DEPTH = 50  # levels that are open at the same time
@@ -16,19 +19,11 @@ def remove_tree(path: str | os.PathLike[str]) -> None:
     levels, which ``mkdir`` and ``chdir`` can make although no path can name it. This function first moves directories
     below 50 levels up.
     """
-    try:
-        root = os.open(path, _DIRECTORY)
-    except OSError:
-        return
-    try:
-        while _empty(root, root, 0):
-            pass
-    finally:
-        os.close(root)
-    try:
+    with suppress(OSError):
+        with closing_descriptor(os.open(path, _DIRECTORY)) as root:
+            while _empty(root, root, 0):
+                pass
         os.rmdir(path)
-    except OSError:
-        return
 
 
 def _empty(directory: int, root: int, depth: int) -> bool:
@@ -44,17 +39,9 @@ def _empty(directory: int, root: int, depth: int) -> bool:
                 os.rename(name, f".{secrets.token_hex(8)}", src_dir_fd=directory, dst_dir_fd=root)
                 moved = True
             else:
-                moved = _empty_below(name, directory, root, depth) or moved
+                with closing_descriptor(os.open(name, _DIRECTORY, dir_fd=directory)) as below:
+                    moved = _empty(below, root, depth + 1) or moved
+                os.rmdir(name, dir_fd=directory)
         except OSError:
             continue
-    return moved
-
-
-def _empty_below(name: str, directory: int, root: int, depth: int) -> bool:
-    below = os.open(name, _DIRECTORY, dir_fd=directory)
-    try:
-        moved = _empty(below, root, depth + 1)
-    finally:
-        os.close(below)
-    os.rmdir(name, dir_fd=directory)
     return moved

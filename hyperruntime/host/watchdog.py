@@ -10,7 +10,7 @@ import os
 import posixpath
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import attrs
 
@@ -151,7 +151,7 @@ class Watcher:
             watch.judge_time()
         weighed = [watch for watch in self._watches if watch.memory_bytes is not None and not watch.verdict]
         if weighed:
-            pids = members(_namespaces(weighed))
+            pids = members(watch.namespace for watch in weighed if watch.namespace is not None)
             for watch in weighed:
                 if watch.namespace is not None:
                     near = watch.judge_memory(pids[watch.namespace.inode]) or near
@@ -198,7 +198,3 @@ def unwatch(watch: Watch | None) -> None:
     """Stop watching a container; None is allowed and does nothing."""
     if watch is not None:
         _watchers[os.getpid()].drop(watch)
-
-
-def _namespaces(watches: Iterable[Watch]) -> tuple[Namespace, ...]:
-    return tuple(watch.namespace for watch in watches if watch.namespace is not None)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from hyperruntime.concurrency.blocking_threads import RESETS, STARTS, blocking
+from hyperruntime.concurrency.blocking import RESETS, STARTS, blocking
 from hyperruntime.errors import PoolClosedError
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.roster import Cell, CellState, PoolMember, Roster, StartBackoff

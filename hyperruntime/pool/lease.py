@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from hyperruntime.concurrency.blocking_threads import RESETS, blocking
+from hyperruntime.concurrency.blocking import RESETS, blocking
 from hyperruntime.exec.options import SlotExecKeywords
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.values.config import ToolPolicy

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from hyperruntime.concurrency.blocking_threads import STARTS, blocking
+from hyperruntime.concurrency.blocking import STARTS, blocking
 from hyperruntime.errors import (
     ContainerLostError,
     ContainerStateError,

@@ -33,7 +33,7 @@ from hyperruntime.host.process import ProcessResult, run_process
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.lease import Lease
-from hyperruntime.transfer.tar_writer import write_tree
+from hyperruntime.transfer.tar_writer import read_tree
 
 log = get_logger(__name__)
 
@@ -207,7 +207,7 @@ class Repositories:
             clone = os.path.join(scratch, "clone")
             store.checkout(commit, clone)
             with open(os.path.join(made, _TAR), "wb") as file:
-                write_tree(clone, file, ".")
+                file.writelines(read_tree(clone, "."))
             _write_manifest(made, url, commit)
             os.rename(made, entry)
         log.info("repository fetched", source=url, commit=commit, duration_s=round(time.monotonic() - started, 3))

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from hyperruntime.concurrency.closing import closing_descriptor
 from hyperruntime.errors import StorageError
 
 _PROBE_BYTES = 256 * 1024
@@ -77,11 +78,8 @@ def make_private_directory(path: Path) -> Path:
     with storage_errors(path):
         with suppress(FileExistsError):
             os.mkdir(path, _PRIVATE)
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
+        with closing_descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)) as descriptor:
             os.fchmod(descriptor, _PRIVATE)  # the umask may have removed bits
-        finally:
-            os.close(descriptor)
     return path
 
 
@@ -103,10 +101,8 @@ def write_atomic(path: Path, data: bytes) -> None:
     """
     partial = path.with_name(f".{path.name}.partial")
     with storage_errors(path):
-        with open(partial, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        partial.write_bytes(data)
+        _sync_path(partial, os.O_NOFOLLOW)
         os.replace(partial, path)
         sync_directory(path.parent)
 
@@ -120,10 +116,8 @@ def check_writable(folder: Path) -> None:
     probe = folder / ".probe"
     with storage_errors(folder):
         try:
-            with open(probe, "wb") as file:
-                file.write(bytes(_PROBE_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
+            probe.write_bytes(bytes(_PROBE_BYTES))
+            _sync_path(probe, os.O_NOFOLLOW)
         finally:
             probe.unlink(missing_ok=True)
 
@@ -159,7 +153,7 @@ def sync_tree(root: Path) -> None:
     """Sync all files and directories below a directory, and the directory itself, to disk."""
     for folder, _, names in os.walk(root):
         for name in names:
-            _sync_path(os.path.join(folder, name))
+            _sync_path(os.path.join(folder, name), os.O_NOFOLLOW)
         sync_directory(Path(folder))
 
 
@@ -191,19 +185,13 @@ def json_document(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
 
 def sync_directory(path: Path) -> None:
     """Sync the entries of a directory to disk, if the file system supports it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        _sync_path(path, os.O_DIRECTORY)
     except OSError as error:
         if error.errno != errno.EINVAL:  # some network file systems cannot sync a directory
             raise
-    finally:
-        os.close(descriptor)
 
 
-def _sync_path(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
+def _sync_path(path: str | os.PathLike[str], flag: int) -> None:
+    with closing_descriptor(os.open(path, os.O_RDONLY | flag)) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Self
 
 import attrs
 from filelock import FileLock
 
+from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import LeaseLostError, RunLockedError
 from hyperruntime.host.owner import OwnerIdentity
 from hyperruntime.host.process import boot_id
@@ -49,15 +49,16 @@ class LockRecord:
     """
 
     owner: OwnerIdentity
-    directory: tuple[int, int] | None = None
+    directory: tuple[int, ...] | None
 
 
 def read_lease(run_dir: Path) -> LockRecord | None:
     """Return the lease in a run directory, which may be stale; None if it does not exist or is invalid."""
     try:
         value = json.loads((run_dir / RECORD).read_bytes())
-        return LockRecord(owner=OwnerIdentity.from_record(value), directory=_directory(value.get("directory")))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        directory = tuple(value["directory"]) if "directory" in value else None
+        return LockRecord(owner=OwnerIdentity.from_record(value), directory=directory)
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -87,26 +88,25 @@ def is_unowned_remnant(run_dir: Path) -> bool:
     return True
 
 
-class RunLock:
+class RunLock(Closing):
     """The ownership of a run directory; a context manager that acquires and releases it."""
 
-    def __init__(self, run_dir: Path, *, renew_s: float = RENEW_S, stale_s: float = STALE_S) -> None:
+    def __init__(self, run_dir: Path, *, renew_s: float = RENEW_S) -> None:
         """Store the settings; nothing is acquired yet.
 
         Args:
             run_dir: the run directory.
             renew_s: seconds between renewals of the lease.
-            stale_s: seconds without renewal after which a lease is stale, if its owner cannot be checked from here.
         """
         self._run_dir, self._record = run_dir, run_dir / RECORD
         self._identity = OwnerIdentity.current()
-        self._renew_s, self._stale_s = renew_s, stale_s
+        self._renew_s = renew_s
         self._released = threading.Event()
         self._renewing: threading.Thread | None = None
         self._on_lost: Callable[[], None] = lambda: None
 
     def acquire(self) -> None:
-        """Acquire the directory, and renew the lease in a thread until :meth:`release`.
+        """Acquire the directory, and renew the lease in a thread until :meth:`close`.
 
         Raises:
             RunLockedError: another live process owns the directory.
@@ -116,7 +116,7 @@ class RunLock:
         with storage_errors(self._run_dir), _one_at_a_time(self._run_dir / _GUARD):
             lease = read_lease(self._run_dir)
             clock = partial(_file_system_time, self._run_dir)
-            if lease is not None and _state(lease, self._run_dir, clock, self._stale_s) == "alive":
+            if lease is not None and _state(lease, self._run_dir, clock) == "alive":
                 raise RunLockedError(self._refusal(lease.owner))
             found = os.stat(self._run_dir)
             value = attrs.asdict(self._identity) | {"directory": [found.st_dev, found.st_ino]}
@@ -152,7 +152,7 @@ class RunLock:
             return True
         return bool(token == self._identity.token)
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Release the directory if this process owns it; may be called again."""
         self._released.set()
         if self._renewing is not None:
@@ -160,16 +160,10 @@ class RunLock:
         if self._record.exists() and self.is_ours:
             self._record.unlink(missing_ok=True)
 
-    def __enter__(self) -> RunLock:
+    def __enter__(self) -> Self:
         """Acquire the directory."""
         self.acquire()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Release the directory."""
-        self.release()
 
     def _renew(self) -> None:
         while not self._released.wait(self._renew_s):
@@ -188,7 +182,7 @@ class RunLock:
             return f"run {run} is owned by process {owner.pid}, which is alive; wait for it, or stop it with `kill`"
         return (
             f"run {run} is owned by process {owner.pid} on {owner.host!r}, which renewed its lease less than "
-            f"{self._stale_s:g} s ago; stop it there, or retry later if it is dead"
+            f"{STALE_S:g} s ago; stop it there, or retry later if it is dead"
         )
 
 
@@ -211,7 +205,7 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _state(lease: LockRecord, run_dir: Path, clock: Callable[[], float], stale_s: float = STALE_S) -> str:
+def _state(lease: LockRecord, run_dir: Path, clock: Callable[[], float]) -> str:
     # Several machines may have the same host name ("localhost"): for an owner of another boot, only the lease counts.
     seen = lease.owner.state() if lease.owner.boot_id == boot_id() else "elsewhere"
     if seen != "elsewhere":
@@ -222,7 +216,7 @@ def _state(lease: LockRecord, run_dir: Path, clock: Callable[[], float], stale_s
         renewed = os.stat(run_dir / RECORD).st_mtime
     except FileNotFoundError:
         return "dead"
-    return "alive" if clock() - renewed < stale_s else "dead"
+    return "alive" if clock() - renewed < STALE_S else "dead"
 
 
 def _file_system_time(folder: Path) -> float:
@@ -233,7 +227,3 @@ def _file_system_time(folder: Path) -> float:
         return os.stat(path).st_mtime
     finally:
         path.unlink(missing_ok=True)
-
-
-def _directory(value: Any) -> tuple[int, int] | None:  # noqa: ANN401 - a JSON value
-    return (int(value[0]), int(value[1])) if isinstance(value, list) and len(value) == 2 else None

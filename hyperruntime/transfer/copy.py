@@ -8,10 +8,8 @@ from __future__ import annotations
 import os
 import posixpath
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TypedDict
+from collections.abc import Callable, Sequence
+from typing import BinaryIO, TypedDict, cast
 
 import attrs
 
@@ -22,15 +20,14 @@ from hyperruntime.logs import get_logger
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult, check_inside_path
 from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
-from hyperruntime.transfer.tar_pipe import Feeder, LateError, NotTakenError, Receiver
-from hyperruntime.transfer.tar_writer import write_tree
+from hyperruntime.transfer.tar_pipe import LateError, Receiver, Sender
 from hyperruntime.units import GIB, format_duration
 
 log = get_logger(__name__)
 
 Exec = Callable[[Sequence[str], ExecOptions], ExecResult]
 
-_NO_FILE, _NO_PROGRAM = 3, 5
+_NO_FILE = 3
 # Search the usual directories for tar too: the PATH of the container's environment may lack them.
 _PREPARE = """PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 for program in $needed; do
@@ -114,34 +111,17 @@ def put(run: Exec, source: str | os.PathLike[str], target: str, options: ExecOpt
         raise TransferError(f"cannot copy {shown!r} into the container: no such file or directory")
     parent, name = posixpath.split(posixpath.normpath(target))
     words = (parent, name or ".", f".hyperruntime-{secrets.token_hex(8)}")
-    with _cancel_signal(options) as cancel_fd:
-        feeder = Feeder(
-            lambda pipe: write_tree(Path(os.fsdecode(source)), pipe, name or "."),
-            lambda: os.eventfd_write(cancel_fd, 1),
-        )
-        result = _feed(run, feeder, words, attrs.evolve(options, cancel_fd=cancel_fd))
-    if feeder.error is not None:
-        raise TransferError(f"cannot read {shown!r}: {feeder.error}") from feeder.error
-    if result is None or result.timed_out:
+    archive = cast(BinaryIO, Sender(source, name or "."))
+    result = None
+    try:
+        result = run(_command(_PUT, *words), attrs.evolve(options, input=archive))
+    finally:
+        if result is None or result.exit_code != 0:
+            _forget(run, words, options)
+    if result.timed_out:
         raise _late(f"{shown!r} was not copied to {target!r} in the container", options)
     if result.exit_code != 0:
         raise TransferError(f"cannot copy {shown!r} to {target!r} in the container: {_why(result)}")
-
-
-def _feed(run: Exec, feeder: Feeder, words: Sequence[str], options: ExecOptions) -> ExecResult | None:
-    """Run the command that unpacks the archive; return None if it was stopped because the feeder failed."""
-    result = None
-    try:
-        feeder.start()
-        result = run(_command(_PUT, *words), attrs.evolve(options, input=feeder.reader))
-    except CancelledExecError:
-        if feeder.error is None:
-            raise
-    finally:
-        feeder.stop()
-        if result is None or result.exit_code != 0:
-            _forget(run, words, options)
-    return result
 
 
 def get(
@@ -165,42 +145,29 @@ def get(
     check_inside_path("source", source)
     parent, name = posixpath.split(posixpath.normpath(source))
     result = None
-    with _cancel_signal(options) as cancel_fd:
-        receiver = Receiver(target, limits or DEFAULT_LIMITS, lambda: os.eventfd_write(cancel_fd, 1))
-        options = attrs.evolve(options, on_output=receiver.take, cancel_fd=cancel_fd)
-        try:
-            receiver.start(options.timeout_s)
-            result = run(_command(_GET, parent, name or "."), options)
-            if result.timed_out:
-                raise LateError
-            receiver.finish(keep=result.exit_code in (0, 1))  # GNU tar exits with 1 if a file changed while it was read
-        except LateError:
-            raise _late(f"{source!r} was not copied out of the container to {os.fspath(target)!r}", options) from None
-        except (CancelledExecError, NotTakenError):
-            if receiver.error is None:
-                raise
-        finally:
-            receiver.stop()
+    receiver = Receiver(target, limits or DEFAULT_LIMITS, options.cancel_fd)
+    options = attrs.evolve(options, on_output=receiver.take, cancel_fd=receiver.cancel_fd)
+    try:
+        receiver.start(options.timeout_s)
+        result = run(_command(_GET, parent, name or "."), options)
+        if result.timed_out:
+            raise LateError
+        if result.exit_code in (0, 1):  # GNU tar exits with 1 if a file changed while it was read
+            receiver.finish()
+    except LateError:
+        raise _late(f"{source!r} was not copied out of the container to {os.fspath(target)!r}", options) from None
+    except CancelledExecError:
+        if receiver.error is None:
+            raise
+    finally:
+        receiver.stop()
     if result is not None and result.exit_code == _NO_FILE:
         raise TransferError(f"cannot copy {source!r} out of the container: no such file or directory")
-    if receiver.error is not None and (result is None or result.exit_code != _NO_PROGRAM):
+    if receiver.error is not None:
         raise receiver.error
     if receiver.report is None:
         raise TransferError(f"{source!r} was not copied out of the container: {_why(result)}")
     return receiver.report
-
-
-@contextmanager
-def _cancel_signal(options: ExecOptions) -> Iterator[int]:
-    """Yield a file descriptor that cancels the command when it becomes readable: the caller's, or a new one."""
-    if options.cancel_fd is not None:
-        yield options.cancel_fd
-        return
-    descriptor = os.eventfd(0)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _command(script: str, *words: str) -> list[str]:

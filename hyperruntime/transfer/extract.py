@@ -9,7 +9,9 @@ from typing import BinaryIO
 
 import attrs
 
-from hyperruntime.errors import SpecError, TransferError, UnsafeArchiveError
+from hyperruntime.concurrency.closing import closing_descriptor
+from hyperruntime.errors import TransferError, UnsafeArchiveError
+from hyperruntime.option_fields import AtLeast
 from hyperruntime.transfer.staged_tree import ROOT, EntryRefusedError, Parts, StagedTree, stamp_file
 from hyperruntime.transfer.tar_reader import CHUNK, Member, TarReader
 from hyperruntime.transfer.tar_writer import Path
@@ -25,11 +27,6 @@ PADDING_BYTES = CHUNK  # allowed after an archive's end: tar pads its last recor
 _BAD_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 
 
-def _positive(_: object, attribute: attrs.Attribute[int], value: object) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
-        raise SpecError(f"ExtractLimits.{attribute.name}", value, "it must be a positive whole number")
-
-
 @attrs.frozen(kw_only=True)
 class ExtractLimits:
     """Limits of an archive; checked before each member is written.
@@ -43,10 +40,10 @@ class ExtractLimits:
         max_depth: components of a name below the target.
     """
 
-    max_bytes: int = attrs.field(default=16 * GIB, validator=_positive)
-    max_members: int = attrs.field(default=DEFAULT_MAX_MEMBERS, validator=_positive)
-    max_member_bytes: int | None = attrs.field(default=None, validator=_positive)
-    max_depth: int = attrs.field(default=128, validator=_positive)
+    max_bytes: int = attrs.field(default=16 * GIB, validator=AtLeast(1))
+    max_members: int = attrs.field(default=DEFAULT_MAX_MEMBERS, validator=AtLeast(1))
+    max_member_bytes: int | None = attrs.field(default=None, validator=AtLeast(1))
+    max_depth: int = attrs.field(default=128, validator=AtLeast(1))
 
 
 @attrs.frozen(kw_only=True)
@@ -129,7 +126,10 @@ class _Extraction:
         if self._top == ():
             tree.make_directory((ROOT,))
         for member in self._reader:
-            self._charge(member)
+            self.count_member()
+            self._declared += max(member.size, member.full_size)
+            if self._declared + self._reader.record_bytes > self._limits.max_bytes:
+                self._stop("max_bytes", self._limits.max_bytes, "bytes")
             try:
                 self._add(member, tree)
                 self.written += 1
@@ -163,12 +163,6 @@ class _Extraction:
         if self._members > self._limits.max_members:
             self._stop("max_members", self._limits.max_members, "files, directories and links")
 
-    def _charge(self, member: Member) -> None:
-        self.count_member()
-        self._declared += max(member.size, member.full_size)
-        if self._declared + self._reader.record_bytes > self._limits.max_bytes:
-            self._stop("max_bytes", self._limits.max_bytes, "bytes")
-
     def _stop(self, cap: str, value: int, what: str) -> None:
         message = f"the archive has more than {value} {what}, so nothing was written; raise {cap} or send less"
         raise UnsafeArchiveError(message, self.refusals())
@@ -192,8 +186,7 @@ class _Extraction:
         cap = self._limits.max_member_bytes
         if cap is not None and member.full_size > cap:
             raise EntryRefusedError(f"its {member.full_size} bytes are more than {cap} (cap max_member_bytes)")
-        descriptor = tree.create_file(parts)
-        try:
+        with closing_descriptor(tree.create_file(parts)) as descriptor:
             for offset, length in member.extents if member.extents is not None else ((0, member.size),):
                 os.lseek(descriptor, offset, os.SEEK_SET)
                 for chunk in self._reader.data(length):
@@ -201,8 +194,6 @@ class _Extraction:
             if member.extents is not None:
                 os.ftruncate(descriptor, member.full_size)
             stamp_file(descriptor, member.mode, member.mtime_ns)
-        finally:
-            os.close(descriptor)
         self.bytes += member.full_size
 
     def _parts(self, name: bytes) -> Parts:

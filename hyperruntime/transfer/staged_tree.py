@@ -12,8 +12,10 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable
-from types import TracebackType
+from functools import partial
 from typing import TypeVar
+
+from hyperruntime.concurrency.closing import Closing, closing_descriptor
 
 ROOT = b"root"  # name in the staging directory of the entry that becomes the target
 Parts = tuple[bytes, ...]
@@ -23,7 +25,6 @@ _CREATE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEX
 _PERMISSIONS = 0o777  # no set-user-id, set-group-id or sticky bit
 _DEFAULT_MODE = 0o755
 _NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-_NO_SUCH_FILE = "a hard link to a file that the archive did not bring"
 _Located = tuple[int, bytes]  # a name in an open directory
 _Made = TypeVar("_Made")
 
@@ -32,7 +33,7 @@ class EntryRefusedError(Exception):
     """One entry may not be created here; other entries may."""
 
 
-class StagedTree:
+class StagedTree(Closing):
     """A tree that is staged first and then installed; paths are tuples of components that begin with ``ROOT``."""
 
     def __init__(self, target: bytes, before_implied: Callable[[], None] = lambda: None) -> None:
@@ -61,10 +62,7 @@ class StagedTree:
             os.close(self._home)
             raise
 
-    def __enter__(self) -> StagedTree:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def close(self) -> None:
         """Remove the staging directory."""
         self._forget()
         os.close(self._top)
@@ -127,19 +125,15 @@ class StagedTree:
             EntryRefusedError: as for :meth:`create_file`, or ``existing`` is not a regular file of this tree.
         """
         try:
-            source = os.dup(self._directory(existing[:-1], create=False))
+            with closing_descriptor(os.dup(self._directory(existing[:-1], create=False))) as source:
+                if not stat.S_ISREG(os.stat(existing[-1], dir_fd=source, follow_symlinks=False).st_mode):
+                    raise EntryRefusedError("a hard link to an entry that is not a regular file")
+                parent = self._directory(parts[:-1])
+                if parts != existing:
+                    link = partial(os.link, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+                    _replace((parent, parts[-1]), lambda: link(existing[-1], parts[-1]))
         except FileNotFoundError:
-            raise EntryRefusedError(_NO_SUCH_FILE) from None
-        try:
-            if not stat.S_ISREG(os.stat(existing[-1], dir_fd=source, follow_symlinks=False).st_mode):
-                raise EntryRefusedError("a hard link to an entry that is not a regular file")
-            parent = self._directory(parts[:-1])
-            if parts != existing:
-                _replace((parent, parts[-1]), lambda: _link((source, existing[-1]), (parent, parts[-1])))
-        except FileNotFoundError:
-            raise EntryRefusedError(_NO_SUCH_FILE) from None
-        finally:
-            os.close(source)
+            raise EntryRefusedError("a hard link to a file that the archive did not bring") from None
 
     def install(self) -> list[tuple[bytes, str]]:
         """Move the tree to its target, or merge it into an existing directory; return ``(name, reason)`` of refusals.
@@ -176,19 +170,15 @@ class StagedTree:
         os.rename(new[1], old[1], src_dir_fd=new[0], dst_dir_fd=old[0])
 
     def _merge(self, new: _Located, old: _Located, parts: Parts, refused: list[tuple[bytes, str]]) -> None:
-        source = os.open(new[1], _OPEN_DIRECTORY, dir_fd=new[0])
-        try:
-            home = os.open(old[1], _OPEN_DIRECTORY, dir_fd=old[0])
-            try:
-                for name in map(os.fsencode, os.listdir(source)):
-                    try:
-                        self._move((source, name), (home, name), (*parts, name), refused)
-                    except EntryRefusedError as refusal:
-                        refused.append((b"/".join((*parts[1:], name)), str(refusal)))
-            finally:
-                os.close(home)
-        finally:
-            os.close(source)
+        with (
+            closing_descriptor(os.open(new[1], _OPEN_DIRECTORY, dir_fd=new[0])) as source,
+            closing_descriptor(os.open(old[1], _OPEN_DIRECTORY, dir_fd=old[0])) as home,
+        ):
+            for name in map(os.fsencode, os.listdir(source)):
+                try:
+                    self._move((source, name), (home, name), (*parts, name), refused)
+                except EntryRefusedError as refusal:
+                    refused.append((b"/".join((*parts[1:], name)), str(refusal)))
 
     def _remove_links_out(self) -> list[tuple[bytes, str]]:
         """Remove new links that lead out of the tree through a link that was already in the target."""
@@ -265,10 +255,6 @@ def stamp_file(descriptor: int, mode: int, mtime_ns: int) -> None:
     """
     os.fchmod(descriptor, mode & _PERMISSIONS)
     os.utime(descriptor, ns=(mtime_ns, mtime_ns))
-
-
-def _link(existing: _Located, entry: _Located) -> None:
-    os.link(existing[1], entry[1], src_dir_fd=existing[0], dst_dir_fd=entry[0], follow_symlinks=False)
 
 
 def _replace(entry: _Located, make: Callable[[], _Made]) -> _Made:

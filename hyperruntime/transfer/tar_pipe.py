@@ -1,27 +1,19 @@
-"""The host side of a copy: write an archive for a command, or extract the archive that a command writes.
-
-Each side works in its own thread while the calling thread runs the command. When it fails, it calls ``on_error`` at
-once, so that the caller does not wait for a command that may never end.
-"""
+"""The host side of a copy: make the archive that a command reads, or extract the archive that a command writes."""
 
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from hyperruntime.errors import UnsafeArchiveError
-from hyperruntime.exec.input_source import shut_down
+from hyperruntime.errors import TransferError, UnsafeArchiveError
 from hyperruntime.transfer.extract import PADDING_BYTES, ExtractLimits, ExtractReport, extract_tree
+from hyperruntime.transfer.tar_writer import read_tree
 
-_SOCKET_BYTES = 1 << 20
-_BUFFER_BYTES = 1 << 16
+_SEND_BYTES = 1 << 16
 _QUEUE_BYTES = 4 << 20
 
 
@@ -29,85 +21,61 @@ class LateError(Exception):
     """The deadline passed while a chunk waited for the extraction on the host."""
 
 
-class NotTakenError(Exception):
-    """The extraction failed and takes no more data; the reason is in :attr:`Receiver.error`."""
-
-
 class _AbandonedError(Exception):
     """The extraction was cancelled."""
 
 
-class Feeder:
-    """Writes an archive into a socket while a command reads the other end.
+class Sender:
+    """An archive of a tree on the host, made while a command reads it as its standard input."""
 
-    Unlike a pipe, a socket can be shut down while a forked child of this program holds a copy of it.
-
-    Attributes:
-        reader: the command's end.
-        error: the error that stopped the archive, or None.
-    """
-
-    def __init__(self, write: Callable[[BinaryIO], object], on_error: Callable[[], None]) -> None:
-        """Create the socket; nothing runs yet.
+    def __init__(self, source: str | os.PathLike[str], arcname: str) -> None:
+        """Prepare; nothing is read yet.
 
         Args:
-            write: writes the archive into a file.
-            on_error: called in the thread when ``write`` fails.
+            source: path of the tree.
+            arcname: its name in the archive.
         """
-        self.error: Exception | None = None
-        self._write, self._on_error = write, on_error
-        self._near, self._far = socket.socketpair()
-        self._far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
-        self.reader = cast(BinaryIO, self._near.makefile("rb", buffering=0))
-        self._thread = threading.Thread(target=self._feed, name="hyperruntime-put", daemon=True)
+        self._source, self._chunks = source, read_tree(source, arcname)
 
-    def start(self) -> None:
-        """Start the thread that writes."""
-        self._thread.start()
+    def read(self, _: int) -> bytes:
+        """Return the next part of the archive, or ``b""`` at its end; small entries are sent together.
 
-    def stop(self) -> None:
-        """Stop writing, wait for the thread and close the socket."""
-        shut_down(self._near)
-        if self._thread.ident is not None:
-            _join(self._thread)
-        for end in (self.reader, self._near, self._far):
-            end.close()
-
-    def _feed(self) -> None:
-        pipe = self._far.makefile("wb", buffering=_BUFFER_BYTES)
+        Raises:
+            TransferError: the tree cannot be read.
+        """
+        parts: list[bytes] = []
+        size = 0
         try:
-            self._write(cast(BinaryIO, pipe))
-            pipe.flush()
-        except BrokenPipeError:
-            pass
-        except Exception as error:  # noqa: BLE001 - handed to the calling thread
-            self.error = error
-            self._on_error()
-        finally:
-            shut_down(self._far)
-            with suppress(OSError):
-                pipe.close()  # writes what is left in its buffer, so it comes after the call of `on_error`
+            while size < _SEND_BYTES and (chunk := next(self._chunks, b"")):
+                parts.append(chunk)
+                size += len(chunk)
+        except Exception as error:
+            raise TransferError(f"cannot read {os.fspath(self._source)!r}: {error}") from error
+        return b"".join(parts)
 
 
 class Receiver:
-    """Extracts an archive while a command writes it chunk by chunk.
+    """Extracts an archive in a thread while a command writes it chunk by chunk.
 
     Attributes:
+        cancel_fd: made readable when the extraction fails, so that the caller does not wait for a command that may
+            never end.
         error: the error that stopped the extraction, or None.
         report: the report of a complete extraction, or None.
     """
 
-    def __init__(self, target: str | os.PathLike[str], limits: ExtractLimits, on_error: Callable[[], None]) -> None:
+    def __init__(self, target: str | os.PathLike[str], limits: ExtractLimits, cancel_fd: int | None) -> None:
         """Store the settings; nothing runs yet.
 
         Args:
             target: the path to create.
             limits: limits of the archive.
-            on_error: called in the thread when the extraction fails.
+            cancel_fd: event of the caller that also cancels the command; None makes one.
         """
         self.error: Exception | None = None
         self.report: ExtractReport | None = None
-        self._target, self._limits, self._on_error = target, limits, on_error
+        self._target, self._limits, self._owns_event = target, limits, cancel_fd is None
+        self.cancel_fd = os.eventfd(0) if cancel_fd is None else cancel_fd
         self._chunks = _Chunks()
         self._thread = threading.Thread(target=self._extract, name="hyperruntime-get", daemon=True)
 
@@ -117,7 +85,7 @@ class Receiver:
         self._thread.start()
 
     def take(self, stream: str, chunk: bytes) -> None:
-        """Queue a chunk of the command's standard output; other streams are ignored.
+        """Queue a chunk of the command's standard output, unless the extraction failed; other streams are ignored.
 
         Args:
             stream: name of the stream.
@@ -125,16 +93,13 @@ class Receiver:
 
         Raises:
             LateError: the deadline passed, and the queue is still full.
-            NotTakenError: the extraction failed.
         """
         if stream == "stdout":
             self._chunks.put(chunk)
-            if self.error is not None:
-                raise NotTakenError
 
-    def finish(self, *, keep: bool) -> None:
-        """Wait until all chunks are extracted; install the tree if ``keep`` is true."""
-        self._chunks.end(keep=keep)
+    def finish(self) -> None:
+        """Wait until all chunks are extracted and the tree is installed."""
+        self._chunks.end()
         _join(self._thread)
 
     def stop(self) -> None:
@@ -142,6 +107,8 @@ class Receiver:
         self._chunks.abandon()
         if self._thread.ident is not None:
             _join(self._thread)
+        if self._owns_event:
+            os.close(self.cancel_fd)
 
     def _extract(self) -> None:
         try:
@@ -155,7 +122,7 @@ class Receiver:
             pass
         except Exception as error:  # noqa: BLE001 - handed to the calling thread
             self.error = error
-            self._on_error()
+            os.eventfd_write(self.cancel_fd, 1)
         finally:
             self._chunks.abandon()
 
@@ -171,7 +138,7 @@ class _Chunks:
         self.deadline: float | None = None
         self._queue: deque[memoryview] = deque()
         self._bytes = 0
-        self._ended = self._keep = self._abandoned = self._complete = False
+        self._ended = self._abandoned = self._complete = False
         self._changed = threading.Condition()
 
     def put(self, chunk: bytes) -> None:
@@ -191,10 +158,10 @@ class _Chunks:
                 self._bytes += len(chunk)
                 self._changed.notify()
 
-    def end(self, *, keep: bool) -> None:
-        """Mark the end of the chunks; ``keep`` says whether the archive is to be installed."""
+    def end(self) -> None:
+        """Mark the end of the chunks."""
         with self._changed:
-            self._ended, self._keep = True, keep
+            self._ended = True
             self._changed.notify()
 
     def abandon(self) -> None:
@@ -231,20 +198,20 @@ class _Chunks:
 
         Raises:
             UnsafeArchiveError: more data follows the archive's padding.
-            _AbandonedError: the archive is not to be installed.
+            _AbandonedError: the extraction was cancelled.
         """
         with self._changed:
             self._complete = True
             self._changed.notify()
             while not (self._queue or self._ended or self._abandoned):
                 self._changed.wait()
-            if self._queue and not self._abandoned:
+            if self._abandoned:
+                raise _AbandonedError
+            if self._queue:
                 raise UnsafeArchiveError(
                     f"the container sent more than {PADDING_BYTES} bytes after the end of its archive, so nothing was "
                     "written; check its tar program"
                 )
-            if not self._keep or self._abandoned:
-                raise _AbandonedError
 
 
 def _join(thread: threading.Thread) -> None:

@@ -1,4 +1,4 @@
-"""Write a trusted file tree as a tar stream, in constant memory."""
+"""Turn a trusted file tree into a tar stream, in constant memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterator
-from typing import BinaryIO
+from contextlib import suppress
 
+from hyperruntime.concurrency.closing import closing_descriptor
 from hyperruntime.errors import TransferError
 from hyperruntime.transfer.tar_reader import BLOCK, CHUNK
 
@@ -26,8 +27,8 @@ SPECIAL = {
 }
 
 
-def write_tree(source: Path, fileobj: BinaryIO, arcname: str) -> None:
-    """Stream a trusted file, link or directory as a tar archive.
+def read_tree(source: Path, arcname: str) -> Iterator[bytes]:
+    """Yield the tar archive of a trusted file, link or directory: parents first, siblings in order; no chunk is empty.
 
     Symbolic links stay links, hard links become files, and owners are not recorded. FIFOs, sockets and devices
     are skipped. A file that shrinks or grows while it is read is padded with zeros or truncated, so that the
@@ -35,77 +36,52 @@ def write_tree(source: Path, fileobj: BinaryIO, arcname: str) -> None:
 
     Args:
         source: path of the tree.
-        fileobj: buffered file that receives the archive; never closed.
         arcname: name of the source in the archive.
 
     Raises:
         TransferError: an entry cannot be read, or the source is a FIFO, a socket or a device.
-        BrokenPipeError: the receiver stopped reading.
 
     Source: GNU tar manual, "Basic Tar Format".
     """
     path = os.fsencode(source)
     try:
-        _refuse_special(path, os.lstat(path))
-        for entry, name in _walk(path, os.fsencode(arcname)):
-            _write_entry(fileobj, entry, name)
-        fileobj.write(bytes(2 * BLOCK))
-        fileobj.flush()
-    except BrokenPipeError:
-        raise
+        special = SPECIAL.get(stat.S_IFMT(os.lstat(path).st_mode))
+        if special is not None:
+            raise TransferError(f"cannot send {os.fsdecode(path)!r}: it is {special}")
+        todo = [(path, os.fsencode(arcname))]
+        while todo:
+            entry, name = todo.pop()
+            with suppress(FileNotFoundError):  # removed meanwhile
+                info = os.lstat(entry)
+                kind = stat.S_IFMT(info.st_mode)
+                if kind == stat.S_IFREG:
+                    yield from _read_file(entry, name)
+                elif kind not in SPECIAL:
+                    yield _header(name, info, os.readlink(entry) if kind == stat.S_IFLNK else b"")
+                if kind == stat.S_IFDIR:
+                    children = sorted(os.listdir(entry), reverse=True)
+                    todo += [(os.path.join(entry, child), os.path.join(name, child)) for child in children]
+        yield bytes(2 * BLOCK)
     except OSError as error:
         where = os.fsdecode(error.filename or path)
         raise TransferError(f"cannot send {where!r}: {error.strerror or error}") from error
 
 
-def _walk(path: bytes, name: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield ``(path, name in the archive)`` of a tree, parents first, siblings in order."""
-    todo = [(path, name)]
-    while todo:
-        path, name = todo.pop()
-        yield path, name
-        try:
-            children = sorted(os.listdir(path), reverse=True) if stat.S_ISDIR(os.lstat(path).st_mode) else ()
-        except FileNotFoundError:
-            continue
-        todo += [(os.path.join(path, child), os.path.join(name, child)) for child in children]
-
-
-def _write_entry(file: BinaryIO, path: bytes, name: bytes) -> None:
-    """Write one member; skip it if it is special, or if it was removed or replaced meanwhile."""
-    try:
-        info = os.lstat(path)
-        kind = stat.S_IFMT(info.st_mode)
-        if kind == stat.S_IFREG:
-            _write_file(file, path, name)
-        elif kind not in SPECIAL:
-            file.write(_header(name, info, os.readlink(path) if kind == stat.S_IFLNK else b""))
-    except FileNotFoundError:
-        return
-
-
-def _write_file(file: BinaryIO, path: bytes, name: bytes) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
+def _read_file(path: bytes, name: bytes) -> Iterator[bytes]:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with closing_descriptor(os.open(path, flags)) as descriptor:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode):
             return
-        file.write(_header(name, info))
-        left = _copy(file, descriptor, info.st_size)
-        for at in range(0, left, CHUNK):
-            file.write(bytes(min(CHUNK, left - at)))
-        file.write(bytes(-info.st_size % BLOCK))
-    finally:
-        os.close(descriptor)
-
-
-def _copy(file: BinaryIO, descriptor: int, size: int) -> int:
-    """Copy a file's first ``size`` bytes; return how many bytes were missing."""
-    buffer = memoryview(bytearray(min(size, CHUNK)))
-    while size and (count := os.readv(descriptor, [buffer[:size]])):
-        file.write(buffer[:count])
-        size -= count
-    return size
+        yield _header(name, info)
+        left = info.st_size
+        while left > 0:
+            wanted = min(left, CHUNK)
+            chunk = os.read(descriptor, wanted) or bytes(wanted)
+            yield chunk
+            left -= len(chunk)
+        if info.st_size % BLOCK:
+            yield bytes(-info.st_size % BLOCK)
 
 
 def _header(name: bytes, info: os.stat_result, link: bytes = b"") -> bytes:
@@ -115,9 +91,3 @@ def _header(name: bytes, info: os.stat_result, link: bytes = b"") -> bytes:
     member.mode, member.mtime = stat.S_IMODE(info.st_mode), int(info.st_mtime)
     member.linkname = link.decode("utf-8", "surrogateescape")
     return member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
-
-
-def _refuse_special(path: bytes, info: os.stat_result) -> None:
-    kind = SPECIAL.get(stat.S_IFMT(info.st_mode))
-    if kind is not None:
-        raise TransferError(f"cannot send {os.fsdecode(path)!r}: it is {kind}")

@@ -9,8 +9,8 @@ from typing import Any
 
 from hyperruntime.driver import Launch, PostMortem
 from hyperruntime.errors import EngineError, EngineUnavailableError, HyperRuntimeError
-from hyperruntime.host.cgroups import kernel_killed_in, memory_cgroups
 from hyperruntime.host.process import last_line, wait_until
+from hyperruntime.host.process_tree import kernel_killed_in, memory_cgroups
 from hyperruntime_docker.args import Settings, container_config, shell_args
 from hyperruntime_docker.client import Engine, is_status, said, translated
 from hyperruntime_docker.gpus import device_env

@@ -19,9 +19,9 @@ from hyperruntime.errors import (
 from hyperruntime.gpu.cdi import Device
 from hyperruntime.gpu.devices import GENERATE, load_devices, merge_edits
 from hyperruntime.gpu.grant import gpu_devices
-from hyperruntime.host.cgroups import kernel_killed_in, memory_cgroups
 from hyperruntime.host.engine_program import start_refusal, unknown_failure
 from hyperruntime.host.process import ProcessShell, last_line
+from hyperruntime.host.process_tree import kernel_killed_in, memory_cgroups
 from hyperruntime_podman.args import NAME, Settings, exec_args, pidfile, run_args
 from hyperruntime_podman.edge import attach_podman, run_podman
 from hyperruntime_podman.gpus import device_args

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.concurrency import blocking_threads
+from hyperruntime.concurrency import blocking
 from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecLostError, HyperRuntimeError, StorageError
 
 pytestmark = pytest.mark.engine
@@ -101,8 +101,8 @@ def test_text_as_input_is_refused(container: hr.Container) -> None:
 def test_cancelling_works_twice_and_for_queued_execs(
     container: hr.Container, processes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(blocking_threads._THREADS, blocking_threads.EXECS, 64)
-    monkeypatch.setattr(blocking_threads, "_executors", {})
+    monkeypatch.setitem(blocking._THREADS, blocking.EXECS, 64)
+    monkeypatch.setattr(blocking, "_executors", {})
 
     async def scenario() -> None:
         slow = [asyncio.create_task(container.aexec(["sleep", "934"])) for _ in range(64)]

@@ -126,7 +126,7 @@ def nothing_is_left(container: hr.Container, processes: Callable[[], list[str]],
 def host_state(container: hr.Container) -> tuple[int, ...]:
     """Return the numbers of open descriptors, of threads that copy, and of files in the exchange."""
     names = [thread.name for thread in threading.enumerate()]
-    copying = names.count("hyperruntime-put") + names.count("hyperruntime-get")
+    copying = names.count("hyperruntime-input") + names.count("hyperruntime-get")
     files = sum(len(found) for _, *lists in os.walk(container.exchange.source) for found in lists)
     return len(os.listdir("/proc/self/fd")), copying, files
 

@@ -5,16 +5,15 @@ Design: docs/decisions/0022-users-and-shells.md.
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 import time
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import Unpack
 
 import attrs
 
-from hyperruntime.concurrency.cancellation import run_cancellable
+from hyperruntime.concurrency.blocking import run_cancellable
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import (
     ContainerLostError,
@@ -35,20 +34,24 @@ from hyperruntime.exec.execution import (
     storage_error,
 )
 from hyperruntime.exec.lane import Lane
-from hyperruntime.exec.options import ExecOptions, OutputCallback
-from hyperruntime.exec.persistent.script import check_text, first_script, next_script
-from hyperruntime.exec.persistent.shell_lane import ShellLane
+from hyperruntime.exec.options import ExecOptions, TextKeywords
+from hyperruntime.exec.persistent.shell_lane import ShellLane, check_text, first_script, next_script
 from hyperruntime.exec.session import Session, is_number
 from hyperruntime.exec.user_sessions import UserSessions
 from hyperruntime.run_as import RunAs
-from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
+from hyperruntime.spec import ExecResult
 
 _START_TRIES_S = 5.0
 _POISONED_TRIES = 2  # failed starts after which the saved state is dropped, because it may stop bash from starting
 
 
 class Shell(Closing):
-    """A persistent bash, made by :meth:`Container.shell`; it runs one text at a time, and other callers wait."""
+    """A persistent bash, made by :meth:`Container.shell`; it runs one text at a time, and other callers wait.
+
+    Attributes:
+        exit_code: the value that the next text sees in ``$?``.
+        series: the marks of its processes.
+    """
 
     def __init__(self, sessions: UserSessions, start: ExecOptions, on_close: Callable[[Shell], None]) -> None:
         """Prepare; bash is started with the first text.
@@ -59,23 +62,15 @@ class Shell(Closing):
             on_close: called with this shell when it is closed.
         """
         self._sessions, self._start, self._on_close = sessions, start, on_close
-        self._series = sessions.numbers.open_series(start.group)
+        self.series = sessions.numbers.open_series(start.group)
         self._turn = threading.Lock()
         self._lane: ShellLane | None = None
         self._session: Session | None = None
         self._left: bytes | None = None
-        self._exit_code = 0
+        self.exit_code = 0
         self._closed = False
 
-    def run(
-        self,
-        text: str | bytes,
-        *,
-        timeout_s: float | None = None,
-        input: bytes | BinaryIO | None = None,  # noqa: A002 - as in Container.exec
-        on_output: OutputCallback | None = None,
-        output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
-    ) -> ExecResult:
+    def run(self, text: str | bytes, **options: Unpack[TextKeywords]) -> ExecResult:
         """Run a text in the shell and return how it ended.
 
         The next text sees the directory, variables, functions, aliases, options, traps, umask and jobs that this one
@@ -97,20 +92,12 @@ class Shell(Closing):
             ExecStartError: the image has no bash, or no process could be started for it.
             SpecError: an argument is malformed.
         """
-        return self._run(check_text(text), _options(timeout_s, input, on_output, output_limit_bytes))
+        return self._run(check_text(text), ExecOptions(**options).checked())
 
-    async def arun(
-        self,
-        text: str | bytes,
-        *,
-        timeout_s: float | None = None,
-        input: bytes | BinaryIO | None = None,  # noqa: A002 - as in Container.exec
-        on_output: OutputCallback | None = None,
-        output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
-    ) -> ExecResult:
+    async def arun(self, text: str | bytes, **options: Unpack[TextKeywords]) -> ExecResult:
         """Do what :meth:`run` does without blocking the event loop; cancelling kills this text's processes only."""
-        code, options = check_text(text), _options(timeout_s, input, on_output, output_limit_bytes)
-        return await run_cancellable(lambda cancel_fd: self._run(code, attrs.evolve(options, cancel_fd=cancel_fd)))
+        code, checked = check_text(text), ExecOptions(**options).checked()
+        return await run_cancellable(lambda cancel_fd: self._run(code, attrs.evolve(checked, cancel_fd=cancel_fd)))
 
     def close(self) -> bool:
         """End the shell and all processes that it started; return whether none is left. May be called again."""
@@ -121,13 +108,13 @@ class Shell(Closing):
         self._drop_lane()
         self._turn.release()
         if ended and self._start.group is not None:
-            self._sessions.numbers.close_series(self._start.group, self._series)
+            self._sessions.numbers.close_series(self._start.group, self.series)
         self._on_close(self)
         return ended
 
     def _end_all(self) -> bool:
         try:
-            return self._sessions.end_series(self._series)
+            return self._sessions.end_series(self.series)
         except (ContainerLostError, ContainerStateError):
             return True  # everything in it has ended
 
@@ -171,23 +158,13 @@ class Shell(Closing):
             keep: whether the next text may use the lane.
             exit_code: exit code of the text.
         """
-        self._exit_code = exit_code
+        self.exit_code = exit_code
         if not keep:
             self._drop_lane()
 
-    def next_mark(self, session: Session) -> Mark:
-        """Return the mark of the next text."""
-        return session.next_mark(self._series)
-
-    @property
-    def exit_code(self) -> int:
-        """The value that the next text sees in ``$?``."""
-        return self._exit_code
-
     def _drop_lane(self) -> None:
         if self._lane is not None and self._session is not None:
-            if self._lane.is_open():
-                self._lane.hear_state()
+            self._lane.hear_state()
             self._left = self._lane.left or self._left
             self._session.lanes.retire(self._lane)
         self._lane = self._session = None
@@ -217,7 +194,7 @@ class Shell(Closing):
         user = start.user if isinstance(start.user, RunAs) else None
         try:
             lane = session.lanes.make(ShellLane, user, checks=checks)
-            lane.prepare(body, self.next_mark(session))
+            lane.prepare(body, session.next_mark(self.series))
         except OSError as error:
             raise storage_error(error) from error
         session.lanes.begin(lane)
@@ -250,15 +227,15 @@ class _TextExecution(Execution):
         return self._shell.take_lane(self.session)
 
     def _leave_lane(self, lane: Lane, reusable: bool) -> None:
-        codes = {End.TIMEOUT: TIMEOUT_EXIT_CODE, End.EXIT: self._exit_code}
-        code = KILLED_EXIT_CODE if self._end is None else codes.get(self._end, KILLED_EXIT_CODE)
+        codes: dict[End | None, int] = {End.TIMEOUT: TIMEOUT_EXIT_CODE, End.EXIT: self._exit_code}
         ended = self._end is not End.EXIT
         if ended and isinstance(lane, ShellLane):
             lane.undo_text()
+        code = codes.get(self._end, KILLED_EXIT_CODE)
         self._shell.leave_lane(keep=reusable and not self._over and not ended, exit_code=code)
 
     def _next_mark(self) -> Mark:
-        return self._shell.next_mark(self.session)
+        return self.session.next_mark(self._shell.series)
 
     def _start(self, lane: Lane) -> None:
         assert isinstance(lane, ShellLane)
@@ -281,9 +258,6 @@ class _TextExecution(Execution):
     def _unless_never_made(self, end: End) -> End:
         return end
 
-    def _process_group(self) -> int:
-        return 0  # the process group is the shell's, and earlier jobs are in it too
-
 
 def _waits(lane: ShellLane) -> bool:
     """Return whether a bash still waits for a text."""
@@ -300,7 +274,7 @@ def _first_word(lane: ShellLane, session: Session) -> str:
         if poll.poll(int(remaining * 1000) + 1):
             lane.hear_state()
             for words in _said(lane):
-                lane.on_report(is_up=words[0] in ("up", "ready"))
+                lane.on_report(is_up=words[0] in ("up", "ready"))  # without its group, in which earlier jobs are too
                 if words[0] not in ("up", "group"):
                     return words[0]
     return "nothing"
@@ -308,22 +282,7 @@ def _first_word(lane: ShellLane, session: Session) -> str:
 
 def _said(lane: ShellLane) -> list[list[str]]:
     """Return the status lines of the lane since the last call, as words; its end is ``["end"]``."""
-    try:
-        data = os.read(lane.status, 4096)
-    except BlockingIOError:
-        return []
-    if not data:
+    lines = lane.read_status()
+    if lines is None:
         return [["end"]]
-    lines = [line.split() for line in data.decode(errors="replace").splitlines()]
-    return [words[1:] for words in lines if words[:1] == ["0"] and len(words) > 1]
-
-
-def _options(
-    timeout_s: float | None,
-    input: bytes | BinaryIO | None,  # noqa: A002 - as in Container.exec
-    on_output: OutputCallback | None,
-    output_limit_bytes: int,
-) -> ExecOptions:
-    return ExecOptions(
-        timeout_s=timeout_s, input=input, on_output=on_output, output_limit_bytes=output_limit_bytes
-    ).checked()
+    return [words[1:] for words in lines if words[0] == "0" and len(words) > 1]

@@ -1,19 +1,65 @@
-"""The lane of a persistent shell: a lane with one more FIFO, for the state after each text."""
+"""The lane of a persistent shell: the shell code that its bash reads, and a FIFO for the state after each text."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 
-from hyperruntime.exec.exchange_dir import EXCHANGE_TARGET
+from hyperruntime.errors import SpecError
 from hyperruntime.exec.exec_marks import Mark
-from hyperruntime.exec.lane import Lane
-from hyperruntime.exec.persistent.script import begin_script, text_line
+from hyperruntime.exec.exec_script import VARIABLE, quote
+from hyperruntime.exec.lane import EXCHANGE_TARGET, Lane
 from hyperruntime.run_as import RunAs
 
 _STATE_LIMIT = 8 * 1024**2
 _CHUNK_BYTES = 1 << 16
 _MARK_BYTES = 128
+
+
+def check_text(text: str | bytes) -> bytes:
+    """Return a shell text as bytes.
+
+    Raises:
+        SpecError: it is neither str nor bytes, or holds NUL.
+    """
+    if not isinstance(text, (str, bytes)):
+        raise SpecError("text", text, "shell code as str or bytes")
+    encoded = text if isinstance(text, bytes) else os.fsencode(text)
+    if b"\0" in encoded:
+        raise SpecError("text", text, "shell code without NUL")
+    return encoded
+
+
+def check_names(env: Mapping[str, str]) -> None:
+    """Check that bash accepts the names of variables.
+
+    Raises:
+        SpecError: a name is not a valid variable name.
+    """
+    for name in env:
+        if not VARIABLE.fullmatch(name):
+            raise SpecError("env", name, "a name that bash accepts for variables: letters, digits and '_'")
+
+
+def first_script(env: Mapping[str, str], workdir: str | None) -> bytes:
+    """Return the script that the first bash of a shell runs before the first text.
+
+    Args:
+        env: variables to export; those with invalid names are skipped.
+        workdir: working directory; None keeps the container's.
+    """
+    names = {name: value for name, value in env.items() if VARIABLE.fullmatch(name)}
+    lines = [b"builtin export %s=%s" % (name.encode(), quote(value)) for name, value in names.items()]
+    if workdir is not None:
+        said = b"{ builtin printf '0 dir\\n' >\"$_hr_lane/s\"; builtin exit 126; }"
+        lines.append(b"builtin cd -- %s || %s" % (quote(workdir), said))
+    return b"\n".join((*lines, b""))
+
+
+def next_script(state: bytes) -> bytes:
+    """Return the script that a later bash of a shell runs first: it restores the state that the previous bash left."""
+    return b"builtin unset -v $(builtin compgen -e)\n" + state
 
 
 class ShellLane(Lane):
@@ -46,14 +92,18 @@ class ShellLane(Lane):
         """Write the script that bash reads first.
 
         Args:
-            body: script that bash runs.
+            body: script from :func:`first_script` or :func:`next_script`.
             mark: mark of the processes that the script starts.
 
         Raises:
             OSError: no space.
         """
+        ulimit = b"builtin ulimit %s\n" % mark.bash_options
+        end = b"builtin trap '{ _hr_leave \"$@\"; } 2>/dev/null' EXIT\n"
+        lane_dir = quote(f"{EXCHANGE_TARGET}/{self.name}")  # the body may come from a bash with another lane
+        ready = b"_hr_lane=%s _hr_open=\nbuiltin printf '0 ready\\n' >\"$_hr_lane/s\"\n" % lane_dir
         try:
-            self._write_script(begin_script(self._prologue, body, f"{EXCHANGE_TARGET}/{self.name}", mark))
+            self._write_script(self._prologue + ulimit + end + body + ready)
         except BaseException:
             self.close()
             raise
@@ -68,7 +118,8 @@ class ShellLane(Lane):
             has_input: whether it reads the lane's input; else ``/dev/null``.
         """
         self._write_script(text)
-        os.write(self.go, text_line(self.sequence, mark, exit_code, has_input=has_input))
+        source = b"i" if has_input else b"/dev/null"
+        os.write(self.go, b"%d %s %d %s\n" % (self.sequence, mark.bash_options, exit_code, source))
 
     def undo_text(self) -> None:
         """Restore the state from before the current text.

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.concurrency.cancellation import check_cancelled
+from hyperruntime.concurrency.blocking import check_cancelled
 from hyperruntime.errors import ExecLostError, ExecStartError, HyperRuntimeError, PoolError, SpecError, unknown_name
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools.artifacts import ARCHIVE_ARTIFACTS, LIST_ARTIFACTS, READ_ARTIFACT

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from hyperruntime.concurrency.cancellation import check_cancelled
+from hyperruntime.concurrency.blocking import check_cancelled
 from hyperruntime.errors import ContextLengthError, HyperRuntimeError
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message, ToolCall, problem_text, settled_message, tool_calls

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hyperruntime.concurrency.cancellation import check_cancelled
+from hyperruntime.concurrency.blocking import check_cancelled
 from hyperruntime.errors import RunError
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.agent.agent import Agent, AgentLimits, AgentResult, AgentTask

@@ -21,8 +21,8 @@ from hyperruntime.errors import (
     SpecError,
     UnsupportedOptionError,
 )
-from hyperruntime.host.cgroups import cgroup_paths, kernel_killed_in, memory_cgroups
 from hyperruntime.host.engine_program import shown_limits
+from hyperruntime.host.process_tree import cgroup_paths, kernel_killed_in, memory_cgroups
 from hyperruntime.images.pull_errors import explain_pull, registry_of
 from hyperruntime_docker.args import NO_WORKDIR, Settings
 from hyperruntime_docker.client import refuse_remote, unreachable

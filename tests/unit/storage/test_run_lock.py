@@ -154,7 +154,7 @@ def test_only_one_of_many_concurrent_callers_gets_the_lock(tmp_path: Path) -> No
     for thread in threads:
         thread.join()
     assert (len(won), len(lost)) == (1, 7)
-    won[0].release()
+    won[0].close()
 
 
 def test_a_run_that_was_taken_over_ends_and_archives_nothing_more(tmp_path: Path) -> None:

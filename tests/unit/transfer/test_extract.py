@@ -16,7 +16,7 @@ import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from hyperruntime.errors import SpecError, TransferError, UnsafeArchiveError
 from hyperruntime.transfer.extract import ExtractLimits, ExtractReport, extract_tree
 from hyperruntime.transfer.tar_reader import CHUNK
-from hyperruntime.transfer.tar_writer import write_tree
+from hyperruntime.transfer.tar_writer import read_tree
 
 LIMITS = ExtractLimits(max_bytes=1 << 26, max_members=1000)
 ROOMY = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
@@ -67,9 +67,7 @@ def snapshot(root: bytes | Path, *, times: bool = True) -> Snapshot:
 
 
 def pack(source: Path) -> bytes:
-    buffer = io.BytesIO()
-    write_tree(source, buffer, "top")
-    return buffer.getvalue()
+    return b"".join(read_tree(source, "top"))
 
 
 def unpack(archive: bytes, target: Path, limits: ExtractLimits = LIMITS, *, rename_root: bool = True) -> ExtractReport:
@@ -190,9 +188,9 @@ def test_special_files_are_left_out(tmp_path: Path) -> None:
     unpack(pack(tmp_path / "source"), tmp_path / "copy")
     assert os.listdir(tmp_path / "copy") == ["file"]
     with pytest.raises(TransferError, match=r"fifo.*it is a FIFO"):
-        write_tree(tmp_path / "source" / "fifo", io.BytesIO(), "top")
+        pack(tmp_path / "source" / "fifo")
     with pytest.raises(TransferError, match="No such file"):
-        write_tree(tmp_path / "missing", io.BytesIO(), "top")
+        pack(tmp_path / "missing")
 
 
 @pytest.mark.parametrize("new_size", [100_000, 9_000_000], ids=["shrinks", "grows"])
@@ -201,15 +199,12 @@ def test_a_file_that_changes_size_during_the_read_does_not_damage_the_archive(tm
     (tmp_path / "source" / "a").write_bytes(b"x" * 5_000_000)
     (tmp_path / "source" / "b").write_bytes(b"behind")
 
-    class Meddler(io.BytesIO):
-        def write(self, data: Any) -> int:
-            if len(data) == CHUNK:
-                os.truncate(tmp_path / "source" / "a", new_size)
-            return super().write(data)
-
-    archive = Meddler()
-    write_tree(tmp_path / "source", archive, "top")
-    unpack(archive.getvalue(), tmp_path / "copy")
+    archive = b""
+    for chunk in read_tree(tmp_path / "source", "top"):
+        if len(chunk) == CHUNK:
+            os.truncate(tmp_path / "source" / "a", new_size)
+        archive += chunk
+    unpack(archive, tmp_path / "copy")
     read = min(max(new_size, CHUNK), 5_000_000)
     assert (tmp_path / "copy" / "a").read_bytes() == b"x" * read + bytes(5_000_000 - read)
     assert (tmp_path / "copy" / "b").read_bytes() == b"behind"
@@ -565,7 +560,7 @@ def test_a_large_file_is_sent_and_received_through_a_pipe_with_little_memory(tmp
         tracemalloc.start()
         if (sender := os.fork()) == 0:
             with open(writer, "wb") as pipe:
-                write_tree(tmp_path / "large", pipe, "large")
+                pipe.writelines(read_tree(tmp_path / "large", "large"))
             os._exit(0 if tracemalloc.get_traced_memory()[1] < 8 << 20 else 1)
         os.close(writer)
         assert echo.stdout is not None

@@ -1,4 +1,7 @@
-"""Kill process trees; requests that arrive at the same time share one sweep. See docs/decisions/0002-exec.md."""
+"""Kill the processes of commands, and all processes of a user.
+
+Designs: docs/decisions/0002-exec.md, docs/decisions/0022-users-and-shells.md.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,16 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from hyperruntime.exec.exec_marks import Span
+from hyperruntime.exec.lane import Lane
+from hyperruntime.exec.lane_pool import LanePool
 from hyperruntime.host.process import kill_limited
+from hyperruntime.run_as import RunAs
 
 _ANSWER_S = 0.3  # then the host kills too: the processes to kill may starve the supervisor
 _GIVE_UP_S = 10.0
 _MAX_BATCH = 64
+_DYING_S = 0.3  # killed processes take a moment to disappear
+_MAX_WORDS = 64  # marks in one request, to limit the length of its line
 
 
 @attrs.frozen
@@ -45,17 +53,17 @@ class _Request:
 
 
 Ask = Callable[[str, str, float], int | None]
+"""Sends the supervisor a verb and its words with a timeout in seconds; returns the number in its answer, or None."""
 
 
 class TreeKiller:
-    """Kills trees for many threads: the first thread does the work for all that wait."""
+    """Kills trees for many threads: the first thread does the work for all that wait, in one sweep."""
 
     def __init__(self, ask: Ask, is_lost: Callable[[], bool]) -> None:
         """Prepare.
 
         Args:
-            ask: sends the supervisor a verb and its words with a timeout in seconds; returns the number in its answer,
-                or None if no answer comes in time.
+            ask: sends the supervisor a request.
             is_lost: returns whether the supervisor is gone.
         """
         self.private_groups = False
@@ -118,3 +126,67 @@ class TreeKiller:
                     return True
             time.sleep(0.005)
         return False
+
+
+class _Clearing(Lane):
+    """A lane that kills its user's processes and reports whether any is left."""
+
+    program = "clear"
+
+
+def kill_user(lanes: LanePool, ask: Ask, is_lost: Callable[[], bool], user: RunAs, *, switches: bool) -> bool:
+    """Kill every process of a uid and drop its lanes; return whether none is left.
+
+    A process of the user kills all processes of that user in one call. If that fails, all processes in the container
+    are stopped and searched. The search also runs if a lane was retired before it ran as the user: its processes are
+    still root's, may become the user's, and are not in the kernel's count of the user's processes. The supervisor never
+    waits for a process that the user could stop. The host waits instead, for a limited time.
+
+    Args:
+        lanes: lanes of a supervisor that runs as root.
+        ask: sends that supervisor a request.
+        is_lost: returns whether it is gone.
+        user: the user.
+        switches: whether it can start processes as another user.
+    """
+    deadline = time.monotonic() + _GIVE_UP_S
+    lanes.forget(user.uid)
+    gone = False
+    while not gone and not is_lost() and time.monotonic() < deadline:
+        gone = switches and not lanes.unseen(user.uid) and _is_cleared(lanes, user)
+        gone = gone or _reap(lanes, ask, user.uid)
+    lanes.forget(user.uid)
+    return gone
+
+
+def _reap(lanes: LanePool, ask: Ask, uid: int) -> bool:
+    """Stop all processes, and kill those that are or will become the user's; return whether none is left."""
+    marks = lanes.unseen(uid)
+    for first in range(0, max(1, len(marks)), _MAX_WORDS):
+        part = marks[first : first + _MAX_WORDS]
+        words = " ".join(str(mark.span[0]) for mark in part)
+        if ask("reap", f"{uid} {words}", _GIVE_UP_S) != 0:
+            return False
+        lanes.forget_unseen(uid, part)
+    return True
+
+
+def _is_cleared(lanes: LanePool, user: RunAs) -> bool:
+    """Make the user kill its processes; return whether none is left."""
+    pause_s = 0.0005
+    while (left := _clear(lanes, user)) != "0":
+        if left is None or pause_s > _DYING_S:
+            return False
+        time.sleep(pause_s)
+        pause_s *= 2
+    return True
+
+
+def _clear(lanes: LanePool, user: RunAs) -> str | None:
+    lane = lanes.begin(lanes.make(_Clearing, user))
+    try:
+        said = lane.wait_for("left", _DYING_S)
+        lane.on_report(is_up=said is not None)  # `left` is its last report
+        return said
+    finally:
+        lanes.retire(lane)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from hyperruntime.exec.tree_killer import Tree, TreeKiller
+from hyperruntime.exec.killers import Tree, TreeKiller
 from hyperruntime.host.process import wait_until
 
 TREE = Tree(0, "file locks", ((5, 9),))

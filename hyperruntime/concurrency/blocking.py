@@ -1,4 +1,4 @@
-"""Cancellation of blocking work that an event loop awaits, and of tasks whose errors hide it."""
+"""Blocking work that an event loop awaits: its threads, apart from asyncio's own, and its cancellation."""
 
 from __future__ import annotations
 
@@ -6,13 +6,38 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from hyperruntime.concurrency.blocking_threads import EXECS, threads
 from hyperruntime.concurrency.end_event import make_waiter
 
 T = TypeVar("T")
+
+EXECS, STARTS, RESETS = "exec", "start", "reset"
+_THREADS = {EXECS: 1024, STARTS: 16, RESETS: 32}
+
+_executors: dict[tuple[int, str], ThreadPoolExecutor] = {}
+
+
+async def blocking(kind: str, work: Callable[[], T]) -> T:
+    """Run blocking work in a thread; each kind of work has threads of its own, so that kinds do not delay each other.
+
+    Args:
+        kind: ``STARTS`` or ``RESETS``.
+        work: called in the thread; its result is returned.
+    """
+    return await asyncio.get_running_loop().run_in_executor(threads(kind), work)
+
+
+def threads(kind: str) -> ThreadPoolExecutor:
+    """Return the threads of this process for a kind of work: ``EXECS``, ``STARTS`` or ``RESETS``."""
+    key = (os.getpid(), kind)  # a forked child has none of its parent's threads
+    known = _executors.get(key)
+    if known is None:
+        known = _executors.setdefault(
+            key, ThreadPoolExecutor(_THREADS[kind], thread_name_prefix=f"hyperruntime-{kind}")
+        )
+    return known
 
 
 async def run_cancellable(work: Callable[[int], T]) -> T:

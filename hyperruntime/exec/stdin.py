@@ -1,4 +1,4 @@
-"""The source of a command's standard input: bytes, a file, a pipe, or any object with ``read``.
+"""The standard input of a command: read from bytes, a file, a pipe or any object with ``read``, written to its lane.
 
 The thread that runs the exec reads the source, and only when the read cannot block, so that deadlines hold. Sources
 that cannot be polled are read in a thread of their own.
@@ -9,12 +9,19 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import select
 import socket
 import stat
 import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import BinaryIO
 
+from hyperruntime.exec.lane import Lane
+
 _CHUNK_BYTES = 1 << 20
+_F_SETPIPE_SZ = 1031
 
 
 class CallerError(Exception):
@@ -35,20 +42,20 @@ class InputSource:
 
     def __init__(self, source: bytes | BinaryIO) -> None:
         """Take a source; nothing is read yet."""
+        given = io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source
         self.descriptor: int | None = None
-        self._source: BinaryIO | None = None
         self._pump: _Pump | None = None
         self._first = b""
-        if isinstance(source, (bytes, bytearray, memoryview)):
-            self._source = io.BytesIO(source)
-        elif isinstance(source, io.BytesIO) or _is_regular(source):
-            self._source = source
-        elif (descriptor := _own_descriptor(source)) is not None:
-            self.descriptor = descriptor
-            self._first = _buffered(source, descriptor)
+        self._read: Callable[[int], object] = given.read
+        if isinstance(given, io.BytesIO) or _is_regular(given):
+            return
+        self.descriptor = _own_descriptor(given)
+        if self.descriptor is not None:
+            self._first = _buffered(given, self.descriptor)
         else:
-            self._pump = _Pump(source)
+            self._pump = _Pump(given)
             self.descriptor = self._pump.reader.fileno()
+        self._read = partial(os.read, self.descriptor)
 
     def read(self) -> bytes:
         """Return the next chunk, or ``b""`` at the end.
@@ -61,10 +68,7 @@ class InputSource:
             first, self._first = self._first, b""
             return first
         try:
-            if self.descriptor is None:
-                assert self._source is not None
-                return checked(self._source.read(_CHUNK_BYTES))
-            chunk = os.read(self.descriptor, _CHUNK_BYTES)
+            chunk = checked(self._read(_CHUNK_BYTES))
         except BlockingIOError:
             raise
         except Exception as error:
@@ -84,12 +88,85 @@ class InputSource:
             self._pump.close()
 
 
+class Stdin:
+    """The standard input of one running command, driven by the poll loop of its exec."""
+
+    def __init__(self, source: InputSource, lane: Lane, poll: select.poll) -> None:
+        """Prepare; nothing is registered with the poll loop before :meth:`start`.
+
+        Args:
+            source: source of the input.
+            lane: lane of the command.
+            poll: poll object of the exec's loop.
+        """
+        self._source, self._lane, self._poll = source, lane, poll
+        self._pending = memoryview(b"")
+
+    def start(self) -> None:
+        """Start writing; called when the command has opened its input."""
+        if self._lane.input is None or (descriptor := self._lane.hand_over_input()) is None:
+            return
+        widen(descriptor)
+        if self._source.is_ready:
+            self._poll.register(descriptor, select.POLLOUT)
+        elif self._source.descriptor is not None:
+            self._poll.register(self._source.descriptor, select.POLLIN)
+
+    def on_event(self, descriptor: int, event: int) -> None:
+        """Handle a poll event; events of other descriptors are ignored.
+
+        Raises:
+            CallerError: the input source failed.
+        """
+        if descriptor == self._lane.input:
+            self._write(descriptor, event)
+        elif descriptor == self._source.descriptor:
+            self._fill(descriptor)
+
+    def _fill(self, descriptor: int) -> None:
+        """Read one chunk, then wait until the command can read it."""
+        try:
+            self._pending = memoryview(self._source.read())
+        except BlockingIOError:
+            return
+        self._poll.unregister(descriptor)
+        if not self._pending:
+            self._end()
+        elif self._lane.input is not None:
+            self._poll.register(self._lane.input, select.POLLOUT)
+
+    def _write(self, target: int, event: int) -> None:
+        if not self._pending:
+            self._pending = memoryview(self._source.read())
+        if not self._pending or event & (select.POLLERR | select.POLLNVAL):
+            self._end()
+            return
+        try:
+            self._pending = self._pending[os.write(target, self._pending) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._end()
+            return
+        if not self._pending and not self._source.is_ready and self._source.descriptor is not None:
+            self._poll.unregister(target)
+            self._poll.register(self._source.descriptor, select.POLLIN)
+
+    def _end(self) -> None:
+        for descriptor in (self._lane.input, self._source.descriptor):
+            if descriptor is not None:
+                with suppress(KeyError):
+                    self._poll.unregister(descriptor)
+        self._lane.close_input()
+
+
 class _Pump:
     """Reads a source in a thread and passes the data through a socket, which a forked child cannot keep open."""
 
     def __init__(self, source: BinaryIO) -> None:
         self.error: Exception | None = None
         self.reader, self._writer = socket.socketpair()
+        self._writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CHUNK_BYTES)
         self._read = getattr(source, "read1", None) or source.read
         threading.Thread(target=self._run, name="hyperruntime-input", daemon=True).start()
 
@@ -103,20 +180,24 @@ class _Pump:
         except Exception as error:  # noqa: BLE001 - handed to the thread that runs the exec
             self.error = error
         finally:
-            shut_down(self._writer)
+            _shut_down(self._writer)
             self._writer.close()
 
     def close(self) -> None:
-        shut_down(self.reader)
+        _shut_down(self.reader)
         self.reader.close()
 
 
-def shut_down(end: socket.socket) -> None:
+def widen(descriptor: int) -> None:
+    """Enlarge the buffer of a FIFO to 1 MiB if the kernel allows it."""
+    with suppress(OSError):
+        fcntl.fcntl(descriptor, _F_SETPIPE_SZ, _CHUNK_BYTES)
+
+
+def _shut_down(end: socket.socket) -> None:
     """Shut a socket down in both directions, also for forked children that hold it."""
-    try:
+    with suppress(OSError):  # the other end has done it
         end.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # the other end has done it
 
 
 def checked(chunk: object) -> bytes:
