@@ -7,12 +7,12 @@ five default ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from hyperdomain_babyai.episode import Episode
-from hyperdomain_babyai.report import babyai_report
 from hyperruntime.domain import Dialogue, DialogueDomain, Domain, Score, Split, Task
 from hyperruntime.errors import HyperRuntimeError, SpecError, unknown_name
 
@@ -95,8 +95,7 @@ class BabyAI:
             prediction: the outcome of the episode; None if it was not played.
         """
         if prediction is None:
-            facts = {"level": task.inputs["level"], "failed_actions": 0}
-            return Score(task_id=task.id, value=0.0, valid=False, detail="not played", facts=facts)
+            prediction = {"progress": 0.0, "problem": "not played", "failed_actions": 0}
         return Score(
             task_id=task.id,
             value=prediction["progress"],
@@ -106,12 +105,43 @@ class BabyAI:
         )
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return the average progress, in total and per level."""
-        return babyai_report(self.name, split, scores)
+        """Return the average progress in percent with its standard error, in total and per level."""
+        levels = sorted({score.facts["level"] for score in scores})
+        average, error = _percent(scores)
+        return {
+            "domain": self.name,
+            "split": split,
+            "score": average / 100,
+            "total": len(scores),
+            "average_progress": average,
+            "standard_error": error,
+            "environments": {
+                level: _of_level([score for score in scores if score.facts["level"] == level]) for level in levels
+            },
+        }
 
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
         """Return None: this domain has no pictures."""
         return None
+
+
+def _of_level(scores: Sequence[Score]) -> dict[str, float | int]:
+    average, error = _percent(scores)
+    return {
+        "progression_percentage": average,
+        "standard_error": error,
+        "episodes_played": len(scores),
+        "failed_action_candidates": sum(score.facts["failed_actions"] for score in scores),
+    }
+
+
+def _percent(scores: Sequence[Score]) -> tuple[float, float]:
+    """Return the mean and the standard error of the values, in percent."""
+    if not scores:
+        return 0.0, 0.0
+    mean = math.fsum(score.value for score in scores) / len(scores)
+    spread = math.fsum((score.value - mean) ** 2 for score in scores) / max(1, len(scores) - 1)
+    return 100 * mean, 100 * math.sqrt(spread / len(scores))
 
 
 def _check_levels(levels: Sequence[str]) -> None:

@@ -1,23 +1,54 @@
 """The domain ``circle_packing``: pack n circles into the unit square and maximise the sum of their radii.
 
 This is a benchmark of AlphaEvolve (Novikov et al. 2025, arXiv:2506.13131, appendix B.12). Agents train on small n and
-are validated on n=26 and n=32. The domain runs on the host; only a task's inputs enter a container.
+are validated on n=26 and n=32. The domain runs on the host; only a task's inputs, which do not hold
+the best known sums, enter a container.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hyperdomain_circle_packing.picture import svg
-from hyperdomain_circle_packing.png import png
-from hyperdomain_circle_packing.score import parse_circles, score_packing
-from hyperdomain_circle_packing.tasks import SPLITS, tasks_of
+from hyperdomain_circle_packing.picture import png, svg
+from hyperdomain_circle_packing.score import first_violation, parse_circles
 from hyperruntime.domain import Domain, Score, Split, Task, mean_report
 
 __all__ = ["CirclePacking"]
+
+BEST_KNOWN: Mapping[int, float] = MappingProxyType(
+    {
+        1: 0.5,
+        2: 2 - math.sqrt(2),
+        8: 1.423,
+        11: 1.680,
+        14: 1.905,
+        17: 2.111,
+        26: 2.635983,
+        32: 2.939572,
+    }
+)
+"""Best known sum of radii of ``n`` disjoint circles in the unit square.
+
+Source: Erich Friedman, Packing Center, "Circles in Squares" by sum of radii
+(https://erich-friedman.github.io/packing/cirRsqu/). n=1 and n=2 are exact. For 8 <= n <= 17 the page gives three
+decimals, truncated ("1.423+"), so its best packings score up to 1.0005. n=26: 2.635 by AlphaEvolve (Novikov et al.
+2025, arXiv:2506.13131, appendix B.12), now listed as "2.63598+". n=32: 2.937 by AlphaEvolve, now 2.939572 (Georgiev,
+Gomez-Serrano, Tao, Wagner 2025, arXiv:2511.02864), listed as "2.939+".
+"""
+
+SPLITS = (
+    Split(name="train", staged_samples=2, staged_threshold=0.1),
+    Split(name="val"),
+)
+
+_SIZES: Mapping[str, tuple[int, ...]] = MappingProxyType({"train": (8, 11, 14, 17), "val": (26, 32)})
+_WORK: Mapping[str, int] = MappingProxyType({"train": 1_200_000, "val": 6_000_000})
+_TIME_LIMIT_S: Mapping[str, float] = MappingProxyType({"train": 2.0, "val": 6.0})
 
 
 @attrs.define(kw_only=True)
@@ -47,6 +78,9 @@ class CirclePacking:
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
         """Return the tasks of a split, smallest n first.
 
+        Their input ``work`` limits the number of pair evaluations, so an answer depends on the program and the seed but
+        not on the machine's load. ``time_limit_s`` (CPU seconds) is a second, higher limit.
+
         Args:
             split: the name of the split.
             limit: the largest number of tasks; None means all.
@@ -57,11 +91,25 @@ class CirclePacking:
         """
         if limit is not None and limit < 0:
             raise ValueError(f"limit={limit} is not allowed: a count of tasks, 0 or more")
-        return tasks_of(split)[:limit]
+        limits = {"work": _WORK[split], "time_limit_s": _TIME_LIMIT_S[split]}
+        sizes = _SIZES[split][:limit]
+        return tuple(Task(id=f"n{n:02d}", inputs={"n": n, "seed": 1000 + n, **limits}) for n in sizes)
 
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value an agent may return
         """Return the sum of radii divided by the best known one; 0 for an invalid packing."""
-        return score_packing(task, prediction)
+        n: int = task.inputs["n"]
+        circles, problem = parse_circles(prediction, n)
+        problem = problem or first_violation(circles)
+        if problem:
+            return Score(task_id=task.id, value=0.0, valid=False, detail=problem, facts={"n": n})
+        total, best = math.fsum(r for _, _, r in circles), BEST_KNOWN[n]
+        return Score(
+            task_id=task.id,
+            value=total / best,
+            valid=True,
+            detail=f"sum of radii {total:.6f}, best known {best:.6f}",
+            facts={"n": n, "sum_of_radii": total, "best_known": best},
+        )
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
         """Return the summary of a split; a new record counts as 1 in ``score`` and with its full value in ``tasks``."""

@@ -1,4 +1,4 @@
-"""Score a packing by exact rational arithmetic; no answer raises an error.
+"""Check a packing by exact rational arithmetic; no answer raises an error.
 
 Every float is a rational number, so rounding does not affect the decision about validity.
 """
@@ -8,10 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
-
-from hyperdomain_circle_packing.tasks import BEST_KNOWN
-from hyperruntime.domain import Score, Task
 
 Circle = tuple[float, float, float]
 
@@ -67,23 +63,6 @@ def first_violation(circles: Sequence[Circle], tolerance: Fraction = TOLERANCE) 
                 overlap = float(asked + tolerance) - math.hypot(dx, dy)
                 return f"circles {j} and {i} overlap by {overlap:.3g}"
     return ""
-
-
-def score_packing(task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value an agent may return
-    """Return the sum of radii divided by the best known sum; 0 for a malformed or invalid answer."""
-    n: int = task.inputs["n"]
-    circles, problem = parse_circles(prediction, n)
-    problem = problem or first_violation(circles)
-    if problem:
-        return Score(task_id=task.id, value=0.0, valid=False, detail=problem, facts={"n": n})
-    total, best = math.fsum(r for _, _, r in circles), BEST_KNOWN[n]
-    return Score(
-        task_id=task.id,
-        value=total / best,
-        valid=True,
-        detail=f"sum of radii {total:.6f}, best known {best:.6f}",
-        facts={"n": n, "sum_of_radii": total, "best_known": best},
-    )
 
 
 def _parse_circle(item: object) -> Circle | str:

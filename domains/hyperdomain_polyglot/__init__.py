@@ -10,15 +10,13 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hyperdomain_polyglot.answer import UNCHANGED, parse_answer
-from hyperdomain_polyglot.exercise import Exercise
-from hyperdomain_polyglot.layout import read_directory
-from hyperdomain_polyglot.report import polyglot_report
-from hyperdomain_polyglot.shipped import read_shipped
+from hyperdomain_polyglot.exercise import Exercise, read_directory, read_shipped
 from hyperruntime.domain import Domain, Score, Split, Task, Trial, TrialResult, TriedDomain
 
 __all__ = ["Polyglot"]
 
+MAX_FILE_CHARACTERS = 512 * 1024
+UNCHANGED = "the answer leaves the stub as it was"
 _SHIPPED = (Split(name="train", staged_samples=3, staged_threshold=0.3), Split(name="val"))
 _DIRECTORY = (Split(name="train", staged_samples=10, staged_threshold=0.4, staged_inclusive=True),)
 
@@ -110,8 +108,28 @@ class Polyglot:
         return Score(task_id=task.id, value=0.0, valid=False, detail="not tried", facts={"result": "error"})
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return the share of resolved exercises, and the ids by result."""
-        return polyglot_report(self.name, split, scores)
+        """Return the share of resolved exercises, and the ids by result; the keys are this benchmark's usual ones."""
+        ids = {
+            kind: [score.task_id for score in scores if score.facts.get("result") == kind]
+            for kind in ("resolved", "unresolved", "empty_patch", "error")
+        }
+        resolved = sum(score.value == 1.0 for score in scores)
+        accuracy = resolved / len(scores) if scores else 0.0
+        return {
+            "domain": self.name,
+            "split": split,
+            "score": accuracy,
+            "total": len(scores),
+            "accuracy_score": accuracy,
+            "total_resolved_instances": resolved,
+            "total_submitted_instances": len(ids["resolved"]) + len(ids["unresolved"]),
+            "total_instances": len(scores),
+            "files": ["predictions.jsonl"],  # in the report's directory; holds each exercise's answer and score
+            "total_resolved_ids": ids["resolved"],
+            "total_unresolved_ids": ids["unresolved"],
+            "total_emptypatch_ids": ids["empty_patch"],
+            "total_error_ids": ids["error"],
+        }
 
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
         """Return None: this domain has no pictures."""
@@ -119,6 +137,32 @@ class Polyglot:
 
     def _exercise(self, task: Task) -> Exercise:
         return next(items[task.id] for items in self._exercises.values() if task.id in items)
+
+
+def parse_answer(prediction: object, stub: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Return the files of an answer and "", or no files and one sentence about the problem.
+
+    An answer is ``{"files": {PATH: TEXT}}``, or only a text if the stub has one file. Files that are not in the answer
+    keep the stub's text.
+
+    Args:
+        prediction: the answer, any JSON value.
+        stub: the texts of the exercise's files, by path.
+    """
+    if type(prediction) is str and len(stub) == 1:
+        prediction = {"files": {next(iter(stub)): prediction}}
+    given = prediction.get("files") if type(prediction) is dict else None
+    if type(given) is not dict or not given:
+        return {}, 'the answer is not {"files": {path: text}}'
+    for path, text in given.items():
+        if path not in stub:
+            return {}, "the answer holds a file that the exercise does not ask for"
+        if type(text) is not str or len(text) > MAX_FILE_CHARACTERS:
+            return {}, f"a file of the answer is not a text of at most {MAX_FILE_CHARACTERS} characters"
+        if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
+            return {}, "a file of the answer is not valid Unicode text"
+    files = {**stub, **given}
+    return ({}, UNCHANGED) if files == dict(stub) else (files, "")
 
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from hyperruntime.domain import Trial, TrialResult
+from hyperruntime.json_values import json_object
 
 CALLER = "_caller.py"
 
@@ -53,12 +54,8 @@ class Cases:
 def _outcomes(output: bytes) -> dict[int, Mapping[str, Any]]:
     """Return the first printed outcome of each call, by the call's number."""
     outcomes: dict[int, Mapping[str, Any]] = {}
-    for line in output.splitlines():
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict) and type(value.get("number")) is int:
+    for value in map(json_object, output.splitlines()):
+        if value is not None and type(value.get("number")) is int:
             outcomes.setdefault(value["number"], value)
     return outcomes
 

@@ -8,21 +8,87 @@ For Python the host also knows the number of tests in advance.
 from __future__ import annotations
 
 import ast
-import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
-from typing import Any
+from types import MappingProxyType
 
 import attrs
 
-from hyperdomain_polyglot.languages import LANGUAGES, RUNNER
 from hyperruntime.domain import Trial, TrialResult
+from hyperruntime.json_values import json_object
 
+RUNNER = "_runner.py"
+_XTEST = re.compile(rb"\bx(test|it|describe)\(")
+_DISABLED = re.compile(rb"@Disabled\([^)\n]*\)[ \t]*")
+_RUST_IGNORE = re.compile(rb"^[ \t]*#\[ignore[^\n]*\n", re.MULTILINE)
+_JAVA_CANARY = (
+    b'\n    @org.junit.jupiter.api.Test\n    public void canaryMustFail() { throw new AssertionError("must fail"); }\n'
+)
 _CANARY = "_canary"
 _CANARY_LIVES = 3
 _TWICE = (
     'cd "./$1" && shift || exit 2; '
     f'"$@"; code=$?; [ $code = 0 ] || exit $code; cp -R {_CANARY}/. . && rm -r {_CANARY} && ! "$@" || exit 3'
+)
+
+
+def _same(source: bytes) -> bytes:
+    return source
+
+
+def _then(addition: bytes) -> Callable[[bytes], bytes]:
+    return lambda source: source + b"\n" + addition + b"\n"
+
+
+def _into_last_class(source: bytes) -> bytes:
+    before, brace, after = source.rpartition(b"}")
+    return before + _JAVA_CANARY + brace + after
+
+
+@attrs.frozen(kw_only=True)
+class Language:
+    """A language of exercises; the public ones have most of their tests disabled.
+
+    Attributes:
+        command: runs the tests in the directory of the program and the tests, without downloads.
+        enable: returns a test file in which all tests are enabled.
+        with_canary: returns a test file with one more test, the canary, which must fail for every program; None if the
+            test runner itself adds it.
+    """
+
+    command: tuple[str, ...]
+    enable: Callable[[bytes], bytes] = _same
+    with_canary: Callable[[bytes], bytes] | None = None
+
+
+LANGUAGES: Mapping[str, Language] = MappingProxyType(
+    {
+        "python": Language(command=("python3", "-B", RUNNER)),
+        "go": Language(
+            command=("go", "test", "./..."),
+            with_canary=_then(b'func TestCanaryMustFail(t *testing.T) { t.Fatal("must fail") }'),
+        ),
+        "rust": Language(
+            command=("cargo", "test", "--offline"),
+            enable=lambda source: _RUST_IGNORE.sub(b"", source),
+            with_canary=_then(b'#[test]\nfn canary_must_fail() { panic!("must fail") }'),
+        ),
+        "javascript": Language(
+            command=("npx", "--no-install", "jest"),
+            enable=lambda source: _XTEST.sub(rb"\1(", source),
+            with_canary=_then(b'test("canary must fail", () => { throw new Error("must fail"); });'),
+        ),
+        "java": Language(
+            command=("gradle", "--offline", "test"),
+            enable=lambda source: _DISABLED.sub(b"", source),
+            with_canary=_into_last_class,
+        ),
+        "cpp": Language(
+            command=("sh", "-c", "cmake -DEXERCISM_RUN_ALL_TESTS=1 -B _build . && cmake --build _build"),
+            with_canary=_then(b'TEST_CASE("canary must fail") { REQUIRE(1 == 2); }'),
+        ),
+    }
 )
 
 
@@ -77,8 +143,8 @@ class Suite:
     def _count_python(self, result: TrialResult) -> tuple[int, int, str]:
         methods = [method for source in self.tests.values() for method in _test_methods(source)]
         total = sum(not _is_skipped(method) for method in methods)
-        said = _only_object(result.stdout) if result.exit_code == 0 and not result.timed_out else {}
-        if said.get("canary") is not True or said.get("ran") != len(methods):
+        said = json_object(result.stdout) if result.exit_code == 0 and not result.timed_out else None
+        if said is None or said.get("canary") is not True or said.get("ran") != len(methods):
             return 0, total, "the hidden tests did not run to their end"
         passed = said.get("passed")
         passed = passed if type(passed) is int and 0 <= passed <= total else 0
@@ -96,12 +162,3 @@ def _test_methods(source: bytes) -> Iterator[ast.FunctionDef]:
 def _is_skipped(method: ast.FunctionDef) -> bool:
     """Return whether the exercise itself skips a test."""
     return any("skip" in ast.unparse(decorator) for decorator in method.decorator_list)
-
-
-def _only_object(output: bytes) -> Mapping[str, Any]:
-    """Return the JSON object that is the whole output, or an empty one: the runner prints exactly one."""
-    try:
-        value = json.loads(output)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -6,17 +6,19 @@ and ``label``. ``table`` is a small sample. Labels stay on the host.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hyperdomain_table.definition import Definition, load_definition
-from hyperdomain_table.report import table_report
 from hyperdomain_table.rows import Row, read_rows
-from hyperdomain_table.score import score_label
 from hyperruntime.domain import Domain, Score, Split, Task
 
 __all__ = ["Table"]
+
+NO_ANSWER = "none"
+_MAX_CHARACTERS = 1000
 
 
 class Table:
@@ -50,7 +52,7 @@ class Table:
         self.definition: Definition = load_definition(source)
         self.name: str = self.definition.name
         self.description: str = self.definition.description
-        self.splits: tuple[Split, ...] = tuple(file.split for file in self.definition.files)
+        self.splits: tuple[Split, ...] = tuple(self.definition.files)
         self.image: str = self.definition.image
         self.agent: str = self.definition.agent
         self.task_timeout_s: float = self.definition.task_timeout_s
@@ -58,7 +60,7 @@ class Table:
     @cached_property
     def _rows(self) -> dict[str, dict[str, Row]]:
         """The rows of each split, by id, in the order of the file."""
-        return {file.split.name: read_rows(self.definition, file.path) for file in self.definition.files}
+        return {split.name: read_rows(self.definition, path) for split, path in self.definition.files.items()}
 
     @cached_property
     def _labels(self) -> tuple[str, ...]:
@@ -86,16 +88,92 @@ class Table:
         return tuple(Task(id=task_id, inputs=row.inputs) for task_id, row in rows.items())[:limit]
 
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value an agent may return
-        """Return 1 for the row's label, ignoring case and surrounding space; the detail does not reveal the label."""
-        return score_label(task.id, self._label(task), prediction, self._labels)
+        """Return 1 for the row's label, 0 for another label, and an invalid 0 for any other answer.
+
+        The facts hold the right label; they stay on the host. The detail does not, because later agents may read it.
+        """
+        label = self._label(task)
+        said = _as_label(prediction, self._labels)
+        detail = "right" if said == label else "wrong"
+        if said is None:
+            detail = f"the answer is not one of the {len(self._labels)} labels"
+        facts = {"label": label, "said": said}
+        return Score(task_id=task.id, value=float(said == label), valid=said is not None, detail=detail, facts=facts)
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return accuracy, precision and recall per label, distributions, and the ids of right and wrong answers."""
-        return table_report(self.name, split, scores, self.definition.ordered)
+        """Return accuracy, precision and recall per label, distributions, and the ids of right and wrong answers.
+
+        It does not name the label of any row, because agents may read it.
+
+        Source: HyperAgents' report.json (overall_accuracy and the other keys).
+        """
+        pairs = [(score.facts["label"], score.facts["said"]) for score in scores]
+        correct = sum(label == said for label, said in pairs)
+        accuracy = correct / len(pairs) if pairs else 0.0
+        truth = Counter(label for label, _ in pairs)
+        report: dict[str, Any] = {
+            "domain": self.name,
+            "split": split,
+            "score": accuracy,
+            "overall_accuracy": accuracy,
+            "total_correct": correct,
+            "total": len(pairs),
+            "valid": sum(score.valid for score in scores),
+            "accuracy_by_ground_truth": {label: _of_label(label, pairs) for label in sorted(truth)},
+            "label_distribution": _distributions(pairs),
+            "random_guess_accuracy": 1 / len(truth) if truth else 0.0,
+            "question_ids_failed": [score.task_id for score in scores if not score.value],
+            "question_ids_passed": [score.task_id for score in scores if score.value],
+        }
+        if ordered := self.definition.ordered:
+            report["normalized_mean_absolute_error"] = _mean_distance(pairs, ordered)
+        return report
 
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
         """Return None: this domain has no pictures."""
         return None
+
+
+def _as_label(prediction: object, labels: Sequence[str]) -> str | None:
+    """Return the label that an answer names, ignoring case and surrounding space; None if there is no single one."""
+    if type(prediction) not in (str, int, float, bool):
+        return None
+    text = str(prediction).strip()
+    if len(text) > _MAX_CHARACTERS:
+        return None
+    if text in labels:
+        return text
+    alike = [label for label in labels if label.casefold() == text.casefold()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _of_label(label: str, pairs: Sequence[tuple[str, str | None]]) -> Mapping[str, float | int]:
+    total = sum(right == label for right, _ in pairs)
+    said = sum(answer == label for _, answer in pairs)
+    correct = sum(right == label and answer == label for right, answer in pairs)
+    return {
+        "precision": correct / said if said else 0.0,
+        "recall": correct / total if total else 0.0,
+        "correct": correct,
+        "total": total,
+    }
+
+
+def _distributions(pairs: Sequence[tuple[str, str | None]]) -> Mapping[str, Mapping[str, float]]:
+    """Return the share of each label among the rows and among the answers."""
+    truth = Counter(label for label, _ in pairs)
+    said = Counter(NO_ANSWER if answer is None else answer for _, answer in pairs)
+    return {
+        "ground_truth": {label: truth[label] / len(pairs) for label in sorted(truth)},
+        "prediction": {label: said[label] / len(pairs) for label in sorted(said)},
+    }
+
+
+def _mean_distance(pairs: Sequence[tuple[str, str | None]], ordered: Sequence[str]) -> float:
+    """Return the mean distance of the answers in the order of labels, in [0, 1]; a missing answer counts as 1."""
+    place = {label: number for number, label in enumerate(ordered)}
+    away = [1.0 if said is None else abs(place[label] - place[said]) / (len(ordered) - 1) for label, said in pairs]
+    return sum(away) / len(away) if away else 0.0
 
 
 if TYPE_CHECKING:

@@ -36,14 +36,6 @@ _KNOWN_OF_SPLIT = ("file", "staged_samples", "staged_threshold", "staged_inclusi
 _SAMPLE = Path(__file__).parent / "sample" / "tickets.toml"
 
 
-@attrs.frozen(kw_only=True)
-class SplitFile:
-    """One split and the path of its file."""
-
-    split: Split
-    path: Path
-
-
 def _texts(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - any TOML value
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
@@ -72,7 +64,7 @@ class Definition:
 
     Attributes:
         name: the name of the domain, also in results.
-        files: the splits and their files.
+        files: the path of the file of each split, in the order of ``SPLITS``.
         inputs: the columns that agents see; empty means all columns except the id and the label.
         label: the column of the labels, which agents do not see.
         id: the column of the ids; None means ``id`` if it exists, else the row's number.
@@ -84,7 +76,7 @@ class Definition:
     """
 
     name: str = attrs.field(validator=_named)
-    files: tuple[SplitFile, ...]
+    files: Mapping[Split, Path]
     inputs: tuple[str, ...] = attrs.field(default=(), converter=_texts, validator=_all_text)
     label: str = attrs.field(default="label", validator=_TEXT)
     id: str | None = attrs.field(default=None, validator=attrs.validators.optional(_TEXT))
@@ -119,8 +111,7 @@ def load_definition(source: str | None) -> Definition:
     """
     path = _SAMPLE if source is None else Path(source).absolute()
     if path.suffix in _SUFFIXES:
-        file = SplitFile(split=Split(name="train"), path=path)
-        return Definition(name=re.sub(r"[^A-Za-z0-9._-]", "_", path.stem), files=(file,))
+        return Definition(name=re.sub(r"[^A-Za-z0-9._-]", "_", path.stem), files={Split(name="train"): path})
     try:
         value = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -138,7 +129,7 @@ def _parse(value: Mapping[str, Any], path: Path) -> Definition:
     if SPLITS[0] not in splits:
         raise SpecError("splits", tuple(splits), f"[splits.{SPLITS[0]}] among them, in {path}")
     found = [_split_file(name, item, path) for name, item in splits.items()]
-    files = tuple(sorted(found, key=lambda file: SPLITS.index(file.split.name)))
+    files = dict(sorted(found, key=lambda pair: SPLITS.index(pair[0].name)))
     rest = {key: item for key, item in value.items() if key != "splits"}
     try:
         return Definition(**{"name": path.stem, **rest}, files=files)
@@ -148,14 +139,14 @@ def _parse(value: Mapping[str, Any], path: Path) -> Definition:
         raise SpecError("table", str(path), f"values of the documented types ({error})") from error
 
 
-def _split_file(name: str, value: Mapping[str, Any], path: Path) -> SplitFile:
+def _split_file(name: str, value: Mapping[str, Any], path: Path) -> tuple[Split, Path]:
     _check_keys(value, _KNOWN_OF_SPLIT, path)
     file = value.get("file")
     if not isinstance(file, str) or Path(file).suffix not in _SUFFIXES:
         raise SpecError(f"splits.{name}.file", file, f"the path of a {' or '.join(_SUFFIXES)} file, in {path}")
     staged = {key: item for key, item in value.items() if key != "file"}
     try:
-        return SplitFile(split=Split(name=name, **staged), path=path.parent / file)
+        return Split(name=name, **staged), path.parent / file
     except (TypeError, ValueError) as error:
         allowed = f"a split {', '.join(SPLITS)} with numbers for its first stage, in {path}"
         raise SpecError(f"splits.{name}", value, allowed) from error

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import click
 
+from hyperruntime import __version__
 from hyperruntime.cli.command import AGENT_FILE, LazyGroup, State, example
 
 PROGRAM = "hyperrun"
@@ -15,7 +15,7 @@ LEVELS = ("debug", "info", "warning", "error")
 # name: (module below hyperruntime.cli, attribute of the module, short help in `hyperrun --help`)
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": ("loop.demo", "demo", "Watch agents improve, offline and with no API key."),
-    "runtimes": ("machine.runtimes", "runtimes", "List the container engines and what each can do here."),
+    "runtimes": ("machine.engines", "runtimes", "List the container engines and what each can do here."),
     "doctor": ("machine.doctor", "doctor", "Diagnose this machine and every runtime, with next steps."),
     "selfcheck": ("machine.selfcheck", "selfcheck", "Check that a runtime keeps every promise of the library."),
     "image": ("containers.image", "image", "Build, pull, list, load, save and remove images."),
@@ -25,26 +25,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "domains": ("loop.domains", "domains", "List the domains that agents can be evaluated on."),
     "generate": ("loop.generate", "generate", "Run the generate loop: evolve an agent."),
     "resume": ("loop.generate", "resume", "Resume an interrupted run, or extend a finished one."),
-    "status": ("loop.status", "status", "Show a run's generations and scores."),
-    "evaluate": ("loop.evaluate", "evaluate", "Evaluate one generation, for example on the test split."),
-    "export": ("loop.export", "export", "Write a generation as a runnable git repository."),
+    "status": ("loop.generations", "status", "Show a run's generations and scores."),
+    "evaluate": ("loop.one_generation", "evaluate", "Evaluate one generation, for example on the test split."),
+    "export": ("loop.one_generation", "export", "Write a generation as a runnable git repository."),
     "rollout": ("rollout.commands", "rollout", "Run and score agents in slots, and write training data."),
     "report": ("loop.report", "report", "Draw a run: lineage, progress and best answers."),
 }
-
-
-class App(LazyGroup):
-    """The root command."""
-
-    table = COMMANDS
-
-
-def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        from hyperruntime import __version__
-
-        click.echo(f"{PROGRAM} {__version__}")
-        ctx.exit()
 
 
 def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -54,7 +40,8 @@ def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> N
 
 @click.command(
     PROGRAM,
-    cls=App,
+    cls=LazyGroup,
+    table=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=example("hyperrun demo", "hyperrun exec -- python3 -c 'print(6 * 7)'", "hyperrun --runtime podman doctor"),
@@ -72,9 +59,7 @@ def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> N
     callback=_set_debug,
     help="Print the traceback of an error.",
 )
-@click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
-)
+@click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s", help="Print the version.")
 @click.pass_context
 def app(ctx: click.Context, runtime: str | None, log_level: str, log_json: bool) -> None:
     """Run self-improving agents and untrusted commands in containers, on any container engine of this machine.
@@ -86,12 +71,12 @@ def app(ctx: click.Context, runtime: str | None, log_level: str, log_json: bool)
     if ctx.invoked_subcommand is not None:
         return
     if runtime is not None and Path(AGENT_FILE).is_file():
-        from hyperruntime.cli.config_file import agent_table
+        from hyperruntime.cli.config_file import generate_table
 
-        generate = cast(App, ctx.command).get_command(ctx, "generate")
+        generate = app.get_command(ctx, "generate")
         assert generate is not None
-        table = agent_table(Path(AGENT_FILE), generate)
-        with generate.make_context("generate", [], parent=ctx, default_map={**table, "agent": "."}) as below:
+        defaults = {**generate_table(Path(AGENT_FILE), generate), "agent": "."}
+        with generate.make_context("generate", [], parent=ctx, default_map=defaults) as below:
             generate.invoke(below)
     else:
         click.echo(ctx.get_help())

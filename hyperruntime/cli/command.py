@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from hyperruntime.runtime import Runtime
 
 AGENT_FILE = "hyperrun.toml"
+_NUMBER = re.compile(r"-\d+(\.\d+)?")
 
 
 class State:
@@ -73,6 +75,46 @@ class Command(click.Command):
         return super().invoke(ctx)
 
 
+def spread(args: Sequence[str], several: Collection[str]) -> list[str]:
+    """Return a command line as other tools have it with dashes in option names and one value after each option.
+
+    ``--eval_samples 5 -1`` becomes ``--eval-samples 5 --eval-samples -1``. Words after ``--`` do not change.
+
+    Args:
+        args: the command line, as the shell passes it.
+        several: the options, with dashes, that may have several values.
+    """
+    spread_args: list[str] = []
+    option, waiting = "", False  # the current option with several values, and whether it has no value yet
+    for position, arg in enumerate(args):
+        if arg == "--":
+            return [*spread_args, *args[position:]]
+        if arg.startswith("--"):
+            name, equals, value = arg.partition("=")
+            name = name.replace("_", "-")
+            option = name if name in several else ""
+            waiting = bool(option) and not equals
+            spread_args.append(name + equals + value)
+            continue
+        is_value = not arg.startswith("-") or _NUMBER.fullmatch(arg) is not None
+        if option and is_value:
+            spread_args += [arg] if waiting else [option, arg]
+            waiting = False
+        else:
+            option = ""
+            spread_args.append(arg)
+    return spread_args
+
+
+class SpreadingCommand(Command):
+    """A command without arguments; its options may have underscores, and several values if they are repeatable."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        options = [param for param in self.params if isinstance(param, click.Option) and param.multiple]
+        return super().parse_args(ctx, spread(args, {name for option in options for name in option.opts}))
+
+
 class Group(click.Group):
     """A group of commands that suggests a close match for an unknown name."""
 
@@ -88,14 +130,19 @@ class Group(click.Group):
 
 
 class LazyGroup(Group):
-    """A group that knows the names and short helps of its commands without importing them.
+    """A group that knows the names and short helps of its commands without importing them."""
 
-    Attributes:
-        table: ``name: (module below hyperruntime.cli, attribute of the module, short help)``, in the order in which a
-            newcomer needs the commands.
-    """
+    def __init__(self, *args: Any, table: Mapping[str, tuple[str, str, str]], **more: Any) -> None:  # noqa: ANN401
+        """Make the group.
 
-    table: ClassVar[Mapping[str, tuple[str, str, str]]] = {}
+        Args:
+            args: as for click's groups.
+            table: ``name: (module below hyperruntime.cli, attribute of the module, short help)``, in the order in which
+                a newcomer needs the commands.
+            more: as for click's groups.
+        """
+        super().__init__(*args, **more)
+        self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the table's order."""

@@ -32,7 +32,7 @@ def generate_table(path: Path, command: click.Command, name: str = "generate") -
     known = {opt.removeprefix("--").replace("-", "_"): param for param in command.params for opt in param.opts}
     names = {name: param for name, param in known.items() if name not in _NOT_IN_A_FILE}
     table: dict[str, Any] = {}
-    for key, value in _table(path, _read(path), name).items():
+    for key, value in _table(path, name).items():
         param = names.get(key.replace("-", "_"))
         if param is None or param.name is None:
             options = (text.replace("_", "-") for text in names)
@@ -42,20 +42,6 @@ def generate_table(path: Path, command: click.Command, name: str = "generate") -
         else:
             table[param.name] = _listed(param, value)
     return table
-
-
-def agent_table(path: Path, command: click.Command) -> dict[str, Any]:
-    """Return the ``[generate]`` options of an agent's file; domains default to those of its ``[agent]`` table.
-
-    Args:
-        path: ``hyperrun.toml`` of the agent repository.
-        command: the command whose options are allowed.
-
-    Raises:
-        AgentError: as for :func:`generate_table`.
-        SpecError: ``limits`` is invalid.
-    """
-    return {"domains": [agent_domains(path.parent)], **generate_table(path, command)}
 
 
 def config_table(path: Path, command: click.Command) -> dict[str, Any]:
@@ -84,7 +70,7 @@ def agent_domains(agent: Path) -> tuple[str, ...]:
         AgentError: the file cannot be read as TOML, or ``[agent]`` is not a table.
     """
     path = agent / AGENT_FILE
-    names = _table(path, _read(path), "agent").get("domains", ()) if path.is_file() else ()
+    names = _table(path, "agent").get("domains", ()) if path.is_file() else ()
     return tuple(str(name) for name in names) if isinstance(names, (list, tuple)) else (str(names),)
 
 
@@ -135,8 +121,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise AgentError(f"{path} cannot be read as TOML: {error}") from error
 
 
-def _table(path: Path, value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    table = value.get(name, {})
+def _table(path: Path, name: str) -> Mapping[str, Any]:
+    table = _read(path).get(name, {})
     if not isinstance(table, dict):
         raise AgentError(f"{path}: [{name}] must be a table")
     return table

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import click
 
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.errors import SpecError, unknown_name
+from hyperruntime.json_values import json_object
 from hyperruntime.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 else:  # generic for type checkers only: older releases of click have a plain class
     _ParamType = click.ParamType
 
+Pairs = tuple[tuple[str, str], ...]
 _RUN_FILE = "run.json"
 _ORIGINAL = "gen_initial/hyperagents"
 _LIMITS = ("memory", "cpus", "pids", "disk")
@@ -122,10 +123,7 @@ def _option_pair(value: Any, option: str) -> tuple[str, str]:
 
 
 def _json_object(value: Any, option: str) -> dict[str, Any]:
-    try:
-        found = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        found = None
+    found = json_object(value) if isinstance(value, str) else value
     if not isinstance(found, dict):
         raise SpecError(option, value, 'a JSON object, such as {"top_p": 0.95}')
     return found
@@ -145,12 +143,8 @@ def _mount_pair(value: Any, option: str) -> Mount:
     for ending in ("ro", "rw"):
         if text.endswith(f":{ending}"):
             text, mode = text[:-3], ending
-    source, target = _split_pair(text, option, "SOURCE:TARGET, or SOURCE:TARGET:rw")
+    source, target = _copy_pair(text, option, "SOURCE:TARGET, or SOURCE:TARGET:rw")
     return Mount(source=existing_path(source, option), target=target, read_only=mode == "ro")
-
-
-def _copy_pair(value: Any, option: str) -> tuple[str, str]:
-    return _split_pair(str(value), option, "SOURCE:TARGET")
 
 
 def _generation(value: Any, option: str) -> str | int:
@@ -176,11 +170,11 @@ def _run_directory(value: Any, option: str) -> str:
     raise WrongUsageError(unknown_name("run directory", str(value), runs))
 
 
-def _split_pair(text: str, option: str, allowed: str) -> tuple[str, str]:
+def _copy_pair(value: Any, option: str, allowed: str = "SOURCE:TARGET") -> tuple[str, str]:
     """Return the text before and after the last colon."""
-    source, colon, target = text.rpartition(":")
+    source, colon, target = str(value).rpartition(":")
     if not colon or not source or not target:
-        raise SpecError(option, text, allowed)
+        raise SpecError(option, str(value), allowed)
     return source, target
 
 

@@ -62,11 +62,6 @@ class SignalWatch:
         self._thread = threading.Thread(target=self._run, name="hyperrun-signals", daemon=True)
         self._thread.start()
 
-    @property
-    def count(self) -> int:
-        """The number of ending signals so far."""
-        return len(self.since(0))
-
     def since(self, count: int) -> tuple[int, ...]:
         """Return the numbers of the ending signals that came after the first ``count``."""
         if self._note():
@@ -162,7 +157,7 @@ def interrupting(state: State) -> Iterator[None]:
 
     with suppress(OSError, RuntimeError):  # a command that needs threads reports it
         state.watch = SignalWatch()
-    ours = [number for number in ENDING if _is_default(number)]
+    ours = [number for number in ENDING if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)]
     with _handled([_NUDGE], lambda number, frame: None), _handled(ours, interrupt):
         yield
 
@@ -176,10 +171,6 @@ def _is_first(number: int, state: State) -> bool:
     if now - state.ended_at >= _BURST_S:
         leave(number, _TWICE)
     return False
-
-
-def _is_default(number: int) -> bool:
-    return signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
 
 
 @contextmanager
@@ -211,7 +202,7 @@ def last_signal(state: State) -> Iterator[Callable[[], int]]:
         yield lambda: 0
         return
     state.check_interrupted()
-    count = watch.count
+    count = len(watch.since(0))
     seen: tuple[int, ...] = ()
     try:
         yield lambda: seen[-1] if seen else 0

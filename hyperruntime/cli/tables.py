@@ -7,21 +7,51 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import click
 
 _MANY_ROWS = 1000  # rich takes about 1 ms per row
 _LARGE_JSON = 256 * 1024
 
 
-def json_option(function: Any) -> Any:  # noqa: ANN401 - a decorator, as click's own
-    """Add ``--json`` to a command."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(function)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
-def print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
+def print_json(value: Any) -> None:  # noqa: ANN401 - JSON values, and attrs objects among them
     """Print a value as JSON on standard output; a large value in one line, which is ten times faster."""
-    text = json.dumps(value, default=str)
-    click.echo(text if len(text) > _LARGE_JSON else json.dumps(value, indent=2, default=str))
+    text = json.dumps(value, default=_plain)
+    click.echo(text if len(text) > _LARGE_JSON else json.dumps(value, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - a value that json does not know
+    return attrs.asdict(value) if attrs.has(type(value)) else str(value)
+
+
+def print_list(
+    values: Sequence[Any],
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    as_json: bool,
+    none: str,
+    right: Sequence[str] = (),
+) -> None:
+    """Print values on standard output: as JSON, or as a table.
+
+    Args:
+        values: the values for JSON.
+        columns: the headings.
+        rows: the rows of the table, with one text per column.
+        as_json: whether to print JSON.
+        none: the line instead of a table without rows.
+        right: headings of the columns to align right.
+    """
+    if as_json:
+        print_json(values)
+    elif not rows:
+        click.echo(none)
+    else:
+        print_table(columns, rows, right=right)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
@@ -47,15 +77,10 @@ def plain_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Se
         right: headings of the columns to align right.
     """
     lines = [[column.upper() for column in columns], *([cell or "-" for cell in row] for row in rows)]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
-    return ["  ".join(_aligned(line, columns, widths, right)).rstrip() for line in lines]
-
-
-def _aligned(line: Sequence[str], columns: Sequence[str], widths: Sequence[int], right: Sequence[str]) -> list[str]:
-    return [
-        cell.rjust(width) if column in right else cell.ljust(width)
-        for cell, column, width in zip(line, columns, widths, strict=True)
-    ]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    sides = [">" if column in right else "<" for column in columns]
+    layout = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    return [layout.format(*line).rstrip() for line in lines]
 
 
 def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ import click
 
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.messages import Lines, note
-from hyperruntime.cli.params import COPY_PAIR, COUNT, DURATION, ENV_PAIR, GPUS, MOUNT_PAIR, SIZE, existing_path
+from hyperruntime.cli.params import COPY_PAIR, COUNT, DURATION, ENV_PAIR, GPUS, MOUNT_PAIR, SIZE, Pairs, existing_path
 from hyperruntime.container import Container
 from hyperruntime.errors import BudgetExceededError, ImageNotFoundError, TransferError
 from hyperruntime.gateway import Access, Gateway, GatewayConfig
@@ -27,9 +27,9 @@ from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
 from hyperruntime.units import format_duration
 
 _KEPT_BYTES = 4096
+_LIMITS = ("memory_bytes", "cpus", "pids", "disk_bytes")
 _SIGPIPE_CODE = 128 + signal.SIGPIPE
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
-Pairs = tuple[tuple[str, str], ...]
 
 
 class _ReaderGoneError(Exception):
@@ -53,12 +53,14 @@ class _ReaderGoneError(Exception):
 @click.option("--workdir", metavar="DIR", help="Working directory of the command.")
 @click.option("--user", metavar="NAME", help="User name or uid, with an optional :group.")
 @click.option("--network", type=click.Choice(NETWORKS), default="none", show_default=True, help="Network access.")
-@click.option("--memory", type=SIZE, help="Limit of memory and swap, such as 512m.")
+@click.option("--memory", "memory_bytes", type=SIZE, help="Limit of memory and swap, such as 512m.")
 @click.option("--cpus", type=float, help="Limit of cores, such as 1.5.")
 @click.option(
     "--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True, help="Limit of processes and threads, or none."
 )
-@click.option("--disk", type=SIZE, help="Limit of disk space, such as 2g; a container that uses more is ended.")
+@click.option(
+    "--disk", "disk_bytes", type=SIZE, help="Limit of disk space, such as 2g; a container that uses more is ended."
+)
 @click.option(
     "--limits-mode",
     type=click.Choice(LIMITS_MODES),
@@ -70,7 +72,7 @@ class _ReaderGoneError(Exception):
 @click.option(
     "--timeout", "timeout_s", type=DURATION, help="End the command and all it started after this; exit code 124."
 )
-@click.option("--read-only", is_flag=True, help="Make the image's files read-only.")
+@click.option("--read-only", "read_only_rootfs", is_flag=True, help="Make the image's files read-only.")
 @click.option("--put", type=COPY_PAIR, multiple=True, help="Copy from the host before the command; may be repeated.")
 @click.option(
     "--get",
@@ -97,11 +99,6 @@ def exec_command(
     args: tuple[str, ...],
     image: str,
     env: Pairs,
-    memory: int | None,
-    cpus: float | None,
-    pids: int | None,
-    disk: int | None,
-    read_only: bool,
     gateway_file: str | None,
     timeout_s: float | None,
     put: Pairs,
@@ -114,13 +111,8 @@ def exec_command(
     Standard input is passed on unless it is a terminal; output is passed on at once, byte for byte. The exit code
     is the command's: 128+n if signal n killed it, 124 after a timeout, 127 if the program does not exist.
     """
-    spec = ContainerSpec(
-        image=image_reference(image),
-        env=dict(env),
-        limits=Limits(memory_bytes=memory, cpus=cpus, pids=pids, disk_bytes=disk),
-        read_only_rootfs=read_only,
-        **container,
-    )
+    limits = Limits(**{name: container.pop(name) for name in _LIMITS})
+    spec = ContainerSpec(image=image_reference(image), env=dict(env), limits=limits, **container)
     gateway = None if gateway_file is None else load_source(gateway_file)
     for source, _ in put:
         existing_path(source, "--put")
@@ -140,8 +132,7 @@ def _start(runtime: Runtime, spec: ContainerSpec) -> Container:
     try:
         return runtime.container(spec)
     except ImageNotFoundError:
-        lines = Lines()
-        runtime.images.ensure(spec.image, on_output=lines)
+        runtime.images.ensure(spec.image, on_output=Lines())
         return runtime.container(spec)
 
 

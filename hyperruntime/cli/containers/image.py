@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
-import attrs
 import click
 
 from hyperruntime.cli.command import Group, State, example
 from hyperruntime.cli.messages import Lines, note
-from hyperruntime.cli.params import ENV_PAIR
-from hyperruntime.cli.tables import json_option, print_json, print_table
+from hyperruntime.cli.params import ENV_PAIR, Pairs
+from hyperruntime.cli.tables import json_option, print_list
 from hyperruntime.driver import Image
 from hyperruntime.units import format_duration, format_size
 
@@ -42,27 +42,13 @@ def image() -> None:
     "--force-rebuild", "--force", "force", is_flag=True, help="Build even if the image exists, without the cache."
 )
 @click.pass_obj
-def build(
-    state: State,
-    name: str,
-    containerfile: str | None,
-    context: str | None,
-    build_args: tuple[tuple[str, str], ...],
-    force: bool,
-) -> None:
+def build(state: State, /, name: str, build_args: Pairs, **options: Any) -> None:  # noqa: ANN401 - options by name
     """Build the shipped recipe NAME, or your own file with --file; print the image reference."""
-    if context is not None and containerfile is None:
+    if options["context"] is not None and options["containerfile"] is None:
         raise click.UsageError("--context needs --file")
     started = time.monotonic()
     with state.open_runtime() as runtime:
-        reference = runtime.images.build(
-            name,
-            containerfile=containerfile,
-            context=context,
-            build_args=dict(build_args),
-            force=force,
-            on_output=Lines(),
-        )
+        reference = runtime.images.build(name, build_args=dict(build_args), on_output=Lines(), **options)
     _print_made(reference, started)
 
 
@@ -94,13 +80,9 @@ def list_images(state: State, as_json: bool) -> None:
     """List the images on this machine."""
     with state.open_runtime() as runtime:
         images = runtime.images.list()
-    if as_json:
-        print_json([attrs.asdict(item) for item in images])
-    elif not images:
-        click.echo("no images; `hyperrun image bootstrap` makes the base image")
-    else:
-        rows = [_row(item, name) for item in images for name in item.references or ("",)]
-        print_table(("reference", "id", "size", "age"), sorted(rows), right=("size", "age"))
+    rows = sorted(_row(item, name) for item in images for name in item.references or ("",))
+    none = "no images; `hyperrun image bootstrap` makes the base image"
+    print_list(images, ("reference", "id", "size", "age"), rows, as_json=as_json, none=none, right=("size", "age"))
 
 
 @image.command(epilog=example("hyperrun image remove localhost/hyperruntime/base:latest"))

@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from hyperruntime.cli.command import Command, State, example
-from hyperruntime.cli.machine.engines import view_engines
-from hyperruntime.cli.tables import json_option, print_json, print_table
-from hyperruntime.errors import EngineUnavailableError, PruneError
+from hyperruntime.cli.machine.engines import usable_engines
+from hyperruntime.cli.tables import json_option, print_json, print_list
+from hyperruntime.errors import PruneError
 from hyperruntime.host.owner import LABEL
-from hyperruntime.runtime import OwnedContainer, Runtime, open_runtime
+from hyperruntime.runtime import AUTO, OwnedContainer, Runtime, open_runtime
 from hyperruntime.units import format_duration
 
 _COLUMNS = ("name", "image", "state", "owner pid", "owner host", "owner", "run", "age")
@@ -28,15 +28,9 @@ def ps(state: State, as_json: bool) -> None:
     An owner is alive, dead, or elsewhere: on another machine or in another pid namespace, so that its state is
     unknown here.
     """
-    rows = []
-    for runtime in _runtimes(state):
-        rows += [_to_json(runtime.name, owned) for owned in runtime.containers()]
-    if as_json:
-        print_json(rows)
-    elif not rows:
-        click.echo("no containers")
-    else:
-        print_table(_COLUMNS, [_row(row) for row in rows], right=("owner pid", "age"))
+    found = [_to_json(runtime.name, owned) for runtime in _runtimes(state) for owned in runtime.containers()]
+    rows = [_row(one) for one in found]
+    print_list(found, _COLUMNS, rows, as_json=as_json, none="no containers", right=("owner pid", "age"))
 
 
 @click.command(cls=Command, epilog=example("hyperrun prune", "hyperrun prune --json"))
@@ -74,13 +68,7 @@ def _runtimes(state: State) -> Iterator[Runtime]:
     Raises:
         EngineUnavailableError: no runtime is usable.
     """
-    if state.runtime not in (None, "auto"):
-        with open_runtime(state.runtime) as runtime:
-            yield runtime
-        return
-    names = [view.name for view in view_engines() if view.usable]
-    if not names:
-        raise EngineUnavailableError("auto", "no runtime works here", "see `hyperrun doctor`")
+    names = usable_engines() if state.runtime is None or state.runtime == AUTO else [state.runtime]
     for name in names:
         with open_runtime(name) as runtime:
             yield runtime

@@ -59,8 +59,7 @@ def demo(state: State, generations: int, seed: int, output: str, parallel: int, 
     pictures = write_pictures(view, best) if view.generations and can_draw() else ()
     if as_json:
         facts = {"seed": seed, "interrupted": summary.interrupted, "duration_s": time.monotonic() - started}
-        drawn = [attrs.asdict(picture) for picture in pictures]
-        print_json({**run_to_json(view.run_dir, view.generations, **facts), "pictures": drawn})
+        print_json({**run_to_json(view.run_dir, view.generations, **facts), "pictures": pictures})
         return exit_code(summary, number)
     print_generations(view.generations, extra=figures(view.run_dir, view.generations))
     _print_best(view.generations, time.monotonic() - started)

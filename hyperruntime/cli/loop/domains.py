@@ -8,7 +8,7 @@ import click
 
 from hyperruntime import registry
 from hyperruntime.cli.command import Command, example
-from hyperruntime.cli.tables import json_option, print_json, print_table
+from hyperruntime.cli.tables import json_option, print_list
 from hyperruntime.errors import HyperRuntimeError
 
 _COLUMNS = ("domain", "splits", "image", "gpu", "agent", "description")
@@ -19,12 +19,7 @@ _COLUMNS = ("domain", "splits", "image", "gpu", "agent", "description")
 def domains(as_json: bool) -> None:
     """List the installed domains: number of tasks in each split, image, and default agent."""
     views = [_view(name) for name in sorted(registry.plugins(registry.DOMAINS))]
-    if as_json:
-        print_json(views)
-    elif not views:
-        click.echo("no domain is installed")
-    else:
-        print_table(_COLUMNS, [_row(view) for view in views])
+    print_list(views, _COLUMNS, [_row(view) for view in views], as_json=as_json, none="no domain is installed")
 
 
 def _view(name: str) -> dict[str, Any]:

@@ -6,22 +6,20 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import click
 
-from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.command import Command, SpreadingCommand, State, example
 from hyperruntime.cli.config_file import agent_domains
-from hyperruntime.cli.legacy_args import SpreadingCommand
 from hyperruntime.cli.loop.generations import print_generations, run_to_json
-from hyperruntime.cli.loop.options import make_options, option_decorators, resume_decorators
-from hyperruntime.cli.loop.progress import PlainDisplay, Tracker
+from hyperruntime.cli.loop.options import changed_options, make_options, option_decorators, resume_decorators
+from hyperruntime.cli.loop.progress import Tracker, plain_progress
 from hyperruntime.cli.loop.report import plots_at_end
-from hyperruntime.cli.loop.resume import changed_options
 from hyperruntime.cli.messages import Lines, WrongUsageError, note
 from hyperruntime.cli.params import RUN_DIRECTORY
 from hyperruntime.cli.signals import EXIT_BY_SIGNAL, last_signal
@@ -29,16 +27,14 @@ from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import RunError, StorageError
 from hyperruntime.images.recipes import BASE, image_reference
 from hyperruntime.loop.run.import_hyperagents import import_run
-from hyperruntime.loop.run.plan import RunPlan, plan_run, run_image
+from hyperruntime.loop.run.plan import plan_run, run_image
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import RunView, load_run
 from hyperruntime.loop.run_files.contract import detect_contract
 from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.workbench.events import OnEvent
 from hyperruntime.runtime import Runtime
 from hyperruntime.storage.atomic import make_directory
-
-if TYPE_CHECKING:
-    from hyperruntime.cli.loop.live import LiveDisplay
 
 
 @click.command(
@@ -71,9 +67,7 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
         values["domains"] = (agent_domains(Path(values["agent"])),)
     options = make_options(values)
     summary, number = run_generations(state, options)
-    print_summary(summary, as_json, seed=options.seed)
-    plots_at_end(summary, options)
-    return exit_code(summary, number)
+    return _finish(summary, number, options, as_json)
 
 
 @click.command(
@@ -109,36 +103,19 @@ def go_on(state: State, view: RunView, as_json: bool, changes: Mapping[str, Any]
     with state.open_runtime(run_id=str(view.options.run_id)) as runtime:
         image = changes.get("image") or view.options.image
         ensure_image(runtime, run_image(attrs.evolve(view.options, image=image)))
-        with last_signal(state) as number, _make_display(tracker) as display:
-            summary = resume_run(runtime, run_dir, changes=changes, on_event=display.on_event)
-    print_summary(summary, as_json, seed=view.seed)
-    plots_at_end(summary, view.options)
-    return exit_code(summary, number())
+        with last_signal(state) as number, _shown_progress(tracker) as on_event:
+            summary = resume_run(runtime, run_dir, changes=changes, on_event=on_event)
+    return _finish(summary, number(), view.options, as_json)
 
 
 def run_generations(state: State, options: GenerateOptions) -> tuple[RunSummary, int]:
     """Start a run and show its progress; return its summary, and the number of the signal that ended it or 0.
 
-    All options are checked before an engine is used.
+    All options are checked, and the parent of the run directory is made, before an engine is used.
 
     Args:
         state: the global options.
         options: the options of the run.
-
-    Raises:
-        WrongUsageError: as for :func:`checked_plan`.
-    """
-    plan = checked_plan(options)
-    with state.open_runtime(run_id=str(plan.options.run_id)) as runtime:
-        ensure_image(runtime, plan.image)
-        note(f"run {plan.layout.root}, seed {plan.options.seed}, {runtime.name} {runtime.info.version}")
-        with last_signal(state) as number, _make_display(Tracker(options.max_generation + 1)) as display:
-            summary = start_run(runtime, plan, on_event=display.on_event)
-    return summary, number()
-
-
-def checked_plan(options: GenerateOptions) -> RunPlan:
-    """Plan a run, and make the parent of its directory.
 
     Raises:
         HyperRuntimeError: a domain or the agent is unknown.
@@ -151,7 +128,12 @@ def checked_plan(options: GenerateOptions) -> RunPlan:
         raise WrongUsageError(str(error)) from error
     if not os.access(parent, os.W_OK | os.X_OK):
         raise WrongUsageError(f"{str(parent)!r} cannot be written; give another --output-dir-parent")
-    return plan
+    with state.open_runtime(run_id=str(plan.options.run_id)) as runtime:
+        ensure_image(runtime, plan.image)
+        note(f"run {plan.layout.root}, seed {plan.options.seed}, {runtime.name} {runtime.info.version}")
+        with last_signal(state) as number, _shown_progress(Tracker(options.max_generation + 1)) as on_event:
+            summary = start_run(runtime, plan, on_event=on_event)
+    return summary, number()
 
 
 def ensure_image(runtime: Runtime, name: str) -> None:
@@ -168,20 +150,14 @@ def ensure_image(runtime: Runtime, name: str) -> None:
         runtime.images.ensure(name, on_output=Lines())
 
 
-def print_summary(summary: RunSummary, as_json: bool, *, seed: int | None) -> None:
-    """Print the result of a run, and the next step on standard error.
-
-    Args:
-        summary: the result.
-        as_json: whether to print JSON instead of a table.
-        seed: the run's seed, for the JSON.
-    """
+def _finish(summary: RunSummary, number: int, options: GenerateOptions, as_json: bool) -> int:
+    """Print the result of a run, and the next step on standard error; draw its plots; return the exit code."""
     if as_json:
-        facts = {"seed": seed, "interrupted": summary.interrupted, "used_up": summary.used_up or None}
+        facts = {"seed": options.seed, "interrupted": summary.interrupted, "used_up": summary.used_up or None}
         print_json(run_to_json(summary.run_dir, summary.generations, **facts))
-    elif summary.generations:
-        print_generations(summary.generations)
-    if not as_json:
+    else:
+        if summary.generations:
+            print_generations(summary.generations)
         click.echo(summary.run_dir)
     if summary.interrupted:
         note(f"interrupted; continue with: hyperrun resume {shlex.quote(summary.run_dir)}")
@@ -189,6 +165,8 @@ def print_summary(summary: RunSummary, as_json: bool, *, seed: int | None) -> No
         note(
             f"{summary.used_up}; resume with a larger one: hyperrun resume {shlex.quote(summary.run_dir)} --budget-..."
         )
+    plots_at_end(summary, options)
+    return exit_code(summary, number)
 
 
 def exit_code(summary: RunSummary, number: int) -> int:
@@ -203,10 +181,14 @@ def exit_code(summary: RunSummary, number: int) -> int:
     return 1 if summary.best is None else 0
 
 
-def _make_display(tracker: Tracker) -> AbstractContextManager[PlainDisplay | LiveDisplay]:
-    """Return the live display if standard error is a terminal, else the plain one."""
-    if sys.stderr.isatty():
-        from hyperruntime.cli.loop.live import LiveDisplay
+@contextmanager
+def _shown_progress(tracker: Tracker) -> Iterator[OnEvent]:
+    """Show the progress, live if standard error is a terminal, else as lines; yield the function that takes events."""
+    if not sys.stderr.isatty():
+        yield plain_progress(tracker)
+        return
+    from hyperruntime.cli.loop.live import LiveDisplay
 
-        return LiveDisplay(tracker)
-    return nullcontext(PlainDisplay(tracker))
+    display = LiveDisplay(tracker)
+    with display.live:
+        yield display.on_event

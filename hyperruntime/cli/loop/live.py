@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from hyperruntime.cli.loop.progress import SETTLED, Tracker
-from hyperruntime.concurrency.closing import Closing
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.units import format_duration
 
@@ -21,11 +19,15 @@ _REFRESHES_PER_S = 5
 _BAR_WIDTH = 30
 
 
-class LiveDisplay(Closing):
-    """Shows one line per running generation and one for the whole run; finished generations stay above as text."""
+class LiveDisplay:
+    """Shows one line per running generation and one for the whole run; finished generations stay above as text.
+
+    Attributes:
+        live: draws the display inside its ``with`` block.
+    """
 
     def __init__(self, tracker: Tracker, console: Console | None = None) -> None:
-        """Make the display; it is drawn inside the ``with`` block.
+        """Make the display.
 
         Args:
             tracker: the state to show.
@@ -33,7 +35,7 @@ class LiveDisplay(Closing):
         """
         self._tracker, self._lock, self._started = tracker, threading.Lock(), time.monotonic()
         self._console = console or Console(stderr=True, highlight=False)
-        self._live = Live(
+        self.live = Live(
             console=self._console,
             get_renderable=self.render,
             refresh_per_second=_REFRESHES_PER_S,
@@ -65,12 +67,3 @@ class LiveDisplay(Closing):
             format_duration(now - self._started),
         )
         return Group(rows, whole)
-
-    def __enter__(self) -> Self:
-        """Start drawing."""
-        self._live.start()
-        return self
-
-    def close(self) -> None:
-        """Remove the live lines; printed lines stay."""
-        self._live.stop()

@@ -1,8 +1,7 @@
-"""Show the progress of a run on standard error: the tracker, and the display of plain lines."""
+"""Show the progress of a run on standard error: the tracker, and plain lines."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable
 
@@ -10,7 +9,7 @@ import attrs
 
 from hyperruntime.cli.messages import note
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.loop.workbench.events import StepEvent
+from hyperruntime.loop.workbench.events import OnEvent, StepEvent
 from hyperruntime.units import format_duration
 
 SETTLED = "generation"
@@ -81,15 +80,12 @@ class Tracker:
             self.best = (score, generation)
 
 
-class PlainDisplay:
-    """Prints one line for each important event, with the seconds since the start."""
+def plain_progress(tracker: Tracker) -> OnEvent:
+    """Return a function that prints one line for each important event, with the seconds since the start."""
+    started = time.monotonic()
 
-    def __init__(self, tracker: Tracker) -> None:
-        """Start the clock."""
-        self._tracker, self._started, self._lock = tracker, time.monotonic(), threading.Lock()
+    def on_event(event: StepEvent) -> None:
+        if line := tracker.take(event):
+            note(f"{time.monotonic() - started:8.1f}s  {line}")
 
-    def on_event(self, event: StepEvent) -> None:
-        """Print the event's line, if it has one."""
-        with self._lock:
-            if line := self._tracker.take(event):
-                note(f"{time.monotonic() - self._started:8.1f}s  {line}")
+    return on_event

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-import attrs
 import click
 
 from hyperruntime.cli.command import Command, example
@@ -39,7 +38,7 @@ def report(run_dir: str, output: str | None, as_json: bool) -> None:
     whose = whose_scores(view.options.optimize_option)
     pictures = (*drawn, *write_plots(view.generations, folder or Path(run_dir), whose))
     if as_json:
-        print_json([attrs.asdict(picture) for picture in pictures])
+        print_json(pictures)
     else:
         print_pictures(pictures)
 

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import attrs
 import click
 
 from hyperruntime.cli.command import Command, State, example
@@ -23,14 +22,13 @@ from hyperruntime.gpu.devices import load_devices
 from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.units import GIB, MIB, format_size
 
-_LEAST_FREE = {"temporary files": 256 * MIB, "cache": 64 * MIB, "current directory": 64 * MIB}
 _LEAST_MEMORY = GIB
 _EXIT_NO_RUNTIME = 3
 _OTHER_PLACE = "name another directory: TMPDIR, XDG_CACHE_HOME or --output-dir-parent"
-_DIRECTORIES: dict[str, Callable[[], Path]] = {
-    "temporary files": lambda: Path(tempfile.gettempdir()),
-    "cache": cache_directory,
-    "current directory": Path.cwd,
+_DIRECTORIES: dict[str, tuple[Callable[[], Path], int]] = {  # by name: how to find it, and the least free space
+    "temporary files": (lambda: Path(tempfile.gettempdir()), 256 * MIB),
+    "cache": (cache_directory, 64 * MIB),
+    "current directory": (Path.cwd, 64 * MIB),
 }
 _MARKS = {True: ("ok", "green"), False: ("FAIL", "red"), None: ("note", "yellow")}
 
@@ -56,8 +54,7 @@ def doctor(state: State, name: str | None, image: str | None, gpus: str | tuple[
     parts = {"machine": [*machine_findings(), *job], **{engine: diagnose_engine(engine) for engine in names}}
     usable = [engine for engine in names if view_engine(engine).usable]
     if as_json:
-        findings = {part: [attrs.asdict(found) for found in items] for part, items in parts.items()}
-        print_json({"usable": usable, "findings": findings})
+        print_json({"usable": usable, "findings": parts})
     else:
         _print(parts, usable, names)
     return 0 if usable else _EXIT_NO_RUNTIME
@@ -71,9 +68,11 @@ def _examine_gpus(state: State, image: str, gpus: str | tuple[str, ...], *, as_j
         found.append(finding)
         if not as_json:
             _print_finding(finding)
+        if finding.ok is False:
+            break
     works = all(finding.ok is not False for finding in found)
     if as_json:
-        print_json({"works": works, "findings": [attrs.asdict(finding) for finding in found]})
+        print_json({"works": works, "findings": found})
     return 0 if works else 1
 
 
@@ -102,9 +101,9 @@ def machine_findings() -> Iterator[Finding]:
     yield Finding(subject="python", ok=True, detail=f"{platform.python_version()} ({sys.executable})")
     yield _git()
     yield _memory()
-    for what, find in _DIRECTORIES.items():
+    for what, (find, least) in _DIRECTORIES.items():
         try:
-            yield _space(what, find())
+            yield _space(what, find(), least)
         except OSError as error:
             yield Finding(subject=what, ok=False, detail=str(error), next_step=_OTHER_PLACE)
     registry = load_devices()
@@ -137,12 +136,12 @@ def _memory() -> Finding:
     )
 
 
-def _space(what: str, directory: Path) -> Finding:
+def _space(what: str, directory: Path, least: int) -> Finding:
     """Check that a directory, or its nearest existing parent, is writable and has free space."""
     place = next(path for path in (directory, *directory.parents) if path.exists())
     free = shutil.disk_usage(place).free
     if not os.access(place, os.W_OK | os.X_OK):
         return Finding(subject=what, ok=False, detail=f"{directory} cannot be written", next_step=_OTHER_PLACE)
-    low = free < _LEAST_FREE[what]
+    low = free < least
     step = f"free space in {place}, or name another directory" if low else ""
     return Finding(subject=what, ok=not low, detail=f"{directory}, {format_size(free)} free", next_step=step)

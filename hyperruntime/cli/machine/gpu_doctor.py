@@ -39,30 +39,24 @@ Steps = Iterator[Finding]
 
 
 def gpu_findings(state: State, image: str, gpus: str | tuple[str, ...]) -> Steps:
-    """Yield the finding of each step; stop after the first failure.
+    """Yield the finding of each step; after a failure the next steps say nothing new.
 
     Args:
         state: the global options.
         image: recipe name or image reference.
         gpus: as in ``ContainerSpec.gpus``.
     """
-    for found in _steps(state, image_reference(image), gpus):
-        yield found
-        if found.ok is False:
-            return
-
-
-def _steps(state: State, image: str, gpus: str | tuple[str, ...]) -> Steps:
-    nvidia = _is_nvidia(gpus)
+    image, nvidia = image_reference(image), _is_nvidia(gpus)
     if nvidia:
         yield _host_driver()
-    yield _cdi(gpus)
+    described, nodes = _cdi(gpus)
+    yield described
     try:
         spec = ContainerSpec(image=image, gpus=gpus)
         with state.open_runtime() as runtime:
             yield Finding(subject="engine", ok=True, detail=f"{runtime.info.engine} {runtime.info.version}")
             with runtime.container(spec) as container:
-                yield from _inside(container, _expected(gpus), nvidia=nvidia)
+                yield from _inside(container, nodes, nvidia=nvidia)
     except HyperRuntimeError as error:
         yield Finding(subject="container", ok=False, detail=str(error))
 
@@ -84,26 +78,23 @@ def _host_driver() -> Finding:
     return Finding(subject="host: nvidia-smi", ok=True, detail=f"driver {gpus[0].driver}, {names}")
 
 
-def _cdi(gpus: str | tuple[str, ...]) -> Finding:
-    """Return the finding about CDI. A missing device is only a note: some engines do not need CDI."""
+def _cdi(gpus: str | tuple[str, ...]) -> tuple[Finding, Sequence[str]]:
+    """Return the finding about CDI, and the paths of the described device nodes.
+
+    A missing device is only a note: some engines do not need CDI.
+    """
     registry = load_devices()
     if isinstance(gpus, str) and gpus.startswith("auto"):
         gpus = "all"
     try:
         devices = gpu_devices(gpus, registry)
     except DeviceNotFoundError as error:
-        return Finding(subject="host: CDI spec", ok=None, detail=str(error))  # if it matters, the start fails
+        return Finding(subject="host: CDI spec", ok=None, detail=str(error)), ()  # if it matters, the start fails
     broken = "".join(f"; {finding.subject} {finding.detail}" for finding in registry.findings)
     files = ", ".join(dict.fromkeys(str(device.file) for device in devices))
     detail = f"{', '.join(device.name for device in devices)} in {files}{broken}"
-    return Finding(subject="host: CDI spec", ok=True, detail=detail)
-
-
-def _expected(gpus: str | tuple[str, ...]) -> Sequence[str]:
-    try:
-        return [node.path for node in merge_edits(gpu_devices(gpus, load_devices())).device_nodes]
-    except DeviceNotFoundError:
-        return []
+    nodes = [node.path for node in merge_edits(devices).device_nodes]
+    return Finding(subject="host: CDI spec", ok=True, detail=detail), nodes
 
 
 def _inside(container: Container, expected: Sequence[str], *, nvidia: bool) -> Steps:

@@ -8,19 +8,18 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import attrs
 import click
 
 from hyperruntime.cli.command import Command, State, example
-from hyperruntime.cli.machine.engines import engine_names, view_engine
+from hyperruntime.cli.logs import configure_logging
+from hyperruntime.cli.machine.engines import usable_engines
 from hyperruntime.cli.messages import note
 from hyperruntime.cli.tables import json_option, print_json
-from hyperruntime.errors import EngineUnavailableError
-
-if TYPE_CHECKING:
-    from hyperruntime.testing.conformance import Check, CheckResult, Context
+from hyperruntime.registry import load_driver
+from hyperruntime.runtime import AUTO, ENVIRONMENT_VARIABLE
+from hyperruntime.testing.conformance import Check, CheckResult, Context, open_context, run_checks, select_checks
 
 _WORDS = {"pass": ("pass", "green"), "refused": ("refused as declared", "cyan"), "fail": ("FAIL", "red")}
 _WIDTH = max(len(word) for word, _ in _WORDS.values())
@@ -41,12 +40,12 @@ def selfcheck(state: State, name: str | None, only: str, image: str | None, as_j
     The runtime must refuse each feature that it declares unsupported, by name; such a refusal is not a failure. Exits
     with 0 if every check passed or was refused as declared, with 1 if one failed, with 3 if the engine is unusable.
     """
-    from hyperruntime.registry import load_driver
-    from hyperruntime.testing.conformance import open_context, select_checks
-
     checks = select_checks(only)
-    _expect_losses(state)
-    chosen = _choose(name or state.runtime)
+    if state.log_level == "warning":  # several checks lose a container on purpose, which is logged
+        configure_logging("error", as_json=state.log_json)
+    chosen = name or state.runtime or os.environ.get(ENVIRONMENT_VARIABLE) or AUTO
+    if chosen == AUTO:
+        chosen = usable_engines()[0]
     with open_context(load_driver(chosen), image) as context:
         if not as_json:
             note(f"{chosen} {context.info.version}, image {context.image}, {len(checks)} checks")
@@ -60,39 +59,9 @@ def selfcheck(state: State, name: str | None, only: str, image: str | None, as_j
     return 1 if any(result.outcome == "fail" for result in results) else 0
 
 
-def _expect_losses(state: State) -> None:
-    """Hide warnings: several checks lose a container on purpose."""
-    from hyperruntime.cli.logs import configure_logging
-
-    if state.log_level == "warning":
-        state.log_level = "error"
-        configure_logging(state.log_level, as_json=state.log_json)
-
-
-def _choose(name: str | None) -> str:
-    """Return the name of the requested runtime, or of the first usable one.
-
-    Raises:
-        DriverNotFoundError: no installed driver has this name.
-        EngineUnavailableError: no runtime is usable.
-    """
-    from hyperruntime.runtime import AUTO, ENVIRONMENT_VARIABLE
-
-    wanted = name or os.environ.get(ENVIRONMENT_VARIABLE) or AUTO
-    names = engine_names(wanted)
-    if wanted != AUTO:
-        return names[0]
-    for candidate in names:
-        if view_engine(candidate).usable:
-            return candidate
-    raise EngineUnavailableError(AUTO, "no runtime works here", "see `hyperrun doctor`")
-
-
 def _run(context: Context, checks: Sequence[Check], quiet: bool) -> list[CheckResult]:
     """Run the checks and print each result; a terminal also shows the name of the one that runs."""
     from rich.console import Console
-
-    from hyperruntime.testing.conformance import run_checks
 
     console = Console(quiet=quiet, force_terminal=sys.stdout.isatty())
     results: list[CheckResult] = []
@@ -125,8 +94,8 @@ def _print_summary(results: Sequence[CheckResult], took_s: float) -> None:
 
 
 def _counts(results: Sequence[CheckResult]) -> dict[str, int]:
-    found = Counter(result.outcome for result in results)
-    return {outcome: found[outcome] for outcome in ("pass", "refused", "fail")}
+    found: Counter[str] = Counter(result.outcome for result in results)
+    return {outcome: found[outcome] for outcome in _WORDS}
 
 
 def _to_json(context: Context, results: Sequence[CheckResult]) -> dict[str, Any]:
@@ -137,5 +106,5 @@ def _to_json(context: Context, results: Sequence[CheckResult]) -> dict[str, Any]
         "image": context.image,
         "load_factor": context.load.factor,
         "counts": _counts(results),
-        "checks": [attrs.asdict(result) for result in results],
+        "checks": results,
     }

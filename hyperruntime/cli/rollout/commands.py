@@ -13,19 +13,14 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "environments": ("rollout.environments", "environments", "List the installed environments and their options."),
     "batch": ("rollout.batch", "batch", "Run an agent on every prompt of a file, without scoring."),
     "export": ("rollout.export", "export", "Write the scored trajectories of a run as training data."),
-    "submit": ("rollout.submit", "submit", "Send the groups of a run to a trainer."),
+    "submit": ("rollout.export", "submit", "Send the groups of a run to a trainer."),
     "train": ("rollout.train", "train", "Train a policy on rollouts in slots."),
 }
 
 
-class RolloutGroup(LazyGroup):
-    """The commands of ``hyperrun rollout``."""
-
-    table = COMMANDS
-
-
 @click.group(
-    cls=RolloutGroup,
+    cls=LazyGroup,
+    table=COMMANDS,
     epilog=example(
         "hyperrun rollout run --environment swe --option items=items.jsonl --model qwen --base-url http://gpu:8000/v1",
         "hyperrun rollout preflight --model qwen --base-url http://gpu:8000/v1",

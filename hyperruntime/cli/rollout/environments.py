@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hyperruntime.cli.command import Command, example
-from hyperruntime.cli.tables import json_option, print_json, print_table
+from hyperruntime.cli.tables import json_option, print_list
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.rollout.environment_lookup import describe_environment, known_environments
 
@@ -19,12 +19,8 @@ _COLUMNS = ("environment", "package", "options", "description")
 def environments(as_json: bool) -> None:
     """List the installed environments with the names of their options (--option NAME=VALUE)."""
     views = [_view(known.name, known.package) for known in known_environments()]
-    if as_json:
-        print_json(views)
-    elif not views:
-        click.echo("no environment is installed")
-    else:
-        print_table(_COLUMNS, [_row(view) for view in views])
+    rows = [_row(view) for view in views]
+    print_list(views, _COLUMNS, rows, as_json=as_json, none="no environment is installed")
 
 
 def _view(name: str, package: str) -> dict[str, Any]:

@@ -1,17 +1,24 @@
-"""``hyperrun rollout export``: write a run as training data."""
+"""``hyperrun rollout export`` and ``submit``: write a run as training data, or send its groups to a trainer."""
 
 from __future__ import annotations
 
-import attrs
+import asyncio
+from typing import Any
+
 import click
 
-from hyperruntime.cli.command import Command, example
+from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.messages import note
+from hyperruntime.cli.params import OPTION_PAIR, Pairs
+from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
-from hyperruntime.rollout.training_data.export import DROP, FORMATS, KEEP, ExportOptions, Summary, export_run
+from hyperruntime.rollout.training_data.export import DROP, FORMATS, KEEP, ExportOptions, export_groups, export_run
 from hyperruntime.rollout.training_data.samples import ALL, LAST
+from hyperruntime.trainers import Trainer
+from hyperruntime.trainers.loading import load_trainer
 
 _LEFT_OUT = {
+    "not_scored": "trajectories without a reward",
     "incomplete": "groups with a trajectory without a reward",
     "equal": "groups whose rewards are all equal",
     "too_long": "groups with a sequence that is too long",
@@ -40,16 +47,7 @@ _LEFT_OUT = {
 )
 @click.option("--max-tokens", type=click.IntRange(min=1), help="atropos: drop groups with a longer sequence.")
 @json_option
-def export(
-    run_dir: str,
-    to: str,
-    output: str,
-    incomplete: str | None,
-    equal: str | None,
-    segments: str,
-    max_tokens: int | None,
-    as_json: bool,
-) -> int:
+def export(run_dir: str, output: str, as_json: bool, **options: Any) -> int:  # noqa: ANN401 - the options by name
     """Write the scored trajectories of the run in RUN_DIR as training data.
 
     atropos: one ScoredDataGroup of atroposlib per line, with tokens, masks and the log-probabilities of sampling.
@@ -58,20 +56,66 @@ def export(
     A trajectory that failed for a reason other than the agent has no reward and is never written. Exits with 1 if
     nothing was written, else with 0.
     """
-    options = ExportOptions(to=to, incomplete=incomplete, equal=equal, segments=segments, max_tokens=max_tokens)
-    summary = export_run(run_dir, output, options)
+    summary = export_run(run_dir, output, ExportOptions(**options))
     if as_json:
-        print_json(attrs.asdict(summary))
+        print_json(summary)
     else:
         click.echo(summary.path)
-        _say(summary)
+        note(f"{summary.groups} groups, {summary.trajectories} trajectories, {summary.sequences} token sequences")
+        for field, words in _LEFT_OUT.items():
+            if count := getattr(summary, field):
+                note(f"left out: {count} {words}")
     return 0 if summary.trajectories else 1
 
 
-def _say(summary: Summary) -> None:
-    note(f"{summary.groups} groups, {summary.trajectories} trajectories, {summary.sequences} token sequences")
-    if summary.not_scored:
-        note(f"left out: {summary.not_scored} trajectories without a reward")
-    for field, words in _LEFT_OUT.items():
-        if getattr(summary, field):
-            note(f"left out: {getattr(summary, field)} {words}")
+@click.command(
+    cls=Command,
+    epilog=example(
+        "hyperrun rollout submit outputs/rollout_1 --trainer-option url=http://127.0.0.1:8000 \\",
+        "    --trainer-option group_size=8",
+    ),
+)
+@click.argument("run_dir", type=click.Path(exists=True, file_okay=False))
+@click.option("--trainer", default="atropos", show_default=True, help="Trainer: a name or module:Class.")
+@click.option("--trainer-option", type=OPTION_PAIR, multiple=True, help="Option of the trainer; may be repeated.")
+@click.option(
+    "--incomplete", type=click.Choice((KEEP, DROP)), default=DROP, show_default=True, help="Partly scored groups."
+)
+@click.option(
+    "--equal", type=click.Choice((KEEP, DROP)), default=DROP, show_default=True, help="Groups of equal rewards."
+)
+@click.option(
+    "--segments", type=click.Choice((ALL, LAST)), default=ALL, show_default=True, help="Token sequences to send."
+)
+@json_option
+@click.pass_obj
+def submit(state: State, /, run_dir: str, trainer: str, trainer_option: Pairs, as_json: bool, **options: Any) -> int:  # noqa: ANN401
+    """Send the scored groups of the run in RUN_DIR to a trainer, for example one behind atroposlib's API server.
+
+    Exits with 0 if there are groups and the trainer accepted all of them, else with 1.
+    """
+    made = load_trainer(trainer, dict(trainer_option))
+    taken, declined = run_until_signal(_submit(made, run_dir, ExportOptions(to="atropos", **options)), state)
+    if as_json:
+        print_json({"accepted": taken, "declined": declined})
+    else:
+        click.echo(f"{taken} of {taken + len(declined)} groups accepted")
+    return 0 if taken and not declined else 1
+
+
+async def _submit(trainer: Trainer, run_dir: str, options: ExportOptions) -> tuple[int, dict[str, str]]:
+    """Return the number of accepted groups, and the reasons for the declined ones, by item id."""
+    taken, declined = 0, {}
+    groups = await asyncio.to_thread(lambda: list(export_groups(run_dir, options)))
+    await trainer.start()
+    try:
+        for group in groups:
+            receipt = await trainer.submit(group)
+            if receipt.accepted:
+                taken += 1
+            else:
+                declined[group.item_id] = receipt.detail
+                note(f"{group.item_id}: declined: {receipt.detail}")
+    finally:
+        await trainer.close()
+    return taken, declined

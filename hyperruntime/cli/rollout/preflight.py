@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import click
 
 from hyperruntime.cli.command import Command, State, example
@@ -32,7 +31,7 @@ def preflight(state: State, /, as_json: bool, require_tokens: bool, **values: An
     """
     checks = run_until_signal(check_model(make_model(values), require_tokens=require_tokens), state)
     if as_json:
-        print_json([attrs.asdict(check) for check in checks])
+        print_json(checks)
     else:
         print_table(("check", "state", "detail"), [(check.name, check.state, check.detail) for check in checks])
     return 1 if any(check.state == "failed" for check in checks) else 0

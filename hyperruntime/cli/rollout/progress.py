@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from hyperruntime.cli.messages import note
-from hyperruntime.concurrency.closing import Closing
 from hyperruntime.rollout.run.runner import RolloutEvent
 from hyperruntime.rollout.run_files.record import SCORED
 from hyperruntime.units import format_duration
 
-if TYPE_CHECKING:
-    from rich.progress import TaskID
-
 _LINES_EVERY_S = 1.0
 
 
-def make_display() -> AbstractContextManager[PlainDisplay | BarDisplay]:
-    """Return the bar if standard error is a terminal, else the display of plain lines."""
-    return BarDisplay() if sys.stderr.isatty() else nullcontext(PlainDisplay())
+@contextmanager
+def shown_progress() -> Iterator[Callable[[RolloutEvent], None]]:
+    """Show the progress, as a bar if standard error is a terminal, else as lines; yield the function for events."""
+    if sys.stderr.isatty():
+        display = BarDisplay()
+        with display.bar:
+            yield display.on_event
+    else:
+        yield PlainDisplay().on_event
 
 
 class PlainDisplay:
@@ -42,45 +44,34 @@ class PlainDisplay:
             note(f"{now:8.1f}s  {line_of(event)}")
 
 
-class BarDisplay(Closing):
-    """Draws a bar with the number of done trajectories and the mean reward; failures stay above it as text."""
+class BarDisplay:
+    """Draws a bar with the number of done trajectories and the mean reward; failures stay above it as text.
+
+    Attributes:
+        bar: draws inside its ``with`` block.
+    """
 
     def __init__(self) -> None:
-        """Make the bar; it is drawn inside the ``with`` block."""
+        """Make the bar."""
+        from rich import progress
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
 
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+        counts = (progress.BarColumn(), progress.MofNCompleteColumn(), progress.TextColumn("{task.description}"))
+        times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
         console = Console(stderr=True, highlight=False)
-        self._progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
-        self._task: TaskID | None = None
+        self.bar = progress.Progress(*counts, *times, console=console, transient=True)
+        self._task = self.bar.add_task("", start=False, visible=False)
         self._running = 0
 
     def on_event(self, event: RolloutEvent) -> None:
         """Update the bar."""
-        if self._task is None:
-            self._task = self._progress.add_task("", total=event.wanted)
+        self.bar.start_task(self._task)
         self._running += 1 if event.kind == "start" else -1
         mean = "" if event.mean_reward is None else f"mean reward {event.mean_reward:.3f}, "
-        self._progress.update(self._task, completed=event.done, description=f"{mean}{self._running} running")
+        text = f"{mean}{self._running} running"
+        self.bar.update(self._task, visible=True, total=event.wanted, completed=event.done, description=text)
         if event.trajectory is not None and event.trajectory.status != SCORED:
-            self._progress.console.print(line_of(event), style="yellow", markup=False)
-
-    def __enter__(self) -> Self:
-        """Start drawing."""
-        self._progress.start()
-        return self
-
-    def close(self) -> None:
-        """Remove the bar."""
-        self._progress.stop()
+            self.bar.console.print(line_of(event), style="yellow", markup=False)
 
 
 def line_of(event: RolloutEvent) -> str:

@@ -10,12 +10,11 @@ from typing import Any
 
 import click
 
-from hyperruntime.cli.command import State, example
+from hyperruntime.cli.command import SpreadingCommand, State, example
 from hyperruntime.cli.field_options import given_changes
-from hyperruntime.cli.legacy_args import SpreadingCommand
 from hyperruntime.cli.messages import WrongUsageError, note
 from hyperruntime.cli.rollout.options import make_options, option_decorators
-from hyperruntime.cli.rollout.progress import make_display
+from hyperruntime.cli.rollout.progress import shown_progress
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.option_fields import changed
@@ -56,9 +55,9 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
         run_dir = _directory(values)
     with state.open_runtime(run_id=run_dir.name) as runtime:
         note(f"run {run_dir}, seed {options.seed}, {runtime.name} {runtime.info.version}")
-        with make_display() as display:
+        with shown_progress() as on_event:
             try:
-                work = run_rollouts(runtime, options, run_dir=run_dir, on_event=display.on_event)
+                work = run_rollouts(runtime, options, run_dir=run_dir, on_event=on_event)
                 summary = run_until_signal(work, state)  # slots are released first
             except KeyboardInterrupt:
                 note(f"interrupted; continue with: hyperrun rollout run --resume-from {shlex.quote(str(run_dir))}")
@@ -101,10 +100,11 @@ def _print(summary: RolloutSummary, as_json: bool) -> None:
     if as_json:
         print_json(summary.to_json())
         return
+    counts = ", ".join(f"{name} {count}" for name, count in sorted(summary.errors.items()))
     mean = "none" if summary.mean_reward is None else f"{summary.mean_reward:.4f}"
     note(
         f"{summary.scored} of {summary.wanted} trajectories scored, mean reward {mean}; {summary.groups} full groups"
-        + (f"; {summary.infrastructure} failed ({_counts(summary.errors)})" if summary.infrastructure else "")
+        + (f"; {summary.infrastructure} failed ({counts})" if summary.infrastructure else "")
     )
     note(
         f"{format_duration(summary.duration_s)}, {summary.per_minute:.1f} trajectories per minute, "
@@ -113,7 +113,3 @@ def _print(summary: RolloutSummary, as_json: bool) -> None:
     for kind, message in sorted(summary.last_errors.items()):
         note(f"the last {kind or 'failure'}: {message}")
     click.echo(os.fspath(summary.run_dir))
-
-
-def _counts(counted: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(counted.items()))

@@ -103,7 +103,7 @@ def train(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: 
             note(f"interrupted; continue with: hyperrun rollout train --resume-from {shlex.quote(str(directory))}")
             raise
     if as_json:
-        print_json([attrs.asdict(update) for update in made])
+        print_json(made)
     else:
         click.echo(str(directory))
     return 0

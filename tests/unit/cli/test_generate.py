@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.cli import main
-from hyperruntime.cli.legacy_args import spread
+from hyperruntime.cli.command import spread
 from hyperruntime.cli.loop.generate import generate
-from hyperruntime.cli.loop.options import make_options
-from hyperruntime.cli.loop.resume import changed_options
+from hyperruntime.cli.loop.options import changed_options, make_options
 from hyperruntime.errors import AgentError, SpecError
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions, options_to_json

@@ -13,7 +13,7 @@ from hyperruntime.cli import main
 from hyperruntime.cli.loop.generate import generate
 from hyperruntime.cli.loop.live import LiveDisplay
 from hyperruntime.cli.loop.options import make_options
-from hyperruntime.cli.loop.progress import PlainDisplay, Tracker
+from hyperruntime.cli.loop.progress import Tracker, plain_progress
 from hyperruntime.cli.tables import plain_lines
 from hyperruntime.errors import SpecError
 from hyperruntime.loop.run_files.options import GenerateOptions, options_to_json
@@ -102,9 +102,9 @@ def test_the_tracker_follows_generations_and_the_best_score() -> None:
 
 
 def test_plain_progress_is_printed_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    display = PlainDisplay(Tracker(1))
-    display.on_event(StepEvent(generation="initial", step="evaluate", state="start"))
-    display.on_event(StepEvent(generation="initial", step="generation", state="done", score=0.5))
+    on_event = plain_progress(Tracker(1))
+    on_event(StepEvent(generation="initial", step="evaluate", state="start"))
+    on_event(StepEvent(generation="initial", step="generation", state="done", score=0.5))
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "generation initial: evaluate" in captured.err
@@ -118,7 +118,8 @@ def test_the_live_display_has_a_line_per_running_generation_and_one_for_the_run(
 
     screen = StringIO()
     console = Console(file=screen, force_terminal=True, width=100, highlight=False)
-    with LiveDisplay(Tracker(3), console) as display:
+    display = LiveDisplay(Tracker(3), console)
+    with display.live:
         display.on_event(StepEvent(generation="1", step="meta agent", state="start"))
         display.on_event(StepEvent(generation="2", step="evaluate", state="start"))
         shown = StringIO()

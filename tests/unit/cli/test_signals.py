@@ -64,7 +64,7 @@ BATCH = ("rollout.batch", "run_batch", "rollout", "batch", "p.jsonl", "--model",
          "--base-url", "http://127.0.0.1:1/v1")  # fmt: skip
 RUN = ("rollout.run", "run_rollouts", "rollout", "run", "--environment", "toy", "--model", "m",
        "--base-url", "http://127.0.0.1:1/v1", "--output-dir", "run")  # fmt: skip
-SUBMIT = ("rollout.submit", "_submit", "rollout", "submit", ".", "--trainer-option", "url=http://127.0.0.1:1")
+SUBMIT = ("rollout.export", "_submit", "rollout", "submit", ".", "--trainer-option", "url=http://127.0.0.1:1")
 PREFLIGHT = ("rollout.preflight", "check_model", "rollout", "preflight", "--model", "m",
              "--base-url", "http://127.0.0.1:1/v1")  # fmt: skip
 

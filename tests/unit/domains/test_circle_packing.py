@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperdomain_circle_packing import CirclePacking
+from hyperdomain_circle_packing import BEST_KNOWN, CirclePacking
 from hyperdomain_circle_packing.score import TOLERANCE, Circle, first_violation, parse_circles
-from hyperdomain_circle_packing.tasks import BEST_KNOWN
 from hyperruntime.domain import Score, Task
 
 Json = Any

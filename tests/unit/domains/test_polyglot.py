@@ -15,11 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperdomain_polyglot import Polyglot
-from hyperdomain_polyglot.answer import parse_answer
+from hyperdomain_polyglot import Polyglot, parse_answer
 from hyperdomain_polyglot.cases import Cases, same
-from hyperdomain_polyglot.languages import LANGUAGES
-from hyperdomain_polyglot.suite import Suite
+from hyperdomain_polyglot.suite import LANGUAGES, Suite
 from hyperruntime.domain import Score, Task, Trial, TrialResult
 from hyperruntime.errors import SpecError
 

@@ -1,12 +1,12 @@
-"""``hyperrun evaluate``: evaluate one generation on one split, outside of the run."""
+"""``hyperrun evaluate`` and ``hyperrun export``: evaluate one generation outside of its run, or take it out."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import attrs
 import click
 
 from hyperruntime.cli.command import Command, State, example
@@ -16,6 +16,7 @@ from hyperruntime.cli.params import GENERATION, RUN_DIRECTORY
 from hyperruntime.cli.signals import EXIT_BY_SIGNAL, last_signal
 from hyperruntime.cli.tables import json_option, print_json, print_table
 from hyperruntime.loop.run.evaluate_one import Evaluation, evaluate_generation
+from hyperruntime.loop.run.export import export_generation
 from hyperruntime.loop.run.plan import run_image
 from hyperruntime.loop.run_files.archive import read_run
 from hyperruntime.loop.run_files.layout import Layout
@@ -38,9 +39,7 @@ from hyperruntime.loop.workbench.failures import RunInterruptedError
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Number of repetitions.")
 @json_option
 @click.pass_obj
-def evaluate(
-    state: State, run_dir: str, generation: GenId, split: str, samples: int | None, repeat: int, as_json: bool
-) -> int:
+def evaluate(state: State, /, run_dir: str, generation: GenId, as_json: bool, **chosen: Any) -> int:  # noqa: ANN401 - the options by name
     """Evaluate GENERATION (a number, initial, or best) of the run in RUN_DIR, outside of the run.
 
     Predictions and reports are written to evaluations/ in RUN_DIR, where agents do not see them. Nothing else of the
@@ -50,19 +49,15 @@ def evaluate(
     with state.open_runtime(run_id=str(options.run_id)) as runtime:
         ensure_image(runtime, run_image(options))
         with last_signal(state) as number:
-            made: tuple[Evaluation, ...] = ()
-            interrupted = ""
             try:
-                made = evaluate_generation(
-                    runtime, run_dir, generation, split=split, samples=samples, repeat=repeat, on_event=_tell
-                )
+                made = evaluate_generation(runtime, run_dir, generation, on_event=_tell, **chosen)
             except RunInterruptedError as error:
-                interrupted = str(error)
-    if interrupted:
-        note(interrupted)
+                note(str(error))
+                made = ()
+    if not made:
         return EXIT_BY_SIGNAL + (number() or signal.SIGINT)
     if as_json:
-        print_json([attrs.asdict(one) for one in made])
+        print_json(made)
     else:
         _print(made)
     return 0
@@ -93,3 +88,24 @@ def _print(made: Sequence[Evaluation]) -> None:
     )
     if len(made) > 1:
         note(f"mean {sum(one.score for one in made) / len(made):.4f}")
+
+
+@click.command(
+    cls=Command,
+    epilog=example("hyperrun export outputs/generate_1 best ./agent", "hyperrun export outputs/generate_1 7 ./agent-7"),
+)
+@click.argument("run_dir", type=RUN_DIRECTORY)
+@click.argument("generation", type=GENERATION)
+@click.argument("target", metavar="DIR")
+@json_option
+def export(run_dir: str, generation: GenId, target: str, as_json: bool) -> None:
+    """Write GENERATION (a number, initial, or best) of the run in RUN_DIR to DIR, a runnable git repository.
+
+    It has one commit per generation of the lineage; the messages contain the scores. DIR must be missing or empty.
+    """
+    made = export_generation(run_dir, generation, target)
+    if as_json:
+        print_json({"path": made.path, "commit": made.commit, "lineage": list(made.lineage)})
+        return
+    click.echo(made.path)
+    note(f"{len(made.lineage)} generations: {' '.join(map(str, made.lineage))}")
