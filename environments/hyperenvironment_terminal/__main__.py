@@ -9,7 +9,7 @@ import sys
 from hyperenvironment_terminal.check import Check, check_task
 from hyperenvironment_terminal.environment import Terminal
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.rollout.environment_lookup import load_environment
+from hyperruntime.rollout.loading import load_environment
 from hyperruntime.runtime import Runtime, open_runtime
 from hyperruntime.spec import ContainerSpec
 

@@ -19,7 +19,9 @@ from typing import Any, cast
 import attrs
 
 from hyperruntime.errors import DriverLoadError, HyperRuntimeError, SpecError, name_hint
-from hyperruntime.registry import blaming
+from hyperruntime.registry import ENVIRONMENTS, blaming, load_environment_class, plugins
+from hyperruntime.rollout.agent.agent import Agent, run_agent
+from hyperruntime.rollout.environment import Environment
 
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -51,6 +53,62 @@ class Kind:
         return f"{'NAME, ' if self.group else ''}MODULE:{code} or PATH/FILE.py:{code}"
 
 
+_ENVIRONMENT = Kind(
+    word="environment",
+    members=("items", "spec", "setup", "messages", "verify"),
+    group=ENVIRONMENTS,
+    load=load_environment_class,
+)
+
+
+def known_environments() -> dict[str, str]:
+    """Return the package of each installed environment, sorted by name, without importing any."""
+    return {name: plugin.source for name, plugin in sorted(plugins(ENVIRONMENTS).items())}
+
+
+def describe_environment(name: str) -> tuple[str, Mapping[str, str]]:
+    """Return an environment's one-line description, and its options with their defaults as text.
+
+    Raises:
+        SpecError: no installed environment has this name.
+        DriverLoadError: its code is broken.
+    """
+    made = load_environment_class(name)
+    with blaming(ENVIRONMENTS, name):
+        given = inspect.signature(made).parameters
+        required = inspect.Parameter.empty
+        options = {key: "required" if one.default is required else str(one.default) for key, one in given.items()}
+        return (inspect.getdoc(made) or "").partition("\n")[0], options
+
+
+def load_environment(reference: str, options: Mapping[str, Any] | None = None) -> Environment:
+    """Create an environment.
+
+    Args:
+        reference: name of an entry point, or ``module:Class``, or ``path/file.py:Class``.
+        options: values by name; text is converted as in :func:`load_named`.
+
+    Raises:
+        SpecError: the environment does not exist, or an option is unknown, missing or invalid.
+        DriverLoadError: its code is broken.
+    """
+    return cast(Environment, load_named(_ENVIRONMENT, reference, options))
+
+
+def load_agent(reference: str | None) -> Agent:
+    """Return an agent by ``module:function`` or ``path/file.py:function``; None means the default agent.
+
+    Raises:
+        SpecError: the module, the file or the function does not exist.
+        DriverLoadError: its code is broken.
+    """
+    if reference is None:
+        return run_agent
+    kind = Kind(word="agent", members=(), code="function")
+    with _naming(kind, reference):
+        return _from_code(kind, reference)
+
+
 def load_named(kind: Kind, reference: str, options: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - of its kind
     """Create an object of a kind.
 
@@ -72,21 +130,6 @@ def load_named(kind: Kind, reference: str, options: Mapping[str, Any] | None = N
     made = kind.load(reference)
     with blaming(kind.group, reference):
         return _make(kind, reference, made, options or {})
-
-
-def load_code(kind: Kind, reference: str) -> Callable[..., Any]:
-    """Import a class or a function by ``module:name`` or ``path/file.py:name``, without calling it.
-
-    Args:
-        kind: the kind of object, for messages.
-        reference: where the code is.
-
-    Raises:
-        SpecError: the module, the file or the name does not exist.
-        DriverLoadError: its code is broken.
-    """
-    with _naming(kind, reference):
-        return _from_code(kind, reference)
 
 
 def _make(kind: Kind, reference: str, made: Callable[..., Any], options: Mapping[str, Any]) -> Any:  # noqa: ANN401

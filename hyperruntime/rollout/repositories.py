@@ -114,7 +114,13 @@ class Repositories:
 
     async def aprepare(self, source: str | os.PathLike[str], commit: str) -> Checkout:
         """Run :meth:`prepare` in a thread; concurrent calls for the same commit share one thread."""
-        return await asyncio.shield(asyncio.wrap_future(self._flight(os.fspath(source), commit)))
+        key = os.fspath(source), commit
+        with self._lock:
+            flight = self._flights.get(key)
+            if flight is None:
+                flight = self._flights[key] = self._threads.submit(self.prepare, *key)
+                flight.add_done_callback(lambda _: self._flights.pop(key, None))
+        return await asyncio.shield(asyncio.wrap_future(flight))
 
     def prepare(self, source: str | os.PathLike[str], commit: str) -> Checkout:
         """Return a commit of a repository, and fetch it if the cache does not have it.
@@ -171,15 +177,6 @@ class Repositories:
                 raise RepositoryError(why) from None
             left, gone = left - entry_bytes, gone + entry_bytes
         return gone
-
-    def _flight(self, source: str, commit: str) -> Future[Checkout]:
-        key = source, commit
-        with self._lock:
-            if (known := self._flights.get(key)) is not None:
-                return known
-            flight = self._flights[key] = self._threads.submit(self.prepare, source, commit)
-        flight.add_done_callback(lambda _: self._flights.pop(key, None))
-        return flight
 
     def _entry(self, url: str, commit: str) -> str:
         name = "".join(c if c.isalnum() else "_" for c in url.rstrip("/").removesuffix(".git").rpartition("/")[2])
@@ -239,16 +236,12 @@ def checked_source(source: str | os.PathLike[str]) -> str:
         SpecError: the source is neither a valid URL nor an existing directory.
     """
     text = os.fspath(source)
-    if "://" in text:
-        if not _URL.fullmatch(text):
-            raise SpecError("repository", text, "a file://, https://, ssh:// or git:// URL, or a path")
+    if _URL.fullmatch(text):
         return text
-    path = os.path.realpath(text)
-    if not text or "\0" in text or not os.path.isdir(path):
-        raise SpecError(
-            "repository", text, "the path of a git repository, or a file://, https://, ssh:// or git:// URL"
-        )
-    return path
+    if not text or "://" in text or not os.path.isdir(text):
+        allowed = "the path of a git repository, or a file://, https://, ssh:// or git:// URL"
+        raise SpecError("repository", text, allowed)
+    return os.path.realpath(text)
 
 
 def source_of(repo: str, base_url: str | None) -> str:

@@ -8,17 +8,71 @@ Source: atroposlib 0.4.0, ``atroposlib/api``.
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import time
+from collections.abc import Mapping
+from typing import Any
 
+import aiohttp
 import attrs
 
 from hyperruntime.errors import TrainerError
+from hyperruntime.json_values import json_object
 from hyperruntime.rollout.training_data.samples import ScoredGroup
 from hyperruntime.rollout.training_data.scored_data import to_scored_data
 from hyperruntime.trainers import Receipt, Trainer
-from hyperruntime.trainers.atropos_api import AtroposApi
 
-_POLL_S = 0.2
+_POLL_S, _TIMEOUT_S = 0.2, 60.0
+_GZIP_ABOVE_BYTES = 64 * 1024
+
+
+class AtroposApi:
+    """A client of one API server.
+
+    Attributes:
+        url: address of the server, without a trailing slash.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Set the address; the first call connects."""
+        self.url = url.rstrip("/")
+        self._session: aiohttp.ClientSession | None = None
+
+    async def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request and return the JSON object of the response.
+
+        Raises:
+            TrainerError: the server cannot be reached or reports an error.
+        """
+        data, headers = None, {}
+        if body is not None:
+            data, headers = json.dumps(body, allow_nan=False).encode(), {"Content-Type": "application/json"}
+            if len(data) > _GZIP_ABOVE_BYTES:
+                data = await asyncio.to_thread(gzip.compress, data, 1)
+                headers["Content-Encoding"] = "gzip"
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S))
+        try:
+            async with self._session.request(method, f"{self.url}{path}", data=data, headers=headers) as response:
+                text = await response.text()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            what = " ".join(str(error).split()) or type(error).__name__
+            raise TrainerError(
+                f"no atroposlib API server answers at {self.url}: {what}; start `run-api` there"
+            ) from error
+        if response.status >= 400:
+            raise TrainerError(f"{self.url}{path} failed with HTTP {response.status}: {' '.join(text.split())[:300]}")
+        answer = json_object(text)
+        if answer is None:
+            raise TrainerError(f"{self.url}{path} is not an atroposlib API server; check the address")
+        return answer
+
+    async def close(self) -> None:
+        """Close connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
 
 
 @attrs.define(kw_only=True)
@@ -60,13 +114,14 @@ class Atropos:
 
     async def _register(self) -> int:
         deadline = time.monotonic() + self._wait_s
+        fields = {
+            "desired_name": self._environment,
+            "group_size": self._group_size,
+            "max_token_length": self._max_token_length,
+            "weight": self._weight,
+        }
         while True:
-            answer = await self._api.register_env(
-                desired_name=self._environment,
-                group_size=self._group_size,
-                max_token_length=self._max_token_length,
-                weight=self._weight,
-            )
+            answer = await self._api.call("POST", "/register-env", fields)
             if answer.get("status") == "success":
                 self._env_id = int(answer["env_id"])
                 return int(answer.get("starting_step", 0))
@@ -88,8 +143,8 @@ class Atropos:
         reason = self._unusable(group)
         if reason:
             return Receipt(accepted=False, detail=reason)
-        answer = await self._api.scored_data(to_scored_data(group), env_id=self._env_id)
-        status = await self._api.status()
+        answer = await self._api.call("POST", "/scored_data", {**to_scored_data(group), "env_id": self._env_id})
+        status = await self._api.call("GET", "/status")
         held = "held by the server until it has a full group" if answer.get("status") == "buffered" else ""
         return Receipt(accepted=True, step=int(status.get("current_step", 0)), detail=held)
 
@@ -97,7 +152,7 @@ class Atropos:
         """Unregister this environment and close connections."""
         try:
             if self._env_id is not None:
-                await self._api.disconnect_env(self._env_id)
+                await self._api.call("POST", "/disconnect-env", {"env_id": self._env_id})
         except TrainerError:
             pass  # a server that is gone has no registrations
         finally:
@@ -106,7 +161,6 @@ class Atropos:
 
     def _unusable(self, group: ScoredGroup) -> str:
         sequences = len(group.samples)
-        longest = max((len(sample.segment.ids) for sample in group.samples), default=0)
         if not sequences:
             return "no trajectory has a token record"
         if sequences > self._group_size:
@@ -114,8 +168,8 @@ class Atropos:
                 f"{sequences} sequences are more than the registered group_size {self._group_size};"
                 " export one sequence for each trajectory (segments=last)"
             )
-        if longest > self._max_token_length:
-            return f"a sequence of {longest} tokens is longer than max_token_length {self._max_token_length}"
+        if group.longest > self._max_token_length:
+            return f"a sequence of {group.longest} tokens is longer than max_token_length {self._max_token_length}"
         return ""
 
 

@@ -17,8 +17,7 @@ import attrs
 from hyperruntime.errors import SpecError, TrainerError
 from hyperruntime.option_fields import AtLeast
 from hyperruntime.rollout.environment import Environment
-from hyperruntime.rollout.models.chat import ChatModel
-from hyperruntime.rollout.models.server import Server
+from hyperruntime.rollout.models import ModelOptions, open_model
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import Parts, run_rollouts
 from hyperruntime.rollout.run.slot_pools import PooledSlots
@@ -135,9 +134,8 @@ async def train(
         first = await trainer.start()
         _forget_after(directory / METRICS, first)
         rollouts = options.rollouts.settled()
-        count = rollouts.pool.slots_per_container or getattr(environment, "slots_per_container", 1)
-        slots = await stack.enter_async_context(PooledSlots(runtime, rollouts, count))
-        model = ChatModel(trainer.model_name, Server(trainer.base_url))
+        slots = await stack.enter_async_context(PooledSlots(runtime, rollouts, environment))
+        model = open_model(ModelOptions(name=trainer.model_name, base_url=trainer.base_url))
         stack.push_async_callback(model.close)
         items = [item.id for item in environment.items()]
         for step in range(first + 1, options.updates + 1):

@@ -11,7 +11,7 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.rollout.environment_lookup import load_environment
+from hyperruntime.rollout.loading import load_environment
 from tests.swecase import outcome
 
 pytestmark = pytest.mark.engine

@@ -19,7 +19,7 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.cli import main
 from hyperruntime.rollout.agent.hermes import render_hermes
-from hyperruntime.rollout.agent.segments import emitted
+from hyperruntime.rollout.agent.recorder import emitted
 from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
 from hyperruntime.testing.model import ModelReply, calls, says, scripted_model

@@ -13,7 +13,7 @@ from typing import Any
 
 from hyperruntime.errors import TrainerError
 from hyperruntime.host.process import DEVNULL, kill_group, spawn, wait_until
-from hyperruntime.trainers.atropos_api import AtroposApi
+from hyperruntime.trainers.atropos import AtroposApi
 
 PROGRAM = Path(sys.prefix) / "atroposlib/bin/run-api"
 
@@ -42,6 +42,10 @@ class TrainerApi(AtroposApi):
             raise TrainerError(f"{self.url} returned no batch: {answer.get('message')}; register first")
         batch: list[dict[str, Any]] | None = answer.get("batch")
         return batch
+
+    async def status(self) -> dict[str, Any]:
+        """Return ``current_step`` and ``queue_size``."""
+        return await self.call("GET", "/status")
 
     async def is_registered(self) -> bool:
         """Return whether a trainer is registered."""

@@ -201,9 +201,10 @@ def test_a_refusal_is_reported_in_the_servers_words(url: str) -> None:
 
     async def scenario() -> None:
         api = TrainerApi(url)
+        refused = {**to_scored_data(group("a")), "messages": [[{"role": "user"}]], "env_id": None}
         try:
             with pytest.raises(TrainerError, match=r"HTTP 422.*role"):
-                await api.scored_data(to_scored_data(group("a")) | {"messages": [[{"role": "user"}]]})
+                await api.call("POST", "/scored_data", refused)
         finally:
             await api.close()
 

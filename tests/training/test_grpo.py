@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 from hyperruntime.errors import SpecError, TrainerError
 from hyperruntime.rollout.run_files.record import Segment, Trajectory
 from hyperruntime.rollout.training_data.samples import ScoredGroup, scored_group
-from hypertrainer_grpo.checkpoint import list_checkpoints
 from hypertrainer_grpo.grpo import Batch, GrpoConfig, update
-from hypertrainer_grpo.learner import Learner
-from hypertrainer_grpo.policy import TinyPolicy
+from hypertrainer_grpo.learner import Learner, list_checkpoints
+from hypertrainer_grpo.policy import SPECIALS, TinyPolicy, Tokenizer
 from hypertrainer_grpo.sampling import draw, sequence_logprobs
-from hypertrainer_grpo.tokenizer import SPECIALS, Tokenizer
 from hypertrainer_grpo.trainer import Grpo
 from tests.training.weights import importance_ratios, parameters_of
 
@@ -75,7 +73,7 @@ def drawn_group(one: TinyPolicy, wanted: str, size: int, seed: int, temperature:
             mask=[*[0] * len(prompt), *[1] * len(drawn.ids)],
             logprobs=[*[None] * len(prompt), *drawn.logprobs],
         )
-        reward = float(drawn.ids[0] == one.tokenizer.word(wanted))
+        reward = float(drawn.ids[0] == one.tokenizer.encode(wanted)[0])
         trajectories.append(trajectory(index, reward, segment))
     return scored_group(trajectories, temperature=temperature)
 
@@ -112,7 +110,7 @@ def test_an_update_makes_the_better_answer_more_likely() -> None:
     """arXiv:2402.03300: the update follows the sign of the advantages."""
     one = policy()
     prompt = one.render([{"role": "user", "content": "?"}], ())
-    yes, no = one.tokenizer.word("yes"), one.tokenizer.word("no")
+    (yes,), (no,) = one.tokenizer.encode("yes"), one.tokenizer.encode("no")
     samples = [(yes, 1.0), (no, 0.0), (yes, 1.0), (no, 0.0)]
     before = sequence_logprobs(one.network, [[*prompt, yes], [*prompt, no]], 1.0)[:, -1].detach()
     mask, nothing = [*[0] * len(prompt), 1], [None] * len(prompt)

@@ -18,8 +18,8 @@ from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
 from hyperruntime.rollout.training_data.export import ExportOptions, export_groups
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.trainers.on_policy import METRICS, TrainOptions, Update, step_seed, train
-from hypertrainer_grpo.checkpoint import list_checkpoints, load_checkpoint
 from hypertrainer_grpo.grpo import Batch, GrpoConfig, update
+from hypertrainer_grpo.learner import list_checkpoints, load_checkpoint
 from hypertrainer_grpo.toy import Toy
 from hypertrainer_grpo.toypolicy import ToyPolicy
 from hypertrainer_grpo.trainer import Grpo

@@ -7,7 +7,6 @@ tokens were drawn. With ``return_token_ids``, they have token ids in vLLM's form
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 import threading
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from aiohttp import web
 
+from hyperruntime.concurrency.background_loop import BackgroundLoop
 from hyperruntime.errors import TrainerError
 from hypertrainer_grpo.policy import Policy
 from hypertrainer_grpo.sampling import Drawn, draw
@@ -43,15 +43,16 @@ class PolicyServer:
             seed: seed for requests without a seed.
         """
         self.url = ""
-        self._secret = secrets.token_urlsafe(24)
         self.version = 0
         self._policy = policy
         self._generator = torch.Generator().manual_seed(seed)
         self.lock = threading.Lock()
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._ended = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="policy-server", daemon=True)
+        self._loop = BackgroundLoop("policy-server", lambda why: TrainerError(f"the policy's server {why}"))
+        self._path = f"/{secrets.token_urlsafe(24)}/v1"
+        app = web.Application()
+        app.router.add_get(f"{self._path}/models", self._models)
+        app.router.add_post(f"{self._path}/chat/completions", self._complete)
+        self._runner = web.AppRunner(app, access_log=None)
 
     def start(self) -> None:
         """Start the server.
@@ -59,36 +60,20 @@ class PolicyServer:
         Raises:
             TrainerError: the server cannot start on loopback.
         """
-        self._thread.start()
-        self._ready.wait(_START_S)
-        if not self.url:
-            raise TrainerError("the policy's server could not start on 127.0.0.1; see the log, then start again")
+        try:
+            self._loop.run(self._serve(), _START_S)
+        except OSError as error:
+            raise TrainerError(f"the policy's server could not start on 127.0.0.1: {error}; start it again") from error
 
     def stop(self) -> None:
         """Stop the server after running requests are finished."""
-        self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._loop.close()
-            self._ready.set()
+        self._loop.run(self._runner.cleanup())
+        self._loop.close()
 
     async def _serve(self) -> None:
-        app = web.Application()
-        app.router.add_get(f"/{self._secret}/v1/models", self._models)
-        app.router.add_post(f"/{self._secret}/v1/chat/completions", self._complete)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/{self._secret}/v1"
-            self._ready.set()
-            await self._ended.wait()
-        finally:
-            await runner.cleanup()
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}{self._path}"
 
     async def _models(self, _: web.Request) -> web.Response:
         one = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -19,7 +19,6 @@ from hyperruntime.trainers.on_policy import PolicyTrainer
 if TYPE_CHECKING:
     from hypertrainer_grpo.grpo import GrpoConfig
     from hypertrainer_grpo.learner import Learner
-    from hypertrainer_grpo.policy import Policy
     from hypertrainer_grpo.server import PolicyServer
 
 DEFAULT_POLICY = "hypertrainer_grpo.toypolicy:ToyPolicy"
@@ -138,16 +137,12 @@ class Grpo:
     def _load(self, config: GrpoConfig) -> Learner:
         from hypertrainer_grpo.learner import Learner
 
-        learner = Learner(self._make_policy(), config, self.directory, save_every=self.save_every)
+        kind = Kind(word="policy", members=("render", "text"))
+        policy = self._policy() if callable(self._policy) else load_named(kind, self._policy)
+        learner = Learner(policy, config, self.directory, save_every=self.save_every)
         if not learner.resume():
             learner.save()  # a resume before the first update must find the same weights
         return learner
-
-    def _make_policy(self) -> Policy:
-        if callable(self._policy):
-            return cast("Policy", self._policy())
-        kind = Kind(word="policy", members=("render", "text"))
-        return cast("Policy", load_named(kind, self._policy))
 
     def _update(self, groups: list[ScoredGroup]) -> dict[str, float]:
         with self.server.lock:
@@ -161,8 +156,9 @@ class Grpo:
             return "no trajectory has a token record"
         if not all(sample.has_logprobs for sample in group.samples):
             return "the model's server did not return log probabilities"
-        longest = max(len(sample.segment.ids) for sample in group.samples)
-        return f"a sequence of {longest} tokens exceeds the policy's context of {context}" if longest > context else ""
+        if group.longest > context:
+            return f"a sequence of {group.longest} tokens exceeds the policy's context of {context}"
+        return ""
 
 
 def require_torch() -> Any:  # noqa: ANN401 - the module

@@ -18,8 +18,7 @@ from hyperruntime.cli.params import DURATION, NAMES, SIZE
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.images.recipes import BASE, image_reference
-from hyperruntime.rollout.agent.agent import AgentLimits
-from hyperruntime.rollout.agent.toolset import DEFAULT_TOOLS
+from hyperruntime.rollout.agent.agent import DEFAULT_TOOLS, AgentLimits
 from hyperruntime.rollout.batch.batch import DONE, BatchSummary, Prompts, run_batch
 from hyperruntime.rollout.batch.prompts import read_rows, unknown_keys
 from hyperruntime.rollout.models import WIRES, ModelOptions

@@ -9,7 +9,7 @@ import click
 from hyperruntime.cli.command import Command, example
 from hyperruntime.cli.tables import json_option, print_list
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.rollout.environment_lookup import describe_environment, known_environments
+from hyperruntime.rollout.loading import describe_environment, known_environments
 
 _COLUMNS = ("environment", "package", "options", "description")
 
@@ -18,7 +18,7 @@ _COLUMNS = ("environment", "package", "options", "description")
 @json_option
 def environments(as_json: bool) -> None:
     """List the installed environments with the names of their options (--option NAME=VALUE)."""
-    views = [_view(known.name, known.package) for known in known_environments()]
+    views = [_view(name, package) for name, package in known_environments().items()]
     rows = [_row(view) for view in views]
     print_list(views, _COLUMNS, rows, as_json=as_json, none="no environment is installed")
 

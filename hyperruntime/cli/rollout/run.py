@@ -19,10 +19,10 @@ from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.option_fields import changed
 from hyperruntime.rollout.run.options import RolloutOptions, new_run_id
-from hyperruntime.rollout.run.options_json import options_from_json
 from hyperruntime.rollout.run.runner import run_rollouts
+from hyperruntime.rollout.run.store import stored_options
 from hyperruntime.rollout.run.summary import RolloutSummary
-from hyperruntime.rollout.run_files.run_dir import RUN, read_run
+from hyperruntime.rollout.run_files.run_dir import RUN
 from hyperruntime.units import format_duration
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -49,7 +49,7 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
     state = ctx.ensure_object(State)
     if values["resume_from"]:
         run_dir = Path(values["resume_from"])
-        options = _changed(ctx, values, options_from_json(read_run(run_dir)["options"]))
+        options = _changed(ctx, values, stored_options(run_dir))
     else:
         options = make_options(values).settled()
         run_dir = _directory(values)

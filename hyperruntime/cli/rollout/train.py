@@ -20,7 +20,7 @@ from hyperruntime.errors import ArchiveError
 from hyperruntime.images.recipes import image_reference
 from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, AtLeast, changed, from_json, option, to_json
 from hyperruntime.rollout.agent.agent import AgentLimits
-from hyperruntime.rollout.environment_lookup import load_environment
+from hyperruntime.rollout.loading import load_environment
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions, new_run_id
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.storage.atomic import make_directory, write_atomic

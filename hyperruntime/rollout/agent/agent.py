@@ -6,17 +6,21 @@ An agent is ``async (AgentTask) -> AgentResult``. The default agent is :func:`ru
 from __future__ import annotations
 
 import asyncio
-import time
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
 from hyperruntime.concurrency.blocking import check_cancelled
 from hyperruntime.errors import ContextLengthError, HyperRuntimeError
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
-from hyperruntime.rollout.agent.tool_calls import Message, ToolCall, problem_text, settled_message, tool_calls
+from hyperruntime.rollout.agent.tool_calls import Message, ToolCall, settled_message, tool_calls
 
+if TYPE_CHECKING:
+    from hyperruntime.pool.lease import Lease
+
+DEFAULT_TOOLS = ("bash", "read_file", "write_file", "edit_file", "list_files", "search")
 FINISHED, TURN_LIMIT, TOKEN_LIMIT = "finished", "turn_limit", "token_limit"
 CONTEXT_LIMIT, TIME_LIMIT = "context_limit", "time_limit"
 _OUT_OF_TIME = "the call did not finish: this conversation has reached its time limit"
@@ -87,6 +91,42 @@ class AgentResult:
 Agent = Callable[[AgentTask], Awaitable[AgentResult]]
 
 
+@attrs.define(kw_only=True)
+class Tools:
+    """The tools of one trajectory.
+
+    Attributes:
+        schemas: tool schemas in OpenAI's form, for the model.
+        handler: runs the calls.
+        errors: the failed calls that the handler records: ``tool`` and ``error`` of each.
+    """
+
+    schemas: Sequence[Message]
+    handler: ToolHandler
+    errors: Sequence[Any] = ()
+
+
+Toolset = Callable[["Lease"], Tools]
+
+
+def slot_tools(names: Sequence[str] = DEFAULT_TOOLS) -> Toolset:
+    """Return the named slot tools; they run in the slot, never on the host.
+
+    Raises:
+        SpecError: a tool name is unknown.
+    """
+    from hyperruntime.pool.tools import tool_schemas
+    from hyperruntime.pool.tools.agent_tools import SlotTools
+
+    schemas = tuple(tool_schemas(tuple(names)))
+
+    def given(lease: Lease) -> Tools:
+        tools = SlotTools(lease.tool, raise_lost=True)
+        return Tools(schemas=schemas, handler=tools.tool_handler, errors=tools.errors)
+
+    return given
+
+
 async def run_agent(task: AgentTask) -> AgentResult:
     """Alternate between the model and its tools until the model calls no tool or a limit is reached.
 
@@ -108,7 +148,7 @@ class _Conversation:
         self._errors: list[Mapping[str, Any]] = []
         self._turns = self._calls = self._emitted = self._context = 0
         limit = task.limits.time_s
-        self._deadline = None if limit is None else time.monotonic() + limit
+        self._deadline = None if limit is None else asyncio.get_running_loop().time() + limit
 
     async def run(self) -> AgentResult:
         reason = ""
@@ -130,7 +170,8 @@ class _Conversation:
             return TOKEN_LIMIT
         if limits.context_tokens is not None and self._context >= limits.context_tokens:
             return CONTEXT_LIMIT
-        return TIME_LIMIT if self._left() == 0 else ""
+        late = self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline
+        return TIME_LIMIT if late else ""
 
     async def _turn(self) -> str:
         """Run one assistant turn and its tool calls; return the stop reason, or "" to continue."""
@@ -143,7 +184,9 @@ class _Conversation:
         except _OutOfTimeError:
             return TIME_LIMIT
         self._turns += 1
-        self._count(completion.usage)
+        emitted = completion.usage.get("completion_tokens", 0)
+        self._emitted += emitted
+        self._context = completion.usage.get("prompt_tokens", 0) + emitted
         message = settled_message(completion.message, self._turns)
         self._messages.append(message)
         calls = tool_calls(message, self._task.tools)
@@ -184,18 +227,10 @@ class _Conversation:
 
     def _refuse(self, call: ToolCall, problem: str) -> str:
         self._errors.append({"turn": self._turns, "tool": call.name, "error": problem})
-        return problem_text(problem)
-
-    def _count(self, usage: Mapping[str, int]) -> None:
-        emitted = usage.get("completion_tokens", 0)
-        self._emitted += emitted
-        self._context = usage.get("prompt_tokens", 0) + emitted
-
-    def _left(self) -> float | None:
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        return json.dumps({"error": problem}, ensure_ascii=False)
 
     async def _in_time(self, work: Awaitable[T]) -> T:
-        timeout = asyncio.timeout(self._left())
+        timeout = asyncio.timeout_at(self._deadline)
         try:
             async with timeout:
                 return await work

@@ -1,17 +1,21 @@
-"""Record tokens, usage and time of an agent through wrappers of its model and tools."""
+"""Record tokens, usage and time of an agent through wrappers of its model and tools.
+
+All token ids come from the server. No text is tokenised here, so the tokens cannot differ from the server's.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from hyperruntime.errors import ModelError
+from hyperruntime.rollout.agent.agent import ToolHandler, Tools
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
-from hyperruntime.rollout.agent.segments import TokenRecord
 from hyperruntime.rollout.agent.tool_calls import Message
-from hyperruntime.rollout.agent.toolset import Tools
+from hyperruntime.rollout.run_files.record import Segment
 
 
 class Stopwatch:
@@ -39,6 +43,65 @@ class Stopwatch:
         """Return the seconds of all phases, and ``total_s`` since the start."""
         seconds = {**self.seconds, "total_s": time.monotonic() - self._started}
         return {name: round(value, 6) for name, value in seconds.items()}
+
+
+class TokenRecord:
+    """The tokens of one trajectory, turn by turn.
+
+    A turn extends the last segment if its prompt starts with all tokens of the segment; else it starts a new segment.
+    So each emitted token is unmasked exactly once, even if a chat template renders earlier turns differently.
+
+    Attributes:
+        missing: number of turns without the token ids of the prompt or of the emitted tokens.
+    """
+
+    def __init__(self) -> None:
+        """Create an empty record."""
+        self.missing = 0
+        self._segments: list[Segment] = []
+
+    def add(
+        self, prompt_ids: Sequence[int] | None, ids: Sequence[int] | None, logprobs: Sequence[float] | None
+    ) -> None:
+        """Add a turn.
+
+        Args:
+            prompt_ids: token ids of the whole prompt, or None if the server does not return them.
+            ids: the emitted token ids, or None.
+            logprobs: one log probability for each of ``ids``, or None.
+
+        Raises:
+            ModelError: the numbers of logprobs and ids differ, or a logprob is not finite.
+        """
+        if prompt_ids is None or ids is None:
+            self.missing += 1
+            return
+        if logprobs is not None and len(logprobs) != len(ids):
+            raise ModelError(
+                f"the server sent {len(ids)} token ids and {len(logprobs)} log probabilities for one turn; these "
+                "numbers must be equal, so check the server with `hyperrun rollout preflight`"
+            )
+        if logprobs is not None and not all(math.isfinite(value) for value in logprobs):
+            raise ModelError("the server sent log probabilities that are not finite; check the model that it serves")
+        last = self._segments[-1] if self._segments else None
+        if last is None or list(prompt_ids[: len(last.ids)]) != last.ids:
+            last = Segment(ids=[], mask=[], logprobs=[])
+            self._segments.append(last)
+        fresh = len(prompt_ids) - len(last.ids)
+        self._segments[-1] = Segment(
+            ids=[*prompt_ids, *ids],
+            mask=[*last.mask, *[0] * fresh, *[1] * len(ids)],
+            logprobs=[*last.logprobs, *[None] * fresh, *([None] * len(ids) if logprobs is None else logprobs)],
+        )
+
+    def segments(self) -> tuple[Segment, ...]:
+        """Return the segments, or an empty tuple if the token ids of any turn are missing."""
+        return () if self.missing else tuple(self._segments)
+
+
+def emitted(segments: Sequence[Segment]) -> tuple[int, ...]:
+    """Return the unmasked ids of all segments in order."""
+    return tuple(token for s in segments for token, mask in zip(s.ids, s.mask, strict=True) if mask)
 
 
 class RecordedModel:
@@ -97,37 +160,24 @@ class RecordedModel:
         """Do nothing: the owner of the model closes it."""
 
 
-class RecordedTools:
-    """Wraps tools and records their time and their failed calls.
+def recorded_handler(
+    tools: Tools, model: RecordedModel, watch: Stopwatch, errors: list[Mapping[str, Any]]
+) -> ToolHandler:
+    """Return the handler of tools, wrapped to record their time and their failed calls.
 
-    Attributes:
-        errors: ``turn``, ``tool`` and ``error`` of each failed call.
+    Args:
+        tools: the tools.
+        model: the model that calls them; its turn number is recorded with each error.
+        watch: measures the phase ``tools_s``.
+        errors: gets ``turn``, ``tool`` and ``error`` of each failed call.
     """
 
-    def __init__(self, tools: Tools, model: RecordedModel, watch: Stopwatch) -> None:
-        """Wrap tools.
-
-        Args:
-            tools: the tools.
-            model: the model that calls them; its turn number is recorded with each error.
-            watch: measures the phase ``tools_s``.
-        """
-        self.errors: list[dict[str, Any]] = []
-        self._tools, self._model, self._watch = tools, model, watch
-
-    async def handle(self, name: str, arguments: Mapping[str, Any], task_id: str) -> str:
-        """Run a tool call and return its result as text.
-
-        Args:
-            name: name of the tool.
-            arguments: arguments by name.
-            task_id: id of the trajectory.
-        """
-        before = len(self._tools.errors)
-        with self._watch.phase("tools_s"):
-            answer = await self._tools.handler(name, arguments, task_id)
-        self.errors += [
-            {"turn": self._model.turns, "tool": noted.tool, "error": noted.error}
-            for noted in self._tools.errors[before:]
-        ]
+    async def handle(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
+        before = len(tools.errors)
+        with watch.phase("tools_s"):
+            answer = await tools.handler(name, arguments, task_id)
+        failed = tools.errors[before:]
+        errors.extend({"turn": model.turns, "tool": noted.tool, "error": noted.error} for noted in failed)
         return answer
+
+    return handle

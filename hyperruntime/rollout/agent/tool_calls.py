@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
+from hyperruntime.json_values import json_object
 from hyperruntime.rollout.agent.hermes import UNKNOWN, parse_hermes
 
 Message = Mapping[str, Any]
@@ -80,17 +81,13 @@ def tool_calls(message: Message, tools: Sequence[Message]) -> tuple[ToolCall, ..
 
 def sendable(messages: Iterable[Message]) -> list[Message]:
     """Return a conversation that servers accept: arguments that are not a JSON object are wrapped in one."""
-    return [
-        message
-        if "tool_calls" not in message
-        else {**message, "tool_calls": [_wrapped(c) for c in message["tool_calls"]]}
-        for message in messages
-    ]
+    return [with_calls(message, _wrapped) for message in messages]
 
 
-def problem_text(problem: str) -> str:
-    """Return the content of the tool message that reports an error to the model."""
-    return json.dumps({"error": problem}, ensure_ascii=False)
+def with_calls(message: Message, change: Callable[[Message], Message]) -> Message:
+    """Return a message with each of its tool calls changed."""
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": [change(call) for call in calls]} if calls else message
 
 
 def _shaped(call: Any) -> dict[str, Any]:  # noqa: ANN401 - a server may send anything
@@ -150,11 +147,8 @@ def _is_kind(value: Any, kind: str) -> bool:  # noqa: ANN401 - any JSON value
 
 def _wrapped(call: Message) -> Message:
     function = call["function"]
-    try:
-        if isinstance(json.loads(function["arguments"]), dict):
-            return call
-    except (ValueError, RecursionError):
-        pass
+    if json_object(function["arguments"]) is not None:
+        return call
     return {**call, "function": {**function, "arguments": json.dumps({"unparsed": function["arguments"]})}}
 
 

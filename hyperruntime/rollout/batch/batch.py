@@ -128,50 +128,24 @@ async def run_batch(
         parts = await complete_parts(stack, options, parts)  # validate before creating the directory
         make_directory(output)
         stack.enter_context(owned(output))
-        results = _Results(prompts.rows, output / RESULTS, on_settled, retry_failed=options.retry_failed)
-        stack.push_async_callback(results.journal.close)
-        if todo := [row_id for row_id in prompts.rows if row_id not in results.statuses]:
+        started, rows, path = time.monotonic(), prompts.rows, output / RESULTS
+        statuses = _settled(rows.values(), path, retry_failed=options.retry_failed)
+        journal = Journal(path)
+        stack.push_async_callback(journal.close)
+
+        async def settle(trajectory: Trajectory) -> None:
+            line, data = _recordable(rows[trajectory.item_id], trajectory)
+            await journal.add(data)
+            statuses[line["id"]] = line["status"]
+            on_settled(line)
+
+        if todo := [row_id for row_id in rows if row_id not in statuses]:
             chosen = attrs.evolve(options, items=todo, give_up_after=len(todo) + 1)
-            await run_rollouts(runtime, chosen, parts=parts, keep=results.settle)
-        return results.summary()
-
-
-class _Results:
-    """Writes ``results.jsonl``.
-
-    Attributes:
-        statuses: status of each settled row.
-        journal: the file.
-    """
-
-    def __init__(
-        self,
-        rows: Mapping[str, PromptRow],
-        path: Path,
-        on_settled: Callable[[Mapping[str, Any]], None],
-        *,
-        retry_failed: bool,
-    ) -> None:
-        self._started = time.monotonic()
-        self._rows, self._on_settled = rows, on_settled
-        self.statuses = _settled(rows.values(), path, retry_failed=retry_failed)
-        self._skipped = len(self.statuses)
-        self.journal = Journal(path)
-
-    async def settle(self, trajectory: Trajectory) -> None:
-        line, data = _recordable(self._rows[trajectory.item_id], trajectory)
-        await self.journal.add(data)
-        self.statuses[line["id"]] = line["status"]
-        self._on_settled(line)
-
-    def summary(self) -> BatchSummary:
-        counts = Counter(self.statuses.values())
+            await run_rollouts(runtime, chosen, parts=parts, keep=settle)
+        counts = Counter(statuses.values())
+        skipped, took_s = len(rows) - len(todo), time.monotonic() - started
         return BatchSummary(
-            rows=len(self._rows),
-            done=counts[DONE],
-            failed=counts[FAILED],
-            skipped=self._skipped,
-            duration_s=time.monotonic() - self._started,
+            rows=len(rows), done=counts[DONE], failed=counts[FAILED], skipped=skipped, duration_s=took_s
         )
 
 

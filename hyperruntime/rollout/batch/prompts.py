@@ -65,7 +65,7 @@ def read_rows(path: Path) -> tuple[PromptRow, ...]:
     return tuple(rows)
 
 
-def parse_row(value: Any, where: str, twins: Counter[str] | None = None) -> PromptRow:  # noqa: ANN401 - checked here
+def parse_row(value: Any, where: str, twins: Counter[str]) -> PromptRow:  # noqa: ANN401 - checked here
     """Return the row of a JSON value.
 
     Args:
@@ -79,7 +79,6 @@ def parse_row(value: Any, where: str, twins: Counter[str] | None = None) -> Prom
     if not isinstance(value, dict):
         raise SpecError(where, value, "a JSON object with 'prompt' or 'messages'")
     digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-    twins = Counter() if twins is None else twins
     twins[digest] += 1
     made = digest if twins[digest] == 1 else f"{digest}-{twins[digest]}"
     return PromptRow(

@@ -60,18 +60,12 @@ def open_model(options: ModelOptions) -> Model:
         ModelError: the variable of the key is not set, or the tokenizer cannot be loaded.
         ExtraMissingError: the tokenizer needs the extra ``tokens``, which is not installed.
     """
-    from hyperruntime.rollout.models.server import Server
-
-    server = Server(
-        options.base_url, key_env=options.key_env, timeout_s=options.timeout_s, patience_s=options.patience_s
-    )
     if options.wire == "chat":
         from hyperruntime.rollout.models.chat import ChatModel
 
-        return ChatModel(options.name, server, extra=options.extra)
+        return ChatModel(options)
     from hyperruntime.rollout.models.token_model import TokenModel
     from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
 
     assert options.tokenizer is not None, "checked"
-    tokenizer = DirectoryTokenizer(options.tokenizer)
-    return TokenModel(options.name, server, tokenizer, wire=options.wire, extra=options.extra)
+    return TokenModel(options, DirectoryTokenizer(options.tokenizer))

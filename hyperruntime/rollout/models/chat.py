@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hyperruntime.errors import ModelError
 from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message, sendable
 from hyperruntime.rollout.models.server import Server, ServerRefusedError
+
+if TYPE_CHECKING:
+    from hyperruntime.rollout.models import ModelOptions
 
 # Fields that a server may not know, each with its other name, or None to leave it out.
 _OPTIONAL: Mapping[str, str | None] = {
@@ -29,17 +32,10 @@ class ChatModel:
         name: name of the model.
     """
 
-    def __init__(self, name: str, server: Server, *, extra: Mapping[str, Any] | None = None) -> None:
-        """Create a client.
-
-        Args:
-            name: name of the model on the server.
-            server: the server.
-            extra: more fields of every request; they override our own fields.
-        """
-        self.name = name
-        self._server = server
-        self._extra = dict(extra or {})
+    def __init__(self, options: ModelOptions) -> None:
+        """Create a client; fields of ``options.extra`` override our own fields."""
+        self.name = options.name
+        self._server, self._extra = Server(options), options.extra
         self._unknown: set[str] = set()
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
@@ -62,7 +58,7 @@ class ChatModel:
                 if not self._learn(error, body):
                     raise
                 continue
-            return read_chat(answer)
+            return _read_chat(answer)
 
     async def close(self) -> None:
         """Close connections."""
@@ -96,55 +92,40 @@ class ChatModel:
         return bool(refused)
 
 
-def read_chat(answer: Mapping[str, Any]) -> Completion:
+def _read_chat(answer: Mapping[str, Any]) -> Completion:
     """Return the turn of a chat completion.
 
     Raises:
         ModelError: the answer has no choice with a message.
     """
-    choice = first_choice(answer)
-    message = choice.get("message")
-    if not isinstance(message, dict):
-        raise ModelError(f"the model's server sent a choice without a message: {str(choice)[:300]}")
-    ids, logprobs = as_ids(choice.get("token_ids")), _logprobs(choice.get("logprobs"))
-    prompt_ids = as_ids(answer.get("prompt_token_ids", choice.get("prompt_token_ids")))
-    return Completion(
-        message=message,
-        finish_reason=str(choice.get("finish_reason") or "stop"),
-        usage=usage(answer, prompt_ids, ids),
-        prompt_ids=prompt_ids,
-        ids=ids,
-        logprobs=logprobs,
-    )
-
-
-def first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the first choice of an answer.
-
-    Raises:
-        ModelError: the answer has no choices.
-    """
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise ModelError(f"the model's server sent no choices: {str(answer)[:300]}")
-    return choices[0]
+    choice = choices[0]
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise ModelError(f"the model's server sent a choice without a message: {str(choice)[:300]}")
+    ids = _ids(choice.get("token_ids"))
+    prompt_ids = _ids(answer.get("prompt_token_ids", choice.get("prompt_token_ids")))
+    return Completion(
+        message=message,
+        finish_reason=str(choice.get("finish_reason") or "stop"),
+        usage=_usage(answer, prompt_ids, ids),
+        prompt_ids=prompt_ids,
+        ids=ids,
+        logprobs=_logprobs(choice.get("logprobs")),
+    )
 
 
-def usage(answer: Mapping[str, Any], prompt_ids: Sequence[int] | None, ids: Sequence[int] | None) -> dict[str, int]:
-    """Return the token usage of an answer; missing numbers are counted from the token ids.
-
-    Args:
-        answer: the answer of the server.
-        prompt_ids: token ids of the prompt, or None.
-        ids: the emitted token ids, or None.
-    """
+def _usage(answer: Mapping[str, Any], prompt_ids: Sequence[int] | None, ids: Sequence[int] | None) -> dict[str, int]:
+    """Return the token usage of an answer; missing numbers are counted from the token ids."""
     said = answer.get("usage")
     said = said if isinstance(said, dict) else {}
     counted = {"prompt_tokens": len(prompt_ids or ()), "completion_tokens": len(ids or ())}
     return {name: value if isinstance(value := said.get(name), int) else count for name, count in counted.items()}
 
 
-def as_ids(value: object) -> tuple[int, ...] | None:
+def _ids(value: object) -> tuple[int, ...] | None:
     """Return a list of token ids as a tuple, or None if the value is not such a list."""
     if not isinstance(value, list) or not all(isinstance(token, int) for token in value):
         return None

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import attrs
@@ -21,6 +21,9 @@ from hyperruntime.errors import ContextLengthError, ModelError
 from hyperruntime.gateway.answer.headers import retry_after
 from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.logs import get_logger
+
+if TYPE_CHECKING:
+    from hyperruntime.rollout.models import ModelOptions
 
 log = get_logger(__name__)
 
@@ -65,28 +68,20 @@ class _Answer:
 class Server:
     """A server with a JSON API; connections are opened on first use, in the caller's event loop."""
 
-    def __init__(
-        self, base_url: str, *, key_env: str | None = None, timeout_s: float = 900.0, patience_s: float = 120.0
-    ) -> None:
+    def __init__(self, options: ModelOptions) -> None:
         """Read the API key from the environment.
-
-        Args:
-            base_url: such as ``http://127.0.0.1:8000/v1``.
-            key_env: name of the environment variable that holds the API key; None sends no key.
-            timeout_s: timeout of one request.
-            patience_s: how long to retry a request after its first failure.
 
         Raises:
             ModelError: the variable of the key is not set.
         """
-        self.url = base_url.rstrip("/")
-        self._timeout_s, self._patience_s = timeout_s, patience_s
+        self.url = options.base_url.rstrip("/")
+        self._timeout_s, self._patience_s = options.timeout_s, options.patience_s
         self._redactor = Redactor()
         self._headers: dict[str, str] = {}
-        if key_env is not None:
-            key = os.environ.get(key_env, "").strip()
+        if options.key_env is not None:
+            key = os.environ.get(options.key_env, "").strip()
             if not key:
-                raise ModelError(f"the model's server needs a key: set {key_env} in the environment")
+                raise ModelError(f"the model's server needs a key: set {options.key_env} in the environment")
             self._redactor.add(key)
             self._headers["Authorization"] = f"Bearer {key}"
         self._session: aiohttp.ClientSession | None = None

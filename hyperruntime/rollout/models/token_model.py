@@ -15,15 +15,17 @@ import hashlib
 import json
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hyperruntime.errors import ModelError
 from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message, settled_message
-from hyperruntime.rollout.models.chat import as_ids, first_choice
 from hyperruntime.rollout.models.server import Server
 from hyperruntime.rollout.models.tokenizer import ChatTokenizer
+
+if TYPE_CHECKING:
+    from hyperruntime.rollout.models import ModelOptions
 
 _REMEMBERED_TOKENS = 16_000_000
 Emission = tuple[tuple[int, ...], tuple[float, ...], str]
@@ -39,28 +41,17 @@ class TokenModel:
         name: name of the model.
     """
 
-    def __init__(
-        self,
-        name: str,
-        server: Server,
-        tokenizer: ChatTokenizer,
-        *,
-        wire: str = "sglang",
-        extra: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, options: ModelOptions, tokenizer: ChatTokenizer) -> None:
         """Create a client.
 
         Args:
-            name: name of the model on the server.
-            server: the server.
+            options: the model and its server; ``extra`` has more sampling parameters.
             tokenizer: tokenizer of the model.
-            wire: ``sglang``, ``vllm`` or ``completions``.
-            extra: more sampling parameters.
         """
-        self.name = name
-        self._server, self._tokenizer, self._wire = server, tokenizer, wire
-        self._extra = dict(extra or {})
-        self._root = server.url.removesuffix("/v1")
+        self.name = options.name
+        self._server, self._tokenizer = Server(options), tokenizer
+        self._wire, self._extra = options.wire, options.extra
+        self._root = self._server.url.removesuffix("/v1")
         self._memory: OrderedDict[bytes, array[int]] = OrderedDict()
         self._remembered = 0
 
@@ -123,28 +114,36 @@ class TokenModel:
         return (closing.removeprefix(eos) if ended else closing) + whole[len(told) :]
 
     async def _emit(self, prompt: list[int], sampling: Sampling) -> Emission:
+        """Send a prompt; return token ids, log probabilities and finish reason of the answer.
+
+        Raises:
+            ModelError: the answer has no token ids with log probabilities.
+        """
+        path, body, read = self._request(prompt, sampling)
+        answer = await self._server.post(f"{self._root}{path}", body)
+        try:
+            return read(answer)
+        except (TypeError, ValueError, IndexError, KeyError, AttributeError, StopIteration):
+            why = f"the answer of {path} has no token ids with log probabilities: {str(answer)[:300]}"
+            raise ModelError(f"{why}; check --wire {self._wire}") from None
+
+    def _request(
+        self, prompt: list[int], sampling: Sampling
+    ) -> tuple[str, dict[str, Any], Callable[[Mapping[str, Any]], Emission]]:
+        """Return the path, the body and the reader of the answer of the wire."""
+        asked: dict[str, Any] = {"temperature": sampling.temperature, "stop_token_ids": [self._tokenizer.eos_id]}
         if self._wire == "sglang":
-            parameters = {
-                "temperature": sampling.temperature,
-                "max_new_tokens": sampling.max_tokens,
-                "stop_token_ids": [self._tokenizer.eos_id],
-                "skip_special_tokens": False,
-                **self._extra,
-            }
-            body: dict[str, Any] = {"input_ids": prompt, "sampling_params": parameters, "return_logprob": True}
-            return read_sglang(await self._server.post(f"{self._root}/generate", body))
-        asked = {
-            "temperature": sampling.temperature,
-            "max_tokens": sampling.max_tokens,
-            "stop_token_ids": [self._tokenizer.eos_id],
-            **({} if sampling.seed is None else {"seed": sampling.seed}),
-            **self._extra,
-        }
+            asked |= {"max_new_tokens": sampling.max_tokens, "skip_special_tokens": False, **self._extra}
+            body = {"input_ids": prompt, "sampling_params": asked, "return_logprob": True}
+            return "/generate", body, _read_sglang
+        asked["max_tokens"] = sampling.max_tokens
+        if sampling.seed is not None:
+            asked["seed"] = sampling.seed
+        asked |= self._extra
         if self._wire == "vllm":
-            body = {"prompt": {"prompt_token_ids": prompt}, "logprobs": 0, **asked}
-            return read_vllm(await self._server.post(f"{self._root}/generate", body))
+            return "/generate", {"prompt": {"prompt_token_ids": prompt}, "logprobs": 0, **asked}, _read_vllm
         body = {"model": self.name, "prompt": prompt, "logprobs": 1, "return_token_ids": True, **asked}
-        return read_completion(await self._server.post(f"{self._root}/v1/completions", body))
+        return "/v1/completions", body, _read_completion
 
     def _remember(self, key: bytes, ids: list[int]) -> None:
         self._forget(key)
@@ -157,53 +156,24 @@ class TokenModel:
         self._remembered -= len(self._memory.pop(key, ()))
 
 
-def read_sglang(answer: Mapping[str, Any]) -> Emission:
-    """Return token ids, log probabilities and finish reason of SGLang's answer.
-
-    Raises:
-        ModelError: the answer has no token ids with log probabilities.
-    """
-    meta = answer.get("meta_info")
-    meta = meta if isinstance(meta, dict) else {}
-    entries: Any = meta.get("output_token_logprobs")
-    reason = meta.get("finish_reason")
+def _read_sglang(answer: Mapping[str, Any]) -> Emission:
+    meta = answer["meta_info"]
+    entries, reason = meta["output_token_logprobs"], meta.get("finish_reason")
     kind = reason.get("type") if isinstance(reason, dict) else reason
-    try:
-        return tuple(int(e[1]) for e in entries), tuple(float(e[0]) for e in entries), str(kind or "stop")
-    except (TypeError, ValueError, IndexError, KeyError):
-        raise ModelError(
-            f"no meta_info.output_token_logprobs in the answer of /generate: {str(answer)[:300]}"
-        ) from None
+    return tuple(int(e[1]) for e in entries), tuple(float(e[0]) for e in entries), str(kind or "stop")
 
 
-def read_vllm(answer: Mapping[str, Any]) -> Emission:
-    """Return token ids, log probabilities and finish reason of the answer of vLLM's ``/generate``.
-
-    Raises:
-        ModelError: the answer has no token ids with log probabilities.
-    """
-    try:
-        pairs = [
-            next(iter((entry[0] if isinstance(entry, list) else entry).items())) for entry in answer["logprobs"][0]
-        ]
-        reason = (answer.get("finish_reasons") or ["stop"])[0]
-        return tuple(int(token) for token, _ in pairs), tuple(float(lp) for _, lp in pairs), str(reason or "stop")
-    except (TypeError, ValueError, IndexError, KeyError, AttributeError, StopIteration):
-        raise ModelError(f"no logprobs by token id in the answer of /generate: {str(answer)[:300]}") from None
+def _read_vllm(answer: Mapping[str, Any]) -> Emission:
+    entries = [entry[0] if isinstance(entry, list) else entry for entry in answer["logprobs"][0]]
+    pairs = [next(iter(entry.items())) for entry in entries]
+    reason = (answer.get("finish_reasons") or ["stop"])[0]
+    return tuple(int(token) for token, _ in pairs), tuple(float(lp) for _, lp in pairs), str(reason or "stop")
 
 
-def read_completion(answer: Mapping[str, Any]) -> Emission:
-    """Return token ids, log probabilities and finish reason of vLLM's completion.
-
-    Raises:
-        ModelError: the answer has no token ids with log probabilities.
-    """
-    choice = first_choice(answer)
-    ids, logprobs = as_ids(choice.get("token_ids")), choice.get("logprobs")
-    given = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
-    if ids is None or not isinstance(given, list) or not all(isinstance(one, (int, float)) for one in given):
-        raise ModelError(f"no token_ids and logprobs.token_logprobs in the completion: {str(answer)[:300]}")
-    return ids, tuple(float(one) for one in given), str(choice.get("finish_reason") or "stop")
+def _read_completion(answer: Mapping[str, Any]) -> Emission:
+    choice = answer["choices"][0]
+    ids, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+    return tuple(map(int, ids)), tuple(map(float, logprobs)), str(choice.get("finish_reason") or "stop")
 
 
 def _key(messages: Sequence[Message], tools: Sequence[Message]) -> bytes:

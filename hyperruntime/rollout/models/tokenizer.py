@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from hyperruntime.errors import ExtraMissingError, ModelError
-
-Message = Mapping[str, Any]
+from hyperruntime.json_values import json_object_of_file
+from hyperruntime.rollout.agent.tool_calls import Message, with_calls
 
 
 class ChatTokenizer(Protocol):
@@ -62,11 +62,14 @@ class DirectoryTokenizer:
             ModelError: a file of the directory is missing or invalid.
         """
         try:
+            from jinja2.sandbox import ImmutableSandboxedEnvironment
             from tokenizers import Tokenizer
         except ImportError as error:
-            raise ExtraMissingError("token-level model servers", "tokenizers", "tokens") from error
+            raise ExtraMissingError("token-level model servers", "tokenizers and jinja2", "tokens") from error
         folder = Path(directory)
-        config = _config(folder)
+        config = json_object_of_file(folder / "tokenizer_config.json")
+        if config is None:
+            raise ModelError(f"{folder}/tokenizer_config.json is missing or damaged; name a model's directory")
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # the package raises plain Exception
@@ -77,7 +80,10 @@ class DirectoryTokenizer:
             raise ModelError(f"the eos_token of {folder}/tokenizer_config.json is missing or not in tokenizer.json")
         self.eos_id: int = found
         self._variables = {name: _text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
-        self._template = _compiled(_template(folder, config))
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        self._template = _compiled(environment, _template(folder, config))
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message], *, prompt: bool) -> str:
         """Return a conversation as text; the template gets the arguments of tool calls as objects.
@@ -92,7 +98,7 @@ class DirectoryTokenizer:
         """
         try:
             text: str = self._template.render(
-                messages=[_with_objects(message) for message in messages],
+                messages=[with_calls(message, _with_object) for message in messages],
                 tools=list(tools) or None,
                 add_generation_prompt=prompt,
                 **self._variables,
@@ -112,20 +118,14 @@ class DirectoryTokenizer:
         return text
 
 
-def _compiled(source: str) -> Any:  # noqa: ANN401 - jinja2's Template
+def _compiled(environment: Any, source: str) -> Any:  # noqa: ANN401 - of jinja2
     """Compile a chat template with the filters and globals that model authors expect.
 
     Raises:
-        ExtraMissingError: the extra ``tokens`` is not installed.
         ModelError: the source is not a valid template.
     """
-    try:
-        from jinja2 import TemplateError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError as error:
-        raise ExtraMissingError("chat templates", "jinja2", "tokens") from error
-    extensions = ["jinja2.ext.loopcontrols"]
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    from jinja2 import TemplateError
+
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = lambda form: dt.datetime.now(tz=dt.UTC).strftime(form)
@@ -133,14 +133,6 @@ def _compiled(source: str) -> Any:  # noqa: ANN401 - jinja2's Template
         return environment.from_string(source)
     except TemplateError as error:
         raise ModelError(f"the chat template cannot be compiled: {error}") from error
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    try:
-        value = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{folder}/tokenizer_config.json cannot be read: {error}; name a model's directory") from error
-    return value if isinstance(value, dict) else {}
 
 
 def _template(folder: Path, config: Mapping[str, Any]) -> str:
@@ -160,13 +152,6 @@ def _text(token: object) -> str:
     """Return the text of a special token, which may be text or an object with ``content``."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else ""
-
-
-def _with_objects(message: Message) -> Message:
-    calls = message.get("tool_calls")
-    if not calls:
-        return message
-    return {**message, "tool_calls": [_with_object(call) for call in calls]}
 
 
 def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:

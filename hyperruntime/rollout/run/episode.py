@@ -20,10 +20,9 @@ import attrs
 from hyperruntime.concurrency.blocking import check_cancelled
 from hyperruntime.errors import RunError
 from hyperruntime.logs import get_logger
-from hyperruntime.rollout.agent.agent import Agent, AgentLimits, AgentResult, AgentTask
+from hyperruntime.rollout.agent.agent import Agent, AgentLimits, AgentResult, AgentTask, Toolset
 from hyperruntime.rollout.agent.model import Model, Sampling
-from hyperruntime.rollout.agent.recorder import RecordedModel, RecordedTools, Stopwatch
-from hyperruntime.rollout.agent.toolset import Toolset
+from hyperruntime.rollout.agent.recorder import RecordedModel, Stopwatch, recorded_handler
 from hyperruntime.rollout.environment import Item, Outcome, UnscoredEnvironment, Verdict
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, SCORED, UNSCORED, Trajectory
 
@@ -55,6 +54,22 @@ class Job:
         return f"{self.item.id}/{self.index}"
 
 
+class Specs:
+    """Caches each item's container spec; failures are not cached."""
+
+    def __init__(self, spec_of: Callable[[Item], ContainerSpec]) -> None:
+        """Cache the specs that a function returns; it is called in a thread, so it may block."""
+        self._spec_of = spec_of
+        self._asked: dict[str, asyncio.Task[ContainerSpec]] = {}
+
+    async def of(self, item: Item) -> ContainerSpec:
+        """Return the spec of an item."""
+        task = self._asked.get(item.id)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = self._asked[item.id] = asyncio.create_task(asyncio.to_thread(self._spec_of, item))
+        return await asyncio.shield(task)
+
+
 @attrs.frozen(kw_only=True)
 class EpisodeContext:
     """The context that all trajectories of a run share.
@@ -64,7 +79,7 @@ class EpisodeContext:
         environment: the environment; without a ``verify``, trajectories get no reward.
         model: the model.
         slots: leases slots and containers for verification.
-        spec_of: returns the container spec of an item; called in a thread, so it may block.
+        specs: the container specs of the items.
         toolset: the tools of the agents.
         agent: the agent.
     """
@@ -73,23 +88,21 @@ class EpisodeContext:
     environment: UnscoredEnvironment
     model: Model
     slots: PooledSlots
-    spec_of: Callable[[Item], ContainerSpec]
+    specs: Specs
     toolset: Toolset
     agent: Agent
 
 
-async def run_episode(context: EpisodeContext, job: Job, spec: ContainerSpec) -> Trajectory:
-    """Return a trajectory, either ended or with an error; only cancellation is raised.
-
-    Args:
-        context: the context of the run.
-        job: the trajectory to run.
-        spec: container spec of the item.
-    """
+async def run_episode(context: EpisodeContext, job: Job) -> Trajectory:
+    """Return a trajectory, either ended or with an error; only cancellation is raised."""
+    try:
+        spec = await context.specs.of(job.item)
+    except Exception as error:  # noqa: BLE001 - an environment may raise anything; recorded and retried
+        return attrs.evolve(_new_trajectory(context, job), error=_failure(error, "spec"))
     return await _Episode(context, job, spec).run()
 
 
-def new_trajectory(context: EpisodeContext, job: Job) -> Trajectory:
+def _new_trajectory(context: EpisodeContext, job: Job) -> Trajectory:
     """Return a trajectory that starts now and has failed so far."""
     return Trajectory(
         id=job.id,
@@ -102,24 +115,15 @@ def new_trajectory(context: EpisodeContext, job: Job) -> Trajectory:
     )
 
 
-def sampling_of(options: RolloutOptions, job: Job) -> Sampling:
-    """Return sampling parameters whose seed depends only on the run's seed and the trajectory's id."""
-    seed = None
-    if options.seed is not None:
-        digest = hashlib.blake2b(f"{options.seed}\n{job.id}".encode(), digest_size=8).digest()
-        seed = int.from_bytes(digest) % 2**31
-    return Sampling(temperature=options.temperature, max_tokens=options.max_tokens, seed=seed)
-
-
 class _Episode:
     """The state of one trajectory while it runs."""
 
     def __init__(self, context: EpisodeContext, job: Job, spec: ContainerSpec) -> None:
         self._context, self._job, self._spec = context, job, spec
-        self._trajectory = new_trajectory(context, job)
+        self._trajectory = _new_trajectory(context, job)
         self._watch = Stopwatch()
         self._model = RecordedModel(context.model, self._watch, require_tokens=context.options.require_tokens)
-        self._tools: RecordedTools | None = None
+        self._tool_errors: list[Mapping[str, Any]] = []
         self._phase = "acquire"
         self._result: AgentResult | None = None
         self._ending: dict[str, Any] | None = None
@@ -130,7 +134,7 @@ class _Episode:
         except Exception as error:  # noqa: BLE001 - any error is recorded, and retried by the scheduler
             check_cancelled()
             if self._ending is None:
-                return self._record(error=failure(error, self._phase))
+                return self._record(error=_failure(error, self._phase))
             log.warning("slot not given back", trajectory=self._job.id, error=str(error))
         assert self._ending is not None, "set by the work"
         return self._record(**self._ending)
@@ -149,7 +153,6 @@ class _Episode:
     async def _speak(self, lease: Lease, meta: Mapping[str, Any]) -> AgentResult:
         context = self._context
         tools = context.toolset(lease)
-        recorded = self._tools = RecordedTools(tools, self._model, self._watch)
         messages = context.environment.messages(self._job.item, meta)
         self._trajectory = attrs.evolve(self._trajectory, messages=messages, tools=tools.schemas)
         task = AgentTask(
@@ -157,9 +160,9 @@ class _Episode:
             model=self._model,
             messages=messages,
             tools=tools.schemas,
-            tool_handler=recorded.handle,
+            tool_handler=recorded_handler(tools, self._model, self._watch, self._tool_errors),
             limits=_limits(context, self._job.item),
-            sampling=sampling_of(context.options, self._job),
+            sampling=_sampling(context.options, self._job),
         )
         return await context.agent(task)
 
@@ -175,7 +178,9 @@ class _Episode:
             async with asyncio.timeout(self._context.options.verify_s):
                 await lease.end_processes()
                 verdict: Verdict = await verify(self._job.item, outcome, lease, self._fresh, meta)
-            check_verdict(verdict)
+            numbers: list[Any] = [verdict.reward, *verdict.parts.values()]
+            if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
+                raise RunError(f"reward and parts must be finite numbers, not {numbers!r}; fix Environment.verify()")
         told = {"phase": verdict.phase, "detail": verdict.detail, "facts": dict(verdict.facts)}
         scores = {"reward": float(verdict.reward), "parts": dict(verdict.parts)}
         return {"status": SCORED, "verdict": told, **scores}
@@ -208,13 +213,8 @@ class _Episode:
 
     def _record(self, **fields: Any) -> Trajectory:  # noqa: ANN401 - of a trajectory
         if self._result is not None:
-            fields |= {
-                "messages": self._result.messages,
-                "turns": self._result.turns,
-                "tool_calls": self._result.tool_calls,
-                "stop_reason": self._result.stop_reason,
-                "tool_errors": _by_turn([*self._result.tool_errors, *(self._tools.errors if self._tools else ())]),
-            }
+            fields |= {name: getattr(self._result, name) for name in attrs.fields_dict(AgentResult)}
+            fields["tool_errors"] = sorted([*self._result.tool_errors, *self._tool_errors], key=_turn)
         elif self._model.conversation:
             fields |= {"messages": self._model.conversation, "turns": self._model.turns}
         return attrs.evolve(
@@ -226,6 +226,15 @@ class _Episode:
         )
 
 
+def _sampling(options: RolloutOptions, job: Job) -> Sampling:
+    """Return sampling parameters whose seed depends only on the run's seed and the trajectory's id."""
+    seed = None
+    if options.seed is not None:
+        digest = hashlib.blake2b(f"{options.seed}\n{job.id}".encode(), digest_size=8).digest()
+        seed = int.from_bytes(digest) % 2**31
+    return Sampling(temperature=options.temperature, max_tokens=options.max_tokens, seed=seed)
+
+
 def _limits(context: EpisodeContext, item: Item) -> AgentLimits:
     """Return the limits of the run, with the lower of its time limit and the item's."""
     limit_of = getattr(context.environment, "time_limit_s", None)
@@ -234,23 +243,12 @@ def _limits(context: EpisodeContext, item: Item) -> AgentLimits:
     return attrs.evolve(context.options.limits, time_s=min(times, default=None))
 
 
-def check_verdict(verdict: Verdict) -> None:
-    """Check that the reward and its parts are finite numbers.
-
-    Raises:
-        RunError: a number is not finite, or not a number.
-    """
-    numbers: list[Any] = [verdict.reward, *verdict.parts.values()]
-    if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
-        raise RunError(f"reward and parts must be finite numbers, but they are {numbers!r}; fix Environment.verify()")
-
-
-def failure(error: BaseException, phase: str) -> dict[str, str]:
+def _failure(error: BaseException, phase: str) -> dict[str, str]:
     """Return an error of a trajectory in its recorded form: ``kind``, ``message`` and ``phase``."""
     text = str(error) or (f"{phase} took too long" if isinstance(error, TimeoutError) else type(error).__name__)
     text = text if len(text) <= _ERROR_CHARACTERS else f"{text[:_ERROR_CHARACTERS]}..."
     return {"kind": type(error).__name__, "message": text, "phase": phase}
 
 
-def _by_turn(errors: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return sorted(errors, key=lambda error: turn if isinstance(turn := error.get("turn"), int) else 0)
+def _turn(error: Mapping[str, Any]) -> int:
+    return turn if isinstance(turn := error.get("turn"), int) else 0

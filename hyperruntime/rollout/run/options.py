@@ -11,8 +11,7 @@ import attrs
 
 from hyperruntime.errors import SpecError
 from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, AtLeast, OneOf, Option, about, option, parts
-from hyperruntime.rollout.agent.agent import AgentLimits
-from hyperruntime.rollout.agent.toolset import DEFAULT_TOOLS
+from hyperruntime.rollout.agent.agent import DEFAULT_TOOLS, AgentLimits
 from hyperruntime.rollout.models import WIRES, ModelOptions
 from hyperruntime.spec import NETWORKS, ContainerSpec
 

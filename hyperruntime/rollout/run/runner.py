@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hyperruntime.errors import SpecError, name_hint
-from hyperruntime.rollout.agent.agent import Agent, run_agent
+from hyperruntime.rollout.agent.agent import Agent, Toolset, slot_tools
 from hyperruntime.rollout.agent.model import Model
-from hyperruntime.rollout.agent.toolset import Toolset, slot_tools
 from hyperruntime.rollout.environment import Item, UnscoredEnvironment
-from hyperruntime.rollout.run.episode import EpisodeContext, Job
+from hyperruntime.rollout.loading import load_agent, load_environment
+from hyperruntime.rollout.models import open_model
+from hyperruntime.rollout.run.episode import EpisodeContext, Job, Specs
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.scheduler import run_jobs
 from hyperruntime.rollout.run.store import RunStore, recordable, slim
@@ -121,7 +122,10 @@ async def run_rollouts(
         items = await asyncio.to_thread(chosen_items, made.environment, options)
         store = None
         if run_dir is not None:
-            store, options = _open_store(stack, run_dir, options)
+            stack.enter_context(owned(make_directory(run_dir)))
+            store = RunStore(run_dir)
+            stack.push_async_callback(store.close)
+            options = store.begin(options)
         context = await _open(stack, runtime, options, made)
         if store is not None:
             store.keep_options(options)  # only after everything is open: a failed start writes no run.json
@@ -129,15 +133,6 @@ async def run_rollouts(
         parallel = min(options.parallel, run.wanted, context.slots.capacity)
         await run_jobs(context, run.jobs(), parallel, on_start=run.on_start, on_done=run.on_done)
         return run.summary()
-
-
-def _open_store(stack: AsyncExitStack, run_dir: Path, options: RolloutOptions) -> tuple[RunStore, RolloutOptions]:
-    """Lock a run directory; return its files and the options of the run."""
-    make_directory(run_dir)
-    stack.enter_context(owned(run_dir))
-    store = RunStore(run_dir)
-    stack.push_async_callback(store.close)
-    return store, store.begin(options)
 
 
 async def complete_parts(stack: AsyncExitStack, options: RolloutOptions, parts: Parts) -> CompleteParts:
@@ -153,14 +148,10 @@ async def complete_parts(stack: AsyncExitStack, options: RolloutOptions, parts: 
     """
     environment, model = parts.environment, parts.model
     if environment is None:
-        from hyperruntime.rollout.environment_lookup import load_environment
-
         environment = await asyncio.to_thread(load_environment, options.environment, options.environment_options)
     agent = parts.agent if parts.agent is not None else await asyncio.to_thread(load_agent, options.agent)
     toolset = parts.toolset or slot_tools(options.tools)
     if model is None:
-        from hyperruntime.rollout.models import open_model
-
         if options.model is None:
             raise SpecError("model", None, "ModelOptions; or pass your own Model")
         model = open_model(options.model)
@@ -176,33 +167,17 @@ async def _open(
     if slots is None:
         from hyperruntime.rollout.run.slot_pools import PooledSlots
 
-        count = options.pool.slots_per_container or getattr(environment, "slots_per_container", 1)
-        slots = await stack.enter_async_context(PooledSlots(runtime, options, count))
+        slots = await stack.enter_async_context(PooledSlots(runtime, options, environment))
     base = options.base_spec()
     return EpisodeContext(
         options=options,
         environment=environment,
         model=parts.model,
         slots=slots,
-        spec_of=lambda item: environment.spec(item, base, runtime.images),
+        specs=Specs(lambda item: environment.spec(item, base, runtime.images)),
         toolset=parts.toolset,
         agent=parts.agent,
     )
-
-
-def load_agent(reference: str | None) -> Agent:
-    """Return an agent by ``module:function`` or ``path/file.py:function``; None means the default agent.
-
-    Raises:
-        SpecError: the function does not exist.
-        DriverLoadError: its code is broken.
-    """
-    if reference is None:
-        return run_agent
-    from hyperruntime.rollout.loading import Kind, load_code
-
-    agent: Agent = load_code(Kind(word="agent", members=(), code="function"), reference)
-    return agent
 
 
 def chosen_items(environment: UnscoredEnvironment, options: RolloutOptions) -> list[Item]:

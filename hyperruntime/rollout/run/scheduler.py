@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
 
 import attrs
 
 from hyperruntime.errors import RunError
 from hyperruntime.logs import get_logger
-from hyperruntime.rollout.environment import Item
-from hyperruntime.rollout.run.episode import EpisodeContext, Job, failure, new_trajectory, run_episode
+from hyperruntime.rollout.run.episode import EpisodeContext, Job, run_episode
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
-
-if TYPE_CHECKING:
-    from hyperruntime.spec import ContainerSpec
 
 log = get_logger(__name__)
 _RETRY_S = 1.0
@@ -42,14 +37,13 @@ async def run_jobs(
         RunError: too many trajectories in a row failed.
     """
     waiting = iter(jobs)
-    specs = _Specs(context)
     failed_in_a_row = 0
 
     async def work() -> None:
         nonlocal failed_in_a_row
         for job in waiting:  # all workers share one iterator
             on_start(job)
-            trajectory = await _settle(context, job, specs)
+            trajectory = await _settle(context, job)
             await on_done(job, trajectory)
             failed_in_a_row = failed_in_a_row + 1 if trajectory.status == INFRASTRUCTURE else 0
             if failed_in_a_row >= context.options.give_up_after:
@@ -64,45 +58,19 @@ async def run_jobs(
             for _ in range(parallel):
                 group.create_task(work())
     except BaseExceptionGroup as errors:
-        raise _first(errors) from None
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]  # the other workers were cancelled because of it
+        raise first from None
 
 
-async def _settle(context: EpisodeContext, job: Job, specs: _Specs) -> Trajectory:
+async def _settle(context: EpisodeContext, job: Job) -> Trajectory:
     """Return a trajectory, and retry infrastructure failures while attempts are left."""
     attempt = 1
     while True:
-        trajectory = attrs.evolve(await _attempt(context, job, specs), attempts=attempt)
+        trajectory = attrs.evolve(await run_episode(context, job), attempts=attempt)
         if trajectory.status != INFRASTRUCTURE or attempt >= context.options.attempts:
             return trajectory
         log.warning("trajectory failed", trajectory=job.id, attempt=attempt, error=trajectory.error)
         await asyncio.sleep(_RETRY_S * attempt)
         attempt += 1
-
-
-async def _attempt(context: EpisodeContext, job: Job, specs: _Specs) -> Trajectory:
-    try:
-        spec = await specs.of(job.item)
-    except Exception as error:  # noqa: BLE001 - an environment may raise anything; recorded and retried
-        return attrs.evolve(new_trajectory(context, job), error=failure(error, "spec"))
-    return await run_episode(context, job, spec)
-
-
-class _Specs:
-    """Caches each item's container spec; failures are not cached."""
-
-    def __init__(self, context: EpisodeContext) -> None:
-        self._context = context
-        self._asked: dict[str, asyncio.Task[ContainerSpec]] = {}
-
-    async def of(self, item: Item) -> ContainerSpec:
-        task = self._asked.get(item.id)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._asked[item.id] = asyncio.create_task(asyncio.to_thread(self._context.spec_of, item))
-        return await asyncio.shield(task)
-
-
-def _first(error: BaseException) -> BaseException:
-    """Return the first error of a group; the other workers were cancelled because of it."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

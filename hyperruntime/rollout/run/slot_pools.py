@@ -10,6 +10,7 @@ import attrs
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.values.config import DEFAULT_SLOTS, PoolConfig
 from hyperruntime.pool.values.profiles import Profiles
+from hyperruntime.rollout.environment import UnscoredEnvironment
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.spec import ContainerSpec
 
@@ -27,15 +28,16 @@ class PooledSlots:
         capacity: upper bound on concurrent agents of one spec; more would wait and time out.
     """
 
-    def __init__(self, runtime: Runtime, options: RolloutOptions, slots_per_container: int | None) -> None:
+    def __init__(self, runtime: Runtime, options: RolloutOptions, environment: UnscoredEnvironment) -> None:
         """Configure the pools; no container starts yet.
 
         Args:
             runtime: where containers run.
             options: rollout options.
-            slots_per_container: agents per container; None means the pool's default.
+            environment: sets the agents per container, unless the options do; None means the pool's default.
         """
-        pool, slots = options.pool, slots_per_container
+        pool = options.pool
+        slots = pool.slots_per_container or getattr(environment, "slots_per_container", 1)
         most = pool.max_containers or -(-options.parallel // (slots or 1))
         self.capacity = most * (slots or (DEFAULT_SLOTS if runtime.info.users else 1))
         base = self._base = options.base_spec()

@@ -9,8 +9,8 @@ from pathlib import Path
 import attrs
 
 from hyperruntime.errors import RunError
+from hyperruntime.option_fields import from_json, option_fields, to_json
 from hyperruntime.rollout.run.options import RolloutOptions
-from hyperruntime.rollout.run.options_json import check_same, options_to_json
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Group, Trajectory
 from hyperruntime.rollout.run_files.run_dir import (
     GROUPS,
@@ -23,6 +23,9 @@ from hyperruntime.rollout.run_files.run_dir import (
     write_run,
 )
 from hyperruntime.storage.atomic import write_atomic
+
+# Fields that may change when a run resumes, in whole or in part; the name of the model may not.
+_CHANGEABLE = {field.path[0] for field in option_fields(RolloutOptions) if field.option.changes}
 
 
 class RunStore:
@@ -46,7 +49,7 @@ class RunStore:
             RunError: the directory has another run, or trajectories without ``run.json``.
         """
         if (self.run_dir / RUN).is_file():
-            return check_same(read_run(self.run_dir), options, self.run_dir)
+            return _resumed_options(self.run_dir, options)
         if (self.run_dir / TRAJECTORIES).exists():
             raise RunError(f"{str(self.run_dir)!r} has trajectories and no {RUN}; use another --run-id")
         return options
@@ -54,7 +57,7 @@ class RunStore:
     def keep_options(self, options: RolloutOptions) -> None:
         """Write ``run.json``, unless it exists already."""
         if not (self.run_dir / RUN).is_file():
-            write_run(self.run_dir, {"created": time.time(), "options": options_to_json(options)})
+            write_run(self.run_dir, {"created": time.time(), "options": to_json(options)})
 
     def recorded(self) -> Iterator[Trajectory]:
         """Return the last record of each trajectory, without its large fields."""
@@ -68,6 +71,36 @@ class RunStore:
         """Close the files after all pending lines are written."""
         await self.trajectories.close()
         await self.groups.close()
+
+
+def stored_options(run_dir: Path) -> RolloutOptions:
+    """Return the options of a run.
+
+    Raises:
+        ArchiveError: they cannot be read, or are not valid.
+    """
+    return from_json(RolloutOptions, read_run(run_dir).get("options", {}), strict=True)
+
+
+def _resumed_options(run_dir: Path, options: RolloutOptions) -> RolloutOptions:
+    """Return the stored options of a run, with the new values of those that may change.
+
+    Raises:
+        RunError: an option differs that may not change.
+    """
+    stored = stored_options(run_dir)
+    for field in attrs.fields(RolloutOptions):
+        before, now = getattr(stored, field.name), getattr(options, field.name)
+        if field.name == "model":
+            before, now = before and before.name, now and now.name
+        elif field.name in _CHANGEABLE or field.name == "seed":
+            continue
+        if before != now:
+            raise RunError(
+                f"{str(run_dir)!r} was started with {field.name}={before!r}, not {now!r}; resume it with "
+                "`hyperrun rollout run --resume-from`, or use another --run-id"
+            )
+    return attrs.evolve(stored, **{name: getattr(options, name) for name in _CHANGEABLE})
 
 
 def slim(trajectory: Trajectory) -> Trajectory:

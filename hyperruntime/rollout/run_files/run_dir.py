@@ -23,7 +23,7 @@ from hyperruntime.storage.atomic import json_document, storage_errors, write_ato
 from hyperruntime.storage.run_lock import RunLock
 
 log = get_logger(__name__)
-T = TypeVar("T")
+T = TypeVar("T", Trajectory, Group, Segment)
 
 RUN, TRAJECTORIES, GROUPS, RESULTS = "run.json", "trajectories.jsonl", "groups.jsonl", "results.jsonl"
 SCHEMA = 1
@@ -57,7 +57,7 @@ def write_run(run_dir: Path, value: Mapping[str, Any]) -> None:
 
 def iter_trajectories(run_dir: str | os.PathLike[str]) -> Iterator[Trajectory]:
     """Return the trajectories of a run line by line; a trajectory with several lines is yielded several times."""
-    return _records(Path(run_dir) / TRAJECTORIES, trajectory_from_json)
+    return _records(Path(run_dir) / TRAJECTORIES, _trajectory)
 
 
 def read_trajectories(run_dir: str | os.PathLike[str]) -> list[Trajectory]:
@@ -67,18 +67,17 @@ def read_trajectories(run_dir: str | os.PathLike[str]) -> list[Trajectory]:
 
 def read_groups(run_dir: str | os.PathLike[str]) -> list[Group]:
     """Return the recorded groups of a run; a group is recorded when all its trajectories are."""
-    found = {group.item_id: group for group in _records(Path(run_dir) / GROUPS, lambda value: _known(Group, value))}
-    return list(found.values())
+    groups = _records(Path(run_dir) / GROUPS, lambda value: _known(Group, value))
+    return list({group.item_id: group for group in groups}.values())
 
 
-def trajectory_from_json(value: Mapping[str, Any]) -> Trajectory:
+def _trajectory(value: Mapping[str, Any]) -> Trajectory:
     """Return a trajectory from its JSON value; unknown fields are ignored."""
     segments = tuple(_known(Segment, segment) for segment in value.get("segments", ()))
-    trajectory: Trajectory = _known(Trajectory, {**value, "segments": segments})
-    return trajectory
+    return _known(Trajectory, {**value, "segments": segments})
 
 
-def _known(kind: type[Any], value: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a value of that kind
+def _known(kind: type[T], value: Mapping[str, Any]) -> T:
     """Return an attrs value from JSON; unknown fields, which a later version wrote, are ignored."""
     names = {field.name for field in attrs.fields(kind)}
     return kind(**{name: entry for name, entry in value.items() if name in names})
@@ -90,20 +89,14 @@ def to_line(value: Trajectory | Group) -> bytes:
     Raises:
         ValueError: a number is not finite.
     """
-    fields = _fields(value)
-    if isinstance(value, Trajectory):
-        fields["segments"] = [_fields(segment) for segment in value.segments]
-    text = json.dumps(fields, ensure_ascii=False, allow_nan=False, default=_plain)
+    text = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, default=_plain)
     return text.encode(errors="replace") + b"\n"
 
 
-def _fields(value: Any) -> dict[str, Any]:  # noqa: ANN401 - an attrs value
-    """Return a record's fields without copying them; ``attrs.asdict`` would copy every token."""
-    return {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
-
-
 def _plain(value: object) -> object:
-    """Convert a value that the JSON encoder does not know."""
+    """Convert a value that the JSON encoder does not know; tokens are not copied."""
+    if isinstance(value, Trajectory | Group | Segment):
+        return attrs.asdict(value, recurse=False)
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, Sequence) else str(value)
@@ -166,11 +159,10 @@ class Journal:
     """A file to which lines are appended durably; concurrent lines share one fsync."""
 
     def __init__(self, path: Path) -> None:
-        """Set the path; the first line opens the file."""
+        """Set the path; the first line creates the file."""
         self._path = path
         self._waiting: list[bytes] = []
         self._lock = asyncio.Lock()
-        self._file: Any = None
         self._error: StorageError | None = None
 
     async def add(self, line: bytes) -> None:
@@ -196,28 +188,15 @@ class Journal:
                 raise
 
     async def close(self) -> None:
-        """Close the file after all pending lines are written; never raises an error, because they are on disk."""
+        """Wait until all pending lines are written; never raises an error."""
         async with self._lock:
-            file, self._file = self._file, None
-            with suppress(OSError):
-                if file is not None:
-                    file.close()
+            pass
 
     def _write(self, data: bytes) -> None:
-        with storage_errors(self._path):
-            if self._file is None:
-                self._file = open(self._path, "ab+", buffering=0)  # noqa: SIM115 - closed by close
-                if _is_torn(self._file):
-                    data = b"\n" + data
-            left = memoryview(data)
-            while left:  # write may be partial when the disk fills up
-                left = left[self._file.write(left) :]
-            os.fsync(self._file.fileno())
-
-
-def _is_torn(file: Any) -> bool:  # noqa: ANN401 - a binary file
-    """Return whether the last line of a file has no newline."""
-    if file.seek(0, os.SEEK_END) == 0:
-        return False
-    file.seek(-1, os.SEEK_END)
-    return bool(file.read(1) != b"\n")
+        with storage_errors(self._path), open(self._path, "ab+") as file:
+            if file.tell() > 0:
+                file.seek(-1, os.SEEK_END)
+                data = data if file.read(1) == b"\n" else b"\n" + data  # the last line may be truncated
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())

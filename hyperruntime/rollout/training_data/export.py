@@ -16,8 +16,8 @@ import attrs
 
 from hyperruntime.errors import RunError
 from hyperruntime.option_fields import OneOf
-from hyperruntime.rollout.run_files.record import SCORED, Trajectory
-from hyperruntime.rollout.training_data.reader import read_items, read_temperature
+from hyperruntime.rollout.run_files.record import SCORED, UNSCORED, Trajectory
+from hyperruntime.rollout.run_files.run_dir import RESULTS, RUN, TRAJECTORIES, read_run, read_trajectories
 from hyperruntime.rollout.training_data.rows import CARD_NAME, DATA_NAME, dataset_card, rows
 from hyperruntime.rollout.training_data.samples import ALL, LAST, ScoredGroup, scored_group
 from hyperruntime.rollout.training_data.scored_data import to_scored_data
@@ -118,8 +118,11 @@ def export_groups(run_dir: str | Path, options: ExportOptions) -> Iterator[Score
 
 def _kept(run_dir: str | Path, options: ExportOptions, summary: Summary) -> Kept:
     """Yield the groups to write, and count written and dropped groups in ``summary``."""
-    temperature = read_temperature(run_dir)
-    for size, trajectories in read_items(run_dir):
+    directory = Path(run_dir)
+    items = _items(directory)
+    stored = read_run(directory).get("options", {}) if (directory / RUN).is_file() else {}
+    size, temperature = stored.get("group_size"), float(stored.get("temperature", 1.0))
+    for trajectories in items:
         group = scored_group(trajectories, size=size, segments=options.segments, temperature=temperature)
         scored = [each for each in trajectories if each.status == SCORED and each.reward is not None]
         summary.not_scored += len(trajectories) - len(scored)
@@ -133,6 +136,25 @@ def _kept(run_dir: str | Path, options: ExportOptions, summary: Summary) -> Kept
             yield group, sorted(scored, key=lambda each: each.index)
 
 
+def _items(directory: Path) -> list[list[Trajectory]]:
+    """Return the trajectories of each item of a run, in the order of their first lines.
+
+    Raises:
+        RunError: the directory has no run, its environment gives no rewards, or a record is damaged.
+    """
+    no_rewards = f"{directory} has no rewards to train on; name a run whose environment scores its trajectories"
+    if not (directory / TRAJECTORIES).is_file():
+        if (directory / RESULTS).is_file():
+            raise RunError(no_rewards)
+        raise RunError(f"{directory} has no {TRAJECTORIES}; name the directory of a rollout run")
+    items: dict[str, list[Trajectory]] = {}
+    for trajectory in read_trajectories(directory):
+        if trajectory.status == UNSCORED:
+            raise RunError(no_rewards)
+        items.setdefault(trajectory.item_id, []).append(trajectory)
+    return list(items.values())
+
+
 def _reason_to_drop(group: ScoredGroup, scored: list[Trajectory], options: ExportOptions) -> str:
     if not group.complete and options.drops(options.incomplete):
         return "incomplete"
@@ -142,25 +164,22 @@ def _reason_to_drop(group: ScoredGroup, scored: list[Trajectory], options: Expor
         return ""
     if len(group.rewards) < len(scored):
         return "no_tokens"
-    longest = max((len(sample.segment.ids) for sample in group.samples), default=0)
-    return "too_long" if options.max_tokens is not None and longest > options.max_tokens else ""
+    return "too_long" if options.max_tokens is not None and group.longest > options.max_tokens else ""
 
 
 def _write(path: Path, kept: Kept, options: ExportOptions) -> None:
     if options.to == "atropos":
         _write_lines(path, (to_scored_data(group, max_tokens=options.max_tokens) for group, _ in kept))
-        return
-    as_text = options.to == "huggingface"
-    lines = (row for group, scored in kept for row in rows(group, scored, as_text=as_text))
-    if not as_text:
-        _write_lines(path, lines)
-        return
-    data = path / DATA_NAME
-    data.parent.mkdir(parents=True)
-    count = _write_lines(data, lines)
-    if not count:
-        raise RunError("this run has nothing to export, and `datasets` cannot read an empty directory; use --to jsonl")
-    (path / CARD_NAME).write_text(dataset_card(count, data.stat().st_size))
+    elif options.to == "jsonl":
+        _write_lines(path, (row for group, scored in kept for row in rows(group, scored, as_text=False)))
+    else:
+        data = path / DATA_NAME
+        data.parent.mkdir(parents=True)
+        count = _write_lines(data, (row for group, scored in kept for row in rows(group, scored, as_text=True)))
+        if not count:
+            why = "this run has nothing to export, and `datasets` cannot read an empty directory"
+            raise RunError(f"{why}; use --to jsonl")
+        (path / CARD_NAME).write_text(dataset_card(count, data.stat().st_size))
 
 
 def _write_lines(path: Path, values: Iterable[dict[str, Any]]) -> int:

@@ -10,9 +10,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 import yaml
 
-from hyperruntime.rollout.run_files.record import Segment, Trajectory
+from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.training_data.samples import ScoredGroup, group_advantages
 
 CARD_NAME, DATA_NAME = "README.md", "data/train.jsonl"
@@ -45,13 +46,14 @@ def rows(group: ScoredGroup, scored: Sequence[Trajectory], *, as_text: bool) -> 
     """
     advantages = group_advantages([each.reward for each in scored])
     for trajectory, advantage in zip(scored, advantages, strict=True):
-        row = _plain(trajectory)
+        row = {name: getattr(trajectory, name) for name in _PLAIN if hasattr(trajectory, name)}
+        row |= {name: trajectory.usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens")}
+        row["total_s"] = trajectory.timing.get("total_s", 0.0)
         row |= {"advantage": advantage, "group_size": group.size, "group_scored": group.scored}
-        free = {name: _plain_json(getattr(trajectory, name)) for name in _FREE}
+        free = {name: getattr(trajectory, name) for name in _FREE}
         row |= {name: json.dumps(value, ensure_ascii=False) for name, value in free.items()} if as_text else free
-        messages = [dict(message) for message in trajectory.messages]
-        row["messages"] = [_one_shape(message) for message in messages] if as_text else messages
-        row["segments"] = [_segment(segment) for segment in trajectory.segments]
+        row["messages"] = [_one_shape(message) for message in trajectory.messages] if as_text else trajectory.messages
+        row["segments"] = [attrs.asdict(segment, recurse=False) for segment in trajectory.segments]
         yield row
 
 
@@ -86,20 +88,6 @@ def dataset_card(count: int, size_bytes: int) -> str:
 
 Trajectories with an infrastructure failure have no reward, so they are not included.
 """
-
-
-def _plain(trajectory: Trajectory) -> dict[str, Any]:
-    row = {name: getattr(trajectory, name) for name in _PLAIN if hasattr(trajectory, name)}
-    usage = {name: trajectory.usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens")}
-    return row | usage | {"total_s": trajectory.timing.get("total_s", 0.0)}
-
-
-def _plain_json(value: Any) -> Any:  # noqa: ANN401 - JSON
-    return dict(value) if isinstance(value, Mapping) else list(value)
-
-
-def _segment(segment: Segment) -> dict[str, Any]:
-    return {"ids": list(segment.ids), "mask": list(segment.mask), "logprobs": list(segment.logprobs)}
 
 
 def _one_shape(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -79,6 +79,11 @@ class ScoredGroup:
         """The reward of each trajectory that has samples, in order."""
         return list({sample.trajectory: sample.reward for sample in self.samples}.values())
 
+    @property
+    def longest(self) -> int:
+        """Number of tokens of the longest sequence, or 0."""
+        return max((len(sample.segment.ids) for sample in self.samples), default=0)
+
 
 def group_advantages(rewards: Sequence[float | None]) -> list[float | None]:
     """Return ``(reward - mean) / (standard deviation + 1e-6)`` over the rewards that are not None, and None for None.

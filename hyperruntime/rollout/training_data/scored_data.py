@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hyperruntime.rollout.run_files.record import Segment
-from hyperruntime.rollout.training_data.samples import Sample, ScoredGroup
+from hyperruntime.rollout.training_data.samples import ScoredGroup
 
 IGNORED = -100
 NO_LOGPROB = 1.0
@@ -42,7 +42,7 @@ def to_scored_data(group: ScoredGroup, *, max_tokens: int | None = None) -> dict
         "messages": [with_content(sample.messages) for sample in samples],
         "generation_params": params,
         "inference_logprobs": [_logprobs(sample.segment) for sample in samples] if known else None,
-        "overrides": [_override(sample) for sample in samples],
+        "overrides": [{"trajectory": s.trajectory, "part": s.part, "parts": s.parts} for s in samples],
         "group_overrides": {
             "item_id": group.item_id,
             "environment": group.environment,
@@ -71,7 +71,3 @@ def _logprobs(segment: Segment) -> list[float]:
         value if mask and value is not None else NO_LOGPROB
         for value, mask in zip(segment.logprobs, segment.mask, strict=True)
     ]
-
-
-def _override(sample: Sample) -> dict[str, Any]:
-    return {"trajectory": sample.trajectory, "part": sample.part, "parts": sample.parts}

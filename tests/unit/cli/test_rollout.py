@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.cli import main
+from hyperruntime.option_fields import to_json
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import RolloutOptions
-from hyperruntime.rollout.run.options_json import options_to_json
 from hyperruntime.rollout.run_files.run_dir import write_run
 
 MODEL = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1")
@@ -39,7 +39,7 @@ def test_wrong_usage_prints_one_line_and_exits_with_2(
 
 def test_a_resumed_run_keeps_its_options_and_its_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = RolloutOptions(environment="x", model=ModelOptions(name="m", base_url="http://h/v1")).settled()
-    write_run(tmp_path, {"options": options_to_json(options)})
+    write_run(tmp_path, {"options": to_json(options)})
     asked = ["--runtime", "no-such-engine", "rollout", "run"]
     assert main([*asked, "--resume-from", str(tmp_path), "--group-size", "4"]) == 2
     assert "--group-size cannot change" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from hyperenvironment_terminal import Terminal
 from hyperenvironment_terminal.load import load_tasks
 from hyperruntime.errors import ImageNotFoundError, SpecError
 from hyperruntime.images.store import ImageStore
-from hyperruntime.rollout.environment_lookup import load_environment
+from hyperruntime.rollout.loading import load_environment
 from hyperruntime.spec import ContainerSpec, Limits
 
 SETTINGS = """

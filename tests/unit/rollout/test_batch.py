@@ -21,8 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.errors import LeaseLostError, ModelError, RunLockedError, SpecError
-from hyperruntime.rollout.agent.agent import AgentResult, AgentTask
-from hyperruntime.rollout.agent.toolset import Tools
+from hyperruntime.rollout.agent.agent import AgentResult, AgentTask, Tools
 from hyperruntime.rollout.batch.batch import BatchSummary, Prompts, iter_results, run_batch
 from hyperruntime.rollout.batch.prompts import PromptRow, parse_row, read_rows, unknown_keys
 from hyperruntime.rollout.run.options import RolloutOptions
@@ -156,7 +155,7 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from(["prompt", "messages", "id", "image", "docker_image", "cwd", "x"]), JSON))
 def test_any_json_object_is_parsed_or_rejected(value: dict[str, Any]) -> None:
     try:
-        row = parse_row(value, "line 1")
+        row = parse_row(value, "line 1", Counter())
     except SpecError:
         return
     assert row.id

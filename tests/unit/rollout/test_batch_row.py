@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,9 +15,8 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import ModelError, SpecError
 from hyperruntime.pool.lease import Lease
-from hyperruntime.rollout.agent.agent import AgentLimits
+from hyperruntime.rollout.agent.agent import AgentLimits, Tools
 from hyperruntime.rollout.agent.model import Completion, Sampling
-from hyperruntime.rollout.agent.toolset import Tools
 from hyperruntime.rollout.batch.batch import BatchSummary, Prompts, iter_results, run_batch
 from hyperruntime.rollout.batch.prompts import PromptRow, parse_row
 from hyperruntime.rollout.run.options import RolloutOptions
@@ -97,7 +97,7 @@ def settled(output: Path) -> dict[str, dict[str, Any]]:
 
 
 def row(**value: Any) -> PromptRow:
-    return parse_row(value, "line 1")
+    return parse_row(value, "line 1", Counter())
 
 
 def test_the_result_has_the_conversation_its_usage_and_its_timing(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.cli import main
 from hyperruntime.errors import ModelError, RunError, SpecError, StorageError
+from hyperruntime.rollout.loading import load_agent
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import RolloutOptions
-from hyperruntime.rollout.run.runner import load_agent, run_rollouts
+from hyperruntime.rollout.run.runner import run_rollouts
 from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import (
     GROUPS,

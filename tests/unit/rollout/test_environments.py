@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hyperruntime.cli.app import app
 from hyperruntime.cli.command import State
 from hyperruntime.errors import DriverLoadError, SpecError
-from hyperruntime.rollout.environment_lookup import load_environment
+from hyperruntime.rollout.loading import load_environment
 
 PROGRAM = """
 class Word:

@@ -12,10 +12,8 @@ from hyperruntime.errors import ContextLengthError, ModelError, SpecError
 from hyperruntime.rollout.agent.agent import AgentTask, run_agent
 from hyperruntime.rollout.agent.hermes import render_hermes
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
-from hyperruntime.rollout.agent.recorder import RecordedModel, Stopwatch
-from hyperruntime.rollout.agent.segments import emitted
-from hyperruntime.rollout.models import ModelOptions, open_model
-from hyperruntime.rollout.models.server import Server
+from hyperruntime.rollout.agent.recorder import RecordedModel, Stopwatch, emitted
+from hyperruntime.rollout.models import ModelOptions, Wire, open_model
 from hyperruntime.rollout.models.token_model import TokenModel
 from tests.doubles.byte_tokenizer import ByteTokenizer
 from tests.doubles.tokenserver import TokenServer, in_turn, token_server
@@ -115,11 +113,11 @@ def test_invalid_model_options_are_rejected() -> None:
         assert "pass@" not in str(caught.value)
 
 
-def token_model(wire: str) -> Callable[[TokenServer], Model]:
+def token_model(wire: Wire) -> Callable[[TokenServer], Model]:
     def make(server: TokenServer) -> Model:
         if wire == "chat":
             return chat_model(server.url)
-        return TokenModel("m", Server(server.url), server.tokenizer, wire=wire)
+        return TokenModel(ModelOptions(name="m", base_url=server.url, wire=wire, tokenizer="-"), server.tokenizer)
 
     return make
 
@@ -150,7 +148,7 @@ async def _converse(model: Model) -> RecordedModel:
 @pytest.mark.parametrize("wire", ["chat", "sglang", "vllm", "completions"])
 @pytest.mark.parametrize(("tokenizer", "segments"), [(ByteTokenizer(), 1), (Forgetful(), 2)])
 def test_r3_every_turn_is_recorded_as_emitted_for_any_chat_template(
-    wire: str, tokenizer: ByteTokenizer, segments: int
+    wire: Wire, tokenizer: ByteTokenizer, segments: int
 ) -> None:
     texts = ["I look: é " + render_hermes("bash", {"command": "ls 'é'"}), "it is\tdone", "as  before"]
     with token_server(in_turn(*texts), tokenizer=tokenizer) as server:
@@ -165,7 +163,7 @@ def test_r3_every_turn_is_recorded_as_emitted_for_any_chat_template(
 
 
 @pytest.mark.parametrize("wire", ["sglang", "vllm", "completions"])
-def test_r3_emitted_tokens_are_never_tokenised_again(wire: str) -> None:
+def test_r3_emitted_tokens_are_never_tokenised_again(wire: Wire) -> None:
     """Spaces that a re-rendering would remove are in the next prompt as they were emitted."""
     odd = '<tool_call>  {"arguments":{"command":"ls"},   "name":"bash"} </tool_call>'
     with token_server(in_turn(odd, "done", "done")) as server:

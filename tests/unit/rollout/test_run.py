@@ -14,13 +14,12 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.cli.rollout.progress import BarDisplay, PlainDisplay
 from hyperruntime.errors import ArchiveError, RunError, RunLockedError, SandboxLostError, SpecError
-from hyperruntime.rollout.agent.agent import AgentLimits
+from hyperruntime.option_fields import from_json, to_json
+from hyperruntime.rollout.agent.agent import AgentLimits, Tools
 from hyperruntime.rollout.agent.model import Completion, Sampling
-from hyperruntime.rollout.agent.toolset import Tools
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
-from hyperruntime.rollout.run.options_json import options_from_json, options_to_json
 from hyperruntime.rollout.run.runner import Parts, RolloutEvent, run_rollouts
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import Trajectory
@@ -367,10 +366,10 @@ def test_options_survive_json_and_invalid_ones_are_rejected() -> None:
         limits=AgentLimits(turns=3, time_s=1.5),
         items=("a",),
     )
-    assert options_from_json(json.loads(json.dumps(options_to_json(chosen)))) == chosen
-    assert options_from_json(json.loads(json.dumps(options_to_json(options())))) == options()
+    assert from_json(RolloutOptions, json.loads(json.dumps(to_json(chosen))), strict=True) == chosen
+    assert from_json(RolloutOptions, json.loads(json.dumps(to_json(options()))), strict=True) == options()
     with pytest.raises(ArchiveError):
-        options_from_json({"environment": "x", "colour": 1})
+        from_json(RolloutOptions, {"environment": "x", "colour": 1}, strict=True)
     with pytest.raises(SpecError, match="group_size"):
         options(group_size=0)
 
