@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
+import random
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hyperenvironment_swe.builtin import builtin_rows
-from hyperenvironment_swe.items import SweItem, choose_rows, load_rows, parse_row
+from hyperenvironment_swe.items import SweItem, builtin_rows, is_python, load_rows, parse_row
 from hyperenvironment_swe.judging import Court, Findings, JudgeError
 from hyperenvironment_swe.state import State, pytest_settings, write_state
 from hyperruntime.errors import SpecError, TransferError, UnsafeArchiveError
 from hyperruntime.host.rmtree import remove_tree
+from hyperruntime.option_fields import ABOVE_ZERO, AtLeast
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Environment, Fresh, Item, Outcome, Verdict
 from hyperruntime.rollout.repositories import Checkout, Repositories, source_of
@@ -90,12 +90,12 @@ class Swe:
     _python_only: bool = False
     _prompt: str | None = None
     _shuffle_seed: int | None = None
-    _max_items: int | None = None
+    max_items: int | None = attrs.field(default=None, validator=AtLeast(1))
     _score_include_fail_to_pass: bool = True
     _shaped: bool = False
-    _install_timeout_s: float = 600.0
-    _test_timeout_s: float = 600.0
-    _tests_per_process: int = 50
+    install_timeout_s: float = attrs.field(default=600.0, validator=ABOVE_ZERO)
+    test_timeout_s: float = attrs.field(default=600.0, validator=ABOVE_ZERO)
+    tests_per_process: int = attrs.field(default=50, validator=AtLeast(1))
     _cache_dir: str | None = None
     _repositories: Repositories = attrs.field(init=False)
     _sound: set[str] = attrs.field(init=False, factory=set)  # ids of items whose base is known to install
@@ -110,9 +110,7 @@ class Swe:
         """
         if self._wheelhouse is not None and not os.path.isdir(self._wheelhouse):
             raise SpecError("option wheelhouse", self._wheelhouse, "a directory")
-        _check_counts(max_items=self._max_items, tests_per_process=self._tests_per_process)
-        _check_seconds(install_timeout_s=self._install_timeout_s, test_timeout_s=self._test_timeout_s)
-        self._prompt = _PROMPT if self._prompt is None else _read("prompt", self._prompt)
+        self._prompt = _PROMPT if self._prompt is None else _read_prompt(self._prompt)
         self._repositories = Repositories(self._cache_dir)
 
     def items(self) -> Iterable[Item]:
@@ -123,11 +121,11 @@ class Swe:
         """
         directory = os.path.join(self._repositories.directory, "builtin")
         rows = builtin_rows(directory) if self._items == BUILTIN else load_rows(self._items)
+        rows = [row for row in rows if not self._python_only or is_python(row)]
+        if self._shuffle_seed is not None:
+            random.Random(self._shuffle_seed).shuffle(rows)  # noqa: S311 - an order, not a secret
         seen: set[str] = set()
-        chosen = choose_rows(
-            rows, python_only=self._python_only, shuffle_seed=self._shuffle_seed, max_items=self._max_items
-        )
-        for row in chosen:
+        for row in rows[: self.max_items]:
             item = parse_row(row)
             if item.id in seen:
                 raise SpecError("items", item.id, "a unique id")
@@ -228,7 +226,7 @@ class Swe:
             program = self._program(one)
             if program.strip():
                 command = ["/bin/sh", "-c", program, "install"]
-                installed = await court.run(command, timeout_s=self._install_timeout_s)
+                installed = await court.run(command, timeout_s=self.install_timeout_s)
                 if installed.exit_code != 0 or installed.timed_out:
                     return Findings(ran=False, output=installed.output, timed_out=installed.timed_out)
             settings, own_plugins = await asyncio.to_thread(pytest_settings, checkout)
@@ -236,8 +234,8 @@ class Swe:
                 ids,
                 {"runner": one.runner, "settings": settings, "own_plugins": own_plugins},
                 python=one.python or self._python,
-                chunk=self._tests_per_process,
-                timeout_s=self._test_timeout_s,
+                chunk=self.tests_per_process,
+                timeout_s=self.test_timeout_s,
             )
 
     def _program(self, one: SweItem) -> str:
@@ -324,24 +322,11 @@ def _swe(item: Item) -> SweItem:
     return SweItem(**item.data)
 
 
-def _check_counts(**counts: int | None) -> None:
-    for option, count in counts.items():
-        if count is not None and count < 1:
-            raise SpecError(f"option {option}", count, "at least 1")
-
-
-def _check_seconds(**times: float) -> None:
-    for option, seconds in times.items():
-        if not (math.isfinite(seconds) and seconds > 0):
-            raise SpecError(f"option {option}", seconds, "a number of seconds above 0")
-
-
-def _read(option: str, path: str) -> str:
+def _read_prompt(path: str) -> str:
     try:
         return Path(path).read_text("utf-8")
     except (OSError, ValueError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise SpecError(f"option {option}", path, f"a readable text file ({why})") from None
+        raise SpecError("option prompt", path, f"a readable text file: {error}") from None
 
 
 _environment: type[Environment] = Swe

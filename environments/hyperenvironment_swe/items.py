@@ -1,18 +1,19 @@
-"""Read items in the form of SWE-bench and SWE-smith from a local file."""
+"""Read items in the form of SWE-bench and SWE-smith, from a local file or from this package."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
+from filelock import FileLock
 
-from hyperruntime.errors import SpecError
+from hyperruntime.errors import SpecError, StorageError
+from hyperruntime.git.store import RepositoryStore
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -77,21 +78,34 @@ def load_rows(path: str) -> list[dict[str, Any]]:
     return rows
 
 
-def choose_rows(
-    rows: list[dict[str, Any]], *, python_only: bool, shuffle_seed: int | None, max_items: int | None
-) -> list[dict[str, Any]]:
-    """Return the selected rows.
+def builtin_rows(directory: str) -> list[dict[str, Any]]:
+    """Return the shipped rows, and create their repositories in ``directory``; the same files give the same commits.
 
-    Args:
-        rows: all rows.
-        python_only: whether to skip rows whose PASS_TO_PASS is empty or has tests outside Python files.
-        shuffle_seed: shuffles the rows; None keeps their order.
-        max_items: maximum number of rows, from the first; None means all.
+    Raises:
+        RepositoryError: git failed.
+        StorageError: the directory cannot be created.
     """
-    chosen = [row for row in rows if not python_only or _is_python(row)]
-    if shuffle_seed is not None:
-        random.Random(shuffle_seed).shuffle(chosen)  # noqa: S311 - an order, not a secret
-    return chosen[:max_items]
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+    except OSError as error:
+        why = f"{error.strerror or error}; use another one with --option cache_dir=DIRECTORY"
+        raise StorageError(f"the repository cache {directory!r} cannot be created: {why}") from error
+    rows = []
+    for task in sorted(Path(__file__).with_name("tasks").iterdir()):
+        if not (task / "task.json").is_file():
+            continue
+        store = RepositoryStore(os.path.join(directory, f"{task.name}.git"))
+        with FileLock(store.path + ".lock"):
+            commit = store.from_directory(task / "repository")
+        row = json.loads((task / "task.json").read_text("utf-8"))
+        rows.append({"instance_id": task.name, "repo": store.path, "base_commit": commit, **row})
+    return rows
+
+
+def is_python(row: Mapping[str, Any]) -> bool:
+    """Return whether a row has tests in PASS_TO_PASS, all of them in Python files."""
+    tests = _test_ids(row, "PASS_TO_PASS", "")
+    return bool(tests) and all(".py::" in name for name in tests)
 
 
 def parse_row(row: Mapping[str, Any]) -> SweItem:
@@ -126,7 +140,7 @@ def parse_row(row: Mapping[str, Any]) -> SweItem:
         env=_environment(row.get("env"), where),
         protected=_strings(row.get("protected"), f"protected {where}"),
         runner=runner,
-        repo_dir=_repo_dir(_text(row, "repo_dir", where, "") or _last_part(repo), where),
+        repo_dir=_repo_dir(_text(row, "repo_dir", where, ""), repo, where),
     )
 
 
@@ -149,11 +163,6 @@ def _json_rows(text: str) -> Iterator[Any]:
                 yield json.loads(line)
             except ValueError as error:
                 raise ValueError(f"line {number} is not JSON ({error})") from None
-
-
-def _is_python(row: Mapping[str, Any]) -> bool:
-    tests = _test_ids(row, "PASS_TO_PASS", "")
-    return bool(tests) and all(".py::" in name for name in tests)
 
 
 def _text(row: Mapping[str, Any], name: str, where: str, default: str | None = None) -> str:
@@ -199,11 +208,9 @@ def _environment(value: Any, where: str) -> Mapping[str, str]:  # noqa: ANN401 -
     return dict(given)
 
 
-def _last_part(repo: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", repo.rstrip("/").rpartition("/")[2].removesuffix(".git")).lstrip(".-")
-
-
-def _repo_dir(name: str, where: str) -> str:
+def _repo_dir(given: str, repo: str, where: str) -> str:
+    last_part = repo.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    name = given or re.sub(r"[^A-Za-z0-9_.-]", "_", last_part).lstrip(".-")
     parts = name.removeprefix("/").split("/")
     if not all(_NAME.fullmatch(part) for part in parts) or (len(parts) > 1 and not name.startswith("/")):
         raise SpecError(f"repo_dir {where}", name, "one name, or an absolute path; letters, digits, - _ .")

@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 
 from hyperruntime.errors import HyperRuntimeError, TransferError
+from hyperruntime.json_values import json_object
 from hyperruntime.pool.lease import Lease
 
 _MARGIN_S = 60.0
@@ -38,14 +39,12 @@ class Ended:
         timed_out: whether it was killed at its deadline.
         output: tail of its output.
         report: content of the report pipe.
-        separate: whether it ran as a different user than the judge.
     """
 
     exit_code: int
     timed_out: bool
     output: str
     report: str
-    separate: bool
 
 
 @attrs.frozen(kw_only=True)
@@ -162,11 +161,8 @@ class Court:
         result = await self._lease.exec(
             args, input=question, timeout_s=timeout_s, workdir="/", output_limit_bytes=_ANSWER_BYTES
         )
-        try:
-            answer = json.loads(result.stdout) if result.exit_code == 0 else None
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
+        answer = json_object(result.stdout) if result.exit_code == 0 else None
+        if answer is None:
             why = "it exceeded its deadline" if result.timed_out else result.stderr.decode(errors="replace")[-500:]
             raise JudgeError(f"judging failed in a fresh container (the image needs python3, 3.6 or newer): {why}")
         return answer
@@ -181,7 +177,8 @@ def read_report(ended: Ended, secret: str, ids: Sequence[str], controls: Sequenc
         ids: ids of the wanted tests.
         controls: ids of the control tests, which must fail.
     """
-    records = list(_records(ended.report, secret))
+    lines = [line.removeprefix(secret) for line in ended.report.split("\n") if line.startswith(secret)]
+    records = [record for line in lines if (record := json_object(line)) is not None]
     missing = next((str(record.get("text")) for record in records if record.get("kind") == "missing"), "")
     if not any(record.get("kind") == "runner" for record in records):
         return Findings(ran=False, output=missing or ended.output)
@@ -194,18 +191,6 @@ def read_report(ended: Ended, secret: str, ids: Sequence[str], controls: Sequenc
     problems = {name: _problem(phases.get(name, ()), records, ended) for name in ids if name not in passed}
     forged = bool(passed) and not failed_as_they_must
     return Findings(ran=True, passed=passed, problems=problems, forged=forged, output=ended.output)
-
-
-def _records(report: str, secret: str) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = []
-    for line in report.split("\n"):
-        if line.startswith(secret):
-            try:
-                record = json.loads(line[len(secret) :])
-            except ValueError:
-                continue
-            found += [record] if isinstance(record, dict) else []
-    return found
 
 
 def _outcomes(phases: Sequence[Mapping[str, Any]]) -> list[Any]:

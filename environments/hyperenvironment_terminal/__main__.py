@@ -1,17 +1,26 @@
-"""``python -m hyperenvironment_terminal TASKS``: check tasks before agents work on them."""
+"""``python -m hyperenvironment_terminal TASKS``: check tasks before agents work on them.
+
+The known solution of a task must get reward 1, and doing nothing must get less.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import sys
+from contextlib import AbstractAsyncContextManager
 
-from hyperenvironment_terminal.check import Check, check_task
 from hyperenvironment_terminal.environment import Terminal
 from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.pool.lease import Lease
+from hyperruntime.pool.pool import SlotPool
+from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.rollout.environment import Item, Outcome
 from hyperruntime.rollout.loading import load_environment
 from hyperruntime.runtime import Runtime, open_runtime
 from hyperruntime.spec import ContainerSpec
+
+_BEGINS = {None: "", True: ", starts as expected", False: ", does not start as expected"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -39,23 +48,47 @@ def main(argv: list[str] | None = None) -> int:
 
 def _check_all(runtime: Runtime, environment: Terminal, network: str) -> int:
     worst = 0
+    base = ContainerSpec(image="localhost/none", network=network)  # type: ignore[arg-type]
     for item in environment.items():
         try:
-            base = ContainerSpec(image="localhost/none", network=network)  # type: ignore[arg-type]
-            check = asyncio.run(check_task(runtime, environment, item, base))
+            good, line = asyncio.run(_check(runtime, environment, item, base))
         except HyperRuntimeError as error:
-            print(f"{item.id}: failed: {error}", flush=True)
-            worst = 1
-            continue
-        print(_line(check), flush=True)
-        worst = worst or int(not check.good)
+            good, line = False, f"failed: {error}"
+        print(f"{item.id}: {line}", flush=True)
+        worst = worst or int(not good)
     return worst
 
 
-def _line(check: Check) -> str:
-    begins = {None: "", True: ", starts as expected", False: ", does not start as expected"}[check.begins]
-    solution = "no known solution" if check.solution is None else f"solution {check.solution.reward:g}"
-    return f"{check.task}: {'good' if check.good else 'NOT GOOD'}: nothing {check.nothing.reward:g}, {solution}{begins}"
+async def _check(runtime: Runtime, environment: Terminal, item: Item, base: ContainerSpec) -> tuple[bool, str]:
+    """Return whether a task is good, and a line that says why.
+
+    Raises:
+        HyperRuntimeError: the image is not available, or the tests reach no verdict.
+    """
+    spec = await asyncio.to_thread(environment.spec, item, base, runtime.images)
+    config = PoolConfig(spec=spec, slots_per_container=1, min_containers=0, max_containers=2, acquire_timeout_s=300)
+    async with SlotPool(runtime, config) as pool:
+
+        def fresh(spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Lease]:
+            return pool.lease()
+
+        async def reward(lease: Lease) -> float:
+            meta = await environment.setup(item, lease)
+            outcome = Outcome(messages=(), turns=1, tool_calls=1, stop_reason="finished")
+            return (await environment.verify(item, outcome, lease, fresh, meta)).reward
+
+        async with fresh() as lease:
+            begins = await environment.begins_right(item, lease)
+        async with fresh() as lease:
+            nothing = await reward(lease)
+        good, solved = begins is not False and nothing < 1.0, "no known solution"
+        if environment.has_solution(item):
+            async with fresh() as lease:
+                await environment.solve(item, lease)
+                await lease.end_processes()
+                solution = await reward(lease)
+            good, solved = good and solution >= 1.0, f"solution {solution:g}"
+    return good, f"{'good' if good else 'NOT GOOD'}: nothing {nothing:g}, {solved}{_BEGINS[begins]}"
 
 
 if __name__ == "__main__":

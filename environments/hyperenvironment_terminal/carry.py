@@ -13,9 +13,8 @@ import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
-from hyperenvironment_terminal.changes import ChangePlan, plan_changes
-from hyperenvironment_terminal.listing import Entry, Listing, list_files
-from hyperenvironment_terminal.protected import NOT_LISTED, make_protection
+from hyperenvironment_terminal.changes import NOT_LISTED, make_protection, plan_changes
+from hyperenvironment_terminal.listing import Entry, Listing, first_error, list_files
 from hyperruntime.errors import TransferError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.pool.lease import Lease
@@ -64,7 +63,8 @@ async def carry(
         raise StateError(str(error)) from error
     shown = await judge.exec(["printenv", "PATH"], workdir="/", output_limit_bytes=65536)
     search = shown.stdout.decode(errors="replace").strip().split(":")
-    plan = await asyncio.to_thread(_plan, pristine, listing, search, workdir, scripted)
+    protection = await asyncio.to_thread(make_protection, pristine, search, workdir, scripted=scripted)
+    plan = await asyncio.to_thread(plan_changes, pristine, listing, protection)
     total = sum(listing[path].size for path in plan.files)
     if total > limit_bytes:
         raise StateError(f"the agent's files have {total} bytes, but at most {limit_bytes} are allowed")
@@ -84,10 +84,6 @@ async def carry(
     }
 
 
-def _plan(pristine: Listing, listing: Listing, search: list[str], workdir: str, scripted: bool) -> ChangePlan:
-    return plan_changes(pristine, listing, make_protection(pristine, search, workdir, scripted=scripted))
-
-
 async def _remove(judge: Lease, paths: Iterable[bytes]) -> None:
     if names := b"".join(path + b"\0" for path in paths):
         _check(await judge.exec(["xargs", "-0", "rm", "-rf", "--"], input=names, workdir="/"), "removed")
@@ -100,8 +96,7 @@ async def _write(judge: Lease, archive: bytes) -> None:
 
 def _check(result: ExecResult, what: str) -> None:
     if result.exit_code != 0:
-        why = result.stderr.decode(errors="replace").strip().splitlines()[:1] or [f"exit code {result.exit_code}"]
-        raise TransferError(f"files of the judging container could not be {what}: {why[0]}")
+        raise TransferError(f"files of the judging container could not be {what}: {first_error(result)}")
 
 
 async def _carry_large(agent: Lease, judge: Lease, path: bytes, entry: Entry) -> None:

@@ -13,14 +13,13 @@ from hyperenvironment_terminal.carry import StateError, carry
 from hyperenvironment_terminal.image import task_image
 from hyperenvironment_terminal.judge import Finding, VerifierError, run_tests
 from hyperenvironment_terminal.load import BUILTIN, load_tasks
-from hyperenvironment_terminal.protected import SOLUTION
-from hyperenvironment_terminal.task import FRESH, SAME, TEST_BEGINNING, Resources, Task
+from hyperenvironment_terminal.task import FRESH, SAME, SOLUTION, TEST_BEGINNING, Task
 from hyperruntime.errors import SpecError, TransferError
 from hyperruntime.images.store import ImageStore
 from hyperruntime.option_fields import AtLeast, OneOf
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
-from hyperruntime.spec import ContainerSpec, ExecResult, Limits
+from hyperruntime.spec import ContainerSpec, ExecResult
 
 _LIMIT_BYTES = 1024**3
 _TEMPLATE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -101,16 +100,13 @@ class Terminal:
         task = self._tasks[item.id]
         network = self._network(task, base)
         self._mounted[item.id] = tuple(mount.target for mount in base.mounts)
+        env = {**base.env, **self._env(task, task.env)}
         image = task_image(task, images, self._substitutes, pull=self._pull)
-        return attrs.evolve(
-            base,
-            image=image,
-            workdir=task.workdir,
-            env={**base.env, **self._env(task, task.env)},
-            network=network,
-            limits=base.limits if self.resources == "base" else _limits(task.resources, base.limits),
-            gpus=base.gpus if self.resources == "base" or not task.resources.gpus else f"auto:{task.resources.gpus}",
-        )
+        spec = attrs.evolve(base, image=image, workdir=task.workdir, env=env, network=network)
+        if self.resources == "base":
+            return spec
+        gpus = f"auto:{task.gpus}" if task.gpus else base.gpus
+        return attrs.evolve(spec, limits=attrs.evolve(base.limits, **task.limits), gpus=gpus)
 
     async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
         """Check that the agent is root, and that the image has the programs that ``verify`` needs.
@@ -168,7 +164,10 @@ class Terminal:
             return _verdict(0.0, "agent", "no tool was called", {"verify": mode})
         env = self._env(task, task.verifier_env)
         if mode == SAME:
-            finding = await self._judge_same(task, lease, env)
+            try:
+                finding = await run_tests(task, lease, env)
+            except (VerifierError, TransferError) as error:
+                finding = Finding(rewards={}, exit_code=-1, timed_out=False, output=str(error), duration_s=0.0)
             return await self._conclude(task, fresh, env, finding, {"verify": SAME})
         async with fresh() as judge:
             try:
@@ -185,13 +184,12 @@ class Terminal:
             finding = await run_tests(task, judge, env)
         return await self._conclude(task, fresh, env, finding, {"verify": FRESH, **carried})
 
-    async def solve(self, item: Item, lease: Lease, *, timeout_s: float | None = None) -> ExecResult:
-        """Run the task's known solution in a slot.
+    async def solve(self, item: Item, lease: Lease) -> ExecResult:
+        """Run the task's known solution in a slot, within the agent's time limit.
 
         Args:
             item: the task.
             lease: the slot.
-            timeout_s: timeout of the solution; None means the agent's time limit.
 
         Raises:
             SpecError: the task has no known solution.
@@ -204,7 +202,7 @@ class Terminal:
             ["/bin/sh", "-c", f'exec "$(command -v bash || command -v sh)" {SOLUTION}/solve.sh'],
             env=self._env(task, task.solution_env),
             workdir=task.workdir,
-            timeout_s=timeout_s or task.agent_timeout_s,
+            timeout_s=task.agent_timeout_s,
         )
 
     def has_solution(self, item: Item) -> bool:
@@ -227,13 +225,6 @@ class Terminal:
     def _mode(self, task: Task) -> str:
         return self._verify or task.verify or FRESH
 
-    async def _judge_same(self, task: Task, lease: Lease, env: Mapping[str, str]) -> Finding:
-        """Run the tests in the agent's container; if they cannot run there, return a finding without rewards."""
-        try:
-            return await run_tests(task, lease, env)
-        except (VerifierError, TransferError) as error:
-            return Finding(rewards={}, exit_code=-1, timed_out=False, output=str(error), duration_s=0.0)
-
     async def _conclude(
         self, task: Task, fresh: Fresh, env: Mapping[str, str], finding: Finding, facts: Mapping[str, Any]
     ) -> Verdict:
@@ -255,10 +246,9 @@ class Terminal:
         return _verdict(0.0, "tests", f"the tests {why}; without the agent's work they give a reward", facts)
 
     def _network(self, task: Task, base: ContainerSpec) -> Any:  # noqa: ANN401 - a Literal of the spec's
-        internet = task.resources.internet
-        if internet is False:
+        if task.internet is False:
             return "none"
-        if internet and base.network == "none" and self.internet == "task":
+        if task.internet and base.network == "none" and self.internet == "task":
             raise SpecError(
                 f"task {task.id!r}", "allow_internet = true",
                 "a run with --network none has no internet; use --network bridge or host, or --option internet=base",
@@ -277,15 +267,6 @@ class Terminal:
             return match[2]
 
         return {name: _TEMPLATE.sub(value, text) for name, text in given.items()}
-
-
-def _limits(wanted: Resources, base: Limits) -> Limits:
-    return attrs.evolve(
-        base,
-        cpus=base.cpus if wanted.cpus is None else wanted.cpus,
-        memory_bytes=base.memory_bytes if wanted.memory_bytes is None else wanted.memory_bytes,
-        disk_bytes=base.disk_bytes if wanted.disk_bytes is None else wanted.disk_bytes,
-    )
 
 
 def _pair(text: str) -> tuple[str, str]:

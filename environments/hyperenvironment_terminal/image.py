@@ -36,13 +36,13 @@ def task_image(task: Task, images: ImageStore, substitutes: Mapping[str, str], *
     if task.recipe is None:
         return _ready(substitutes.get(task.image, task.image), images, pull=pull)
     text = recipe_text(task.recipe, images.exists, substitutes)
-    reference = f"{PREFIX}{_UPPER.sub('-', task.id.lower()).strip('-.') or 'task'}:{_digest(task, text)}"
+    reference = f"{PREFIX}{_UPPER.sub('-', task.id.lower()).strip('-.') or 'task'}:{_digest(task.recipe, text)}"
     if images.exists(reference):
         return reference
     with owned_directory() as directory:
         recipe = Path(directory) / task.recipe.name
         recipe.write_text(text)
-        return images.build(reference, containerfile=recipe, context=task.context)
+        return images.build(reference, containerfile=recipe, context=task.recipe.parent)
 
 
 def recipe_text(recipe: Path, exists: Callable[[str], bool], substitutes: Mapping[str, str]) -> str:
@@ -76,12 +76,12 @@ def _ready(reference: str, images: ImageStore, *, pull: bool) -> str:
     return images.pull(reference)
 
 
-def _digest(task: Task, text: str) -> str:
-    """Return a digest of all inputs of an image: the recipe, and every file of its context with its mode."""
+def _digest(recipe: Path, text: str) -> str:
+    """Return a digest of all inputs of an image: the recipe's text, and every file beside it with its mode."""
     found = hashlib.sha256(text.encode())
-    for path in sorted(task.context.rglob("*")) if task.context is not None else ():
-        name = path.relative_to(task.context or path).as_posix()
-        if path == task.recipe or "__pycache__" in name:
+    for path in sorted(recipe.parent.rglob("*")):
+        name = path.relative_to(recipe.parent).as_posix()
+        if path == recipe or "__pycache__" in name:
             continue
         if path.is_symlink():
             found.update(f"l {name} {path.readlink()}\0".encode())

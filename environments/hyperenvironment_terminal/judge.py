@@ -7,18 +7,18 @@ tests get the environment of the image and of the task, not of the agent's shell
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
-import math
 import shlex
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
 
-from hyperenvironment_terminal.protected import LOGS, TESTS, TOOLS
-from hyperenvironment_terminal.pytestkit import copy_pytest
-from hyperenvironment_terminal.task import TEST_BEGINNING, TEST_SCRIPT, TEST_STATE, Task
-from hyperruntime.errors import HyperRuntimeError, SpecError
+from hyperenvironment_terminal.task import LOGS, TEST_BEGINNING, TEST_SCRIPT, TEST_STATE, TESTS, TOOLS, Task
+from hyperruntime.errors import ExtraMissingError, HyperRuntimeError, SpecError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.pool.lease import Lease
 from hyperruntime.spec import ExecResult
@@ -27,7 +27,7 @@ REWARD_TEXT, REWARD_JSON = f"{LOGS}/verifier/reward.txt", f"{LOGS}/verifier/rewa
 _MAKE_ANEW = f"rm -rf {TESTS} {LOGS} {TOOLS} && mkdir -p {TESTS} {LOGS}/verifier {LOGS}/agent"
 _SHOWN = 4000
 _REWARD_LIMIT = 65536
-_PASSED, _FAILED = (0,), (1, 2)  # pytest exit codes; 2 includes a test file that cannot be imported
+_REWARDS = {0: 1.0, 1: 0.0, 2: 0.0}  # by pytest's exit code; 2 includes a test file that cannot be imported
 # Exit code 70 differs from those of pytest: without pytest there is no verdict.
 _RUN_PYTEST = f"""\
 import sys
@@ -53,6 +53,10 @@ _PYTEST_ARGS = (
     "-rA",
     "-q",
 )
+# pytest and its dependencies, for images without them.
+_NEEDED = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
+# The parts of pygments that pytest imports without colours; the rest is ten times larger.
+_FEW = {"lexers": ("__init__.py", "_mapping.py", "diff.py", "python.py"), "styles": ("__init__.py", "_mapping.py")}
 
 
 class VerifierError(HyperRuntimeError):
@@ -116,12 +120,12 @@ async def _by_pytest(task: Task, container: Lease, env: Mapping[str, str], file:
     if (await container.exec(["python3", "-I", "-c", "import pytest"], workdir="/")).exit_code != 0:
         with owned_directory() as directory:
             folder = Path(directory) / "python"
-            await asyncio.to_thread(copy_pytest, folder)
+            await asyncio.to_thread(_copy_pytest, folder)
             await container.put(str(folder), TOOLS)
     command = ["python3", "-I", "-c", _RUN_PYTEST, *_PYTEST_ARGS, f"{TESTS}/{file}"]
     result = await _run(task, container, command, env)
-    known = {code: {"reward": 1.0} for code in _PASSED} | {code: {"reward": 0.0} for code in _FAILED}
-    return _finding(result, {} if result.timed_out else known.get(result.exit_code, {}))
+    has_verdict = result.exit_code in _REWARDS and not result.timed_out
+    return _finding(result, {"reward": _REWARDS[result.exit_code]} if has_verdict else {})
 
 
 async def _run(task: Task, container: Lease, args: list[str], env: Mapping[str, str]) -> ExecResult:
@@ -148,19 +152,19 @@ def _parse_text(data: bytes) -> dict[str, float]:
         value = float(data.decode("ascii").strip())
     except ValueError:
         return {}
-    return {"reward": value} if math.isfinite(value) else {}
+    return {"reward": value} if abs(value) <= sys.float_info.max else {}
 
 
 def _parse_json(data: bytes) -> dict[str, float]:
     try:
         values = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     values = values if isinstance(values, dict) else {"reward": values}
     numbers = {
         str(name): float(value)
         for name, value in values.items()
-        if isinstance(value, int | float) and math.isfinite(value)
+        if isinstance(value, int | float) and abs(value) <= sys.float_info.max
     }
     if len(numbers) == 1 and "reward" not in numbers:
         return {**numbers, "reward": next(iter(numbers.values()))}
@@ -172,9 +176,8 @@ def _parse_json(data: bytes) -> dict[str, float]:
 
 
 def _finding(result: ExecResult, rewards: Mapping[str, float]) -> Finding:
-    output = (result.stdout + (b"\n[stderr]\n" + result.stderr if result.stderr.strip() else b"")).decode(
-        errors="replace"
-    )
+    errors = b"\n[stderr]\n" + result.stderr if result.stderr.strip() else b""
+    output = (result.stdout + errors).decode(errors="replace")
     return Finding(
         rewards=rewards,
         exit_code=result.exit_code,
@@ -182,3 +185,27 @@ def _finding(result: ExecResult, rewards: Mapping[str, float]) -> Finding:
         output=output[-_SHOWN:],
         duration_s=round(result.duration_s, 3),
     )
+
+
+def _copy_pytest(folder: Path) -> None:
+    """Create a directory from which Python on any machine can import pytest.
+
+    Raises:
+        ExtraMissingError: pytest or one of its dependencies is not installed.
+    """
+    folder.mkdir()
+    for name in _NEEDED:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise ExtraMissingError("tests of images without pytest", name, "terminal")
+        if spec.submodule_search_locations:
+            shutil.copytree(Path(spec.origin).parent, folder / name, ignore=_left_out)
+        else:
+            shutil.copy2(spec.origin, folder)
+
+
+def _left_out(directory: str, names: list[str]) -> set[str]:
+    few = _FEW.get(Path(directory).name) if Path(directory).parent.name == "pygments" else None
+    return {
+        name for name in names if name == "__pycache__" or name.endswith(".so") or (few is not None and name not in few)
+    }

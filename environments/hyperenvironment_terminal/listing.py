@@ -10,6 +10,7 @@ import attrs
 
 from hyperruntime.errors import TransferError
 from hyperruntime.pool.lease import Lease
+from hyperruntime.spec import ExecResult
 
 FILE, DIRECTORY, LINK = b"f", b"d", b"l"
 _NUMBER = rb"\d{1,19}"
@@ -19,6 +20,7 @@ _LINE = re.compile(
     re.DOTALL,
 )  # fmt: skip
 _FORMAT = "%y %m %U %G %s %T@ %p\\0%l\\0"
+_PATTERN = str.maketrans({letter: f"\\{letter}" for letter in "*?[]\\"})
 _LIMIT_BYTES = 64 * 1024**2
 _MAX_FILES = 1_000_000
 _TIMEOUT_S = 120.0
@@ -56,17 +58,6 @@ class Entry:
 Listing = Mapping[bytes, Entry]
 
 
-def listing_args(leave_out: Iterable[str]) -> list[str]:
-    """Return the command that lists all files except some paths and everything below them; it needs GNU find."""
-    pruned: list[str] = []
-    for path in leave_out:
-        pruned += ["-o", "-path", path.translate(_PATTERN)]
-    return ["find", "/", "-mindepth", "1", "(", *pruned[1:], ")", "-prune", "-o", "-printf", _FORMAT]
-
-
-_PATTERN = str.maketrans({letter: f"\\{letter}" for letter in "*?[]\\"})
-
-
 def parse_listing(output: bytes) -> dict[bytes, Entry]:
     """Parse the file list of a container; the list is untrusted, so each line is validated.
 
@@ -90,7 +81,7 @@ def parse_listing(output: bytes) -> dict[bytes, Entry]:
 
 
 async def list_files(container: Lease, leave_out: Iterable[str]) -> dict[bytes, Entry]:
-    """Return all files of a container, by absolute path.
+    """Return all files of a container, by absolute path; it needs GNU find.
 
     Args:
         container: the container.
@@ -99,9 +90,17 @@ async def list_files(container: Lease, leave_out: Iterable[str]) -> dict[bytes, 
     Raises:
         TransferError: the files cannot be listed, or the list is invalid.
     """
-    args = listing_args(leave_out)
+    pruned: list[str] = []
+    for path in leave_out:
+        pruned += ["-o", "-path", path.translate(_PATTERN)]
+    args = ["find", "/", "-mindepth", "1", "(", *pruned[1:], ")", "-prune", "-o", "-printf", _FORMAT]
     result = await container.exec(args, timeout_s=_TIMEOUT_S, workdir="/", output_limit_bytes=_LIMIT_BYTES)
     if result.exit_code != 0 or result.truncated:
-        why = result.stderr.decode(errors="replace").strip().splitlines()[:1] or [f"exit code {result.exit_code}"]
-        raise TransferError(f"the container's files could not be listed: {why[0]}")
+        raise TransferError(f"the container's files could not be listed: {first_error(result)}")
     return await asyncio.to_thread(parse_listing, result.stdout)
+
+
+def first_error(result: ExecResult) -> str:
+    """Return the first line of a failed command's error output, or else its exit code."""
+    lines = result.stderr.decode(errors="replace").strip().splitlines()
+    return lines[0] if lines else f"exit code {result.exit_code}"

@@ -1,34 +1,37 @@
-"""The value of one terminal task."""
+"""A terminal task, and how it is read from its directory.
+
+The formats are those of Harbor (Terminal-Bench 2) and endless-terminals.
+
+Source: harborframework.com/docs/tasks for ``task.toml``, ``instruction.md``, ``environment/``, ``tests/test.sh`` and
+``solution/solve.sh``. A directory of endless-terminals has ``environment/container.def`` and
+``tests/test_final_state.py`` instead, and needs no ``task.toml``.
+"""
 
 from __future__ import annotations
 
+import posixpath
+import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 
+from hyperruntime.errors import SpecError
+from hyperruntime.units import MIB, parse_size
+
 SAME, FRESH = "same", "fresh"
+# Directories in a container.
+TESTS, LOGS, SOLUTION, TOOLS = "/tests", "/logs", "/solution", "/.hyperruntime-judge"
 TEST_SCRIPT, TEST_STATE, TEST_BEGINNING = "test.sh", "test_final_state.py", "test_initial_state.py"
-
-
-@attrs.frozen(kw_only=True)
-class Resources:
-    """The resources that a task requests; None means that the task does not say.
-
-    Attributes:
-        cpus: number of cores.
-        memory_bytes: memory in bytes.
-        disk_bytes: maximum bytes that may be written.
-        gpus: number of GPUs.
-        internet: whether the task has access to the internet.
-    """
-
-    cpus: float | None = None
-    memory_bytes: int | None = None
-    disk_bytes: int | None = None
-    gpus: int = 0
-    internet: bool | None = None
+INSTRUCTION, SETTINGS = "instruction.md", "task.toml"
+_DEFINITION, _CONTAINERFILES = "container.def", ("Dockerfile", "Containerfile")
+_APP = "/app"  # the working directory of Terminal-Bench images
+_USER = "/home/user"  # the working directory of endless-terminals tasks
+_CANARY = re.compile(r"\s*(?:<!--(?:(?!-->).)*?canary.*?-->|#[^\n]*canary[^\n]*)", re.DOTALL | re.IGNORECASE)
+_WORKDIR = re.compile(r"^[ \t]*(FROM|WORKDIR)[ \t]+(.*?)[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_ID = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 @attrs.frozen(kw_only=True)
@@ -39,39 +42,212 @@ class Task:
         id: name of its directory, or the name in its row.
         instruction: the user message for the agent.
         image: reference of a ready image, or "".
-        recipe: the Containerfile or definition file of its image; None if ``image`` is set.
-        context: the directory from which the recipe copies files; None if ``image`` is set.
+        recipe: the Containerfile or definition file of its image, in its build context; None if ``image`` is set.
         tests: directory of its tests: ``test.sh``, or ``test_final_state.py`` for pytest.
         solution: directory of the known solution with ``solve.sh``, or None.
         workdir: working directory of the agent and the tests.
         agent_timeout_s: time limit of the agent, or None.
         verifier_timeout_s: timeout of the tests.
-        resources: the requested resources.
+        limits: the limits that the task sets, by the name of the field of :class:`~hyperruntime.Limits`.
+        gpus: number of GPUs.
+        internet: whether the task has access to the internet; None if the task does not say.
         env: environment variables of every command; ``${NAME}`` and ``${NAME:-default}`` take values from the host.
         verifier_env: more environment variables of the tests.
         solution_env: more environment variables of the known solution.
         verify: ``same``, ``fresh``, or "" if the task does not say.
-        metadata: the table ``metadata`` of the task.
     """
 
     id: str
     instruction: str
     image: str = ""
     recipe: Path | None = None
-    context: Path | None = None
     tests: Path
     solution: Path | None = None
     workdir: str
     agent_timeout_s: float | None = None
     verifier_timeout_s: float = 600.0
-    resources: Resources = Resources()
+    limits: Mapping[str, Any] = attrs.field(factory=dict)
+    gpus: int = 0
+    internet: bool | None = None
     env: Mapping[str, str] = attrs.field(factory=dict)
     verifier_env: Mapping[str, str] = attrs.field(factory=dict)
     solution_env: Mapping[str, str] = attrs.field(factory=dict)
     verify: str = ""
-    metadata: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def uses_pytest(self) -> bool:
         """Whether the tests are a pytest file, and not a script that writes a reward."""
         return not (self.tests / TEST_SCRIPT).is_file()
+
+
+def is_task(folder: Path) -> bool:
+    """Return whether a directory is a task directory."""
+    return (folder / INSTRUCTION).is_file()
+
+
+def read_task(folder: Path, *, name: str = "") -> Task:
+    """Return the task of a directory.
+
+    Args:
+        folder: the task's directory.
+        name: id of the task; "" means the name of the directory.
+
+    Raises:
+        SpecError: a file or setting is missing, invalid or not supported.
+    """
+    settings = _settings(folder / SETTINGS)
+    reader = _Reader(folder / SETTINGS)
+    environment, verifier = reader.table(settings, "environment"), reader.table(settings, "verifier")
+    agent, metadata = reader.table(settings, "agent"), reader.table(settings, "metadata")
+    _refuse_what_is_not_done(reader, environment, verifier, agent, folder)
+    image = reader.text(environment, "docker_image")
+    recipe = None if image else _recipe(folder)
+    ours = reader.table(metadata, "hyperruntime")
+    tests = folder / "tests"
+    if not any((tests / file).is_file() for file in (TEST_SCRIPT, TEST_STATE)):
+        raise SpecError("task", str(folder), f"a directory with tests/{TEST_SCRIPT} or tests/{TEST_STATE}")
+    return Task(
+        id=_ID.sub("-", name or folder.resolve().name).strip("-.") or "task",
+        instruction=_instruction(folder / INSTRUCTION),
+        image=image,
+        recipe=recipe,
+        tests=tests,
+        solution=folder / "solution" if (folder / "solution" / "solve.sh").is_file() else None,
+        workdir=reader.text(environment, "workdir") or _workdir(recipe),
+        agent_timeout_s=reader.seconds(agent, "timeout_sec", None),
+        verifier_timeout_s=reader.seconds(verifier, "timeout_sec", 600.0) or 600.0,
+        limits=_limits(reader, environment),
+        gpus=int(reader.number(environment, "gpus") or 0),
+        internet=_internet(reader, environment),
+        env=reader.texts(environment, "env"),
+        verifier_env=reader.texts(verifier, "env"),
+        solution_env=reader.texts(reader.table(settings, "solution"), "env"),
+        verify=reader.choice(ours, "verify", ("", SAME, FRESH)),
+    )
+
+
+@attrs.frozen
+class _Reader:
+    """Reads values from tables; errors name the file and the key."""
+
+    path: Path
+
+    def refuse(self, key: str, value: object, allowed: str) -> NoReturn:
+        raise SpecError(f"{self.path}: {key}", value, allowed)
+
+    def table(self, table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        value = table.get(key, {})
+        return value if isinstance(value, dict) else self.refuse(key, value, "a table")
+
+    def text(self, table: Mapping[str, Any], key: str) -> str:
+        value = table.get(key) or ""
+        return value if isinstance(value, str) else self.refuse(key, value, "text")
+
+    def choice(self, table: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> str:
+        value = self.text(table, key)
+        return value if value in allowed else self.refuse(key, value, " or ".join(filter(None, allowed)))
+
+    def number(self, table: Mapping[str, Any], key: str) -> float | None:
+        value = table.get(key)
+        good = value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0)
+        return value if good else self.refuse(key, value, "a number, not below 0")
+
+    def seconds(self, table: Mapping[str, Any], key: str, default: float | None) -> float | None:
+        value = self.number(table, key)
+        return default if value is None else value or self.refuse(key, value, "a number of seconds above 0")
+
+    def texts(self, table: Mapping[str, Any], key: str) -> dict[str, str]:
+        values = self.table(table, key)
+        if not all(isinstance(value, str | int | float) for value in values.values()):
+            self.refuse(key, values, "a table whose values are text or numbers")
+        return {name: str(value) for name, value in values.items()}
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError("task", str(path), f"a valid TOML file: {error}") from None
+
+
+def _refuse_what_is_not_done(
+    reader: _Reader,
+    environment: Mapping[str, Any],
+    verifier: Mapping[str, Any],
+    agent: Mapping[str, Any],
+    folder: Path,
+) -> None:
+    if any((folder / "environment" / name).exists() for name in ("docker-compose.yaml", "docker-compose.yml")):
+        raise SpecError("task", str(folder), "a task with one container; docker-compose is not supported")
+    if (folder / "steps").is_dir():
+        raise SpecError("task", str(folder), "a task with one step; steps/ is not supported")
+    for table, user in (("agent", agent.get("user")), ("verifier", verifier.get("user"))):
+        if user not in (None, "root", 0):
+            reader.refuse(f"{table}.user", user, "root; agent and tests always run as root")
+    if environment.get("mcp_servers"):
+        reader.refuse("environment.mcp_servers", environment["mcp_servers"], "none; MCP servers are not supported")
+    if environment.get("healthcheck"):
+        reader.refuse("environment.healthcheck", environment["healthcheck"], "no healthcheck; it is not supported")
+    if verifier.get("environment_mode") == "separate":
+        reader.refuse("verifier.environment_mode", "separate", "no value; a separate image for tests is not supported")
+
+
+def _limits(reader: _Reader, table: Mapping[str, Any]) -> dict[str, float]:
+    found = {
+        "cpus": reader.number(table, "cpus"),
+        "memory_bytes": _bytes(reader, table, "memory"),
+        "disk_bytes": _bytes(reader, table, "storage"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _bytes(reader: _Reader, table: Mapping[str, Any], key: str) -> int | None:
+    """Return a size in bytes, from the number ``KEY_mb`` (MiB) or from the text ``KEY`` such as ``2G``."""
+    if (megabytes := reader.number(table, f"{key}_mb")) is not None:
+        return int(megabytes * MIB)
+    text = reader.text(table, key)
+    return parse_size(text) if text else None
+
+
+def _internet(reader: _Reader, table: Mapping[str, Any]) -> bool | None:
+    mode = reader.choice(table, "network_mode", ("", "public", "no-network", "allowlist"))
+    if mode == "allowlist" or table.get("allowed_hosts"):
+        reader.refuse("environment.network_mode", "allowlist", "public or no-network; allowlists are not supported")
+    if mode:
+        return mode == "public"
+    allowed = table.get("allow_internet")
+    if not isinstance(allowed, bool | None):
+        reader.refuse("environment.allow_internet", allowed, "true or false")
+    return allowed
+
+
+def _recipe(folder: Path) -> Path:
+    """Return the recipe of the image; a definition file is preferred, because every engine can build it."""
+    for name in (_DEFINITION, *_CONTAINERFILES):
+        if (folder / "environment" / name).is_file():
+            return folder / "environment" / name
+    raise SpecError("task", str(folder), f"environment/Dockerfile, environment/{_DEFINITION} or a docker_image")
+
+
+def _instruction(path: Path) -> str:
+    """Return the text without canary comments at its start, which mark files of a benchmark."""
+    text = path.read_text()
+    while head := _CANARY.match(text):
+        text = text[head.end() :]
+    return text.strip()
+
+
+def _workdir(recipe: Path | None) -> str:
+    """Return the working directory of a recipe's image, from the recipe text alone."""
+    if recipe is None:
+        return _APP
+    text = recipe.read_text()
+    if recipe.name == _DEFINITION:
+        return _USER if _USER in text else "/"
+    found = ""
+    for word, value in _WORKDIR.findall(text):
+        plain = value.strip("\"'")
+        found = "" if word.upper() == "FROM" or "$" in plain else posixpath.join(found or "/", plain)
+    return posixpath.normpath(found) if found else _APP

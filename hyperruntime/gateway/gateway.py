@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from hyperruntime.concurrency.background_loop import BackgroundLoop
 from hyperruntime.concurrency.closing import Closing
@@ -18,15 +18,9 @@ from hyperruntime.concurrency.end_event import EndEvent
 from hyperruntime.errors import BudgetExceededError, GatewayError, SpecError
 from hyperruntime.gateway.config.values import Budget, GatewayConfig
 from hyperruntime.gateway.log.budget import Meter, Spent
-from hyperruntime.gateway.log.redact import Redactor
-
-if TYPE_CHECKING:
-    from hyperruntime.gateway.service import Shared
 
 SOCKET_NAME = "gateway.sock"
 _CALL_S = 30.0
-_IDLE_S = 3600.0  # BoundedConnection has its own limit
-_PATIENCE_S = 0.05  # for running requests when their seat is closed
 _SEAT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}")
 Result = TypeVar("Result")
 
@@ -50,7 +44,6 @@ class Seat(Closing):
         self.meter = meter
         self._refused = self._outage = ""
         self._refusal = EndEvent()
-        self._stop: Callable[[], Coroutine[Any, Any, None]] = _nothing
 
     @property
     def spent(self) -> Spent:
@@ -104,23 +97,19 @@ class Gateway(Closing):
             GatewayError: a key or a file of recorded exchanges is missing.
             StorageError: a log file cannot be written.
         """
+        from hyperruntime.gateway.service import Shared
+
         self._meter = Meter("the run", config.budget, spent)
         self._lock = threading.Lock()
-        self._seats: list[Seat] = []
+        self._seats: dict[Seat, Callable[[], Coroutine[Any, Any, None]]] = {}  # with what stops each
         self._closed = False
-        self._shared = self._share(config)
+        self._shared = Shared(config, self._meter)
         self._loop = BackgroundLoop("hyperruntime-gateway", lambda why: GatewayError(f"the gateway {why}"))
-        self._call(self._shared.sender.open())
 
     @property
     def spent(self) -> Spent:
         """The usage of all seats together so far, with the earlier usage."""
         return self._meter.spent
-
-    @property
-    def refused(self) -> str:
-        """The limit of the run's budget that last refused a request, as a sentence; "" if none did."""
-        return self._meter.refused
 
     @property
     def used_up(self) -> str:
@@ -139,27 +128,29 @@ class Gateway(Closing):
             GatewayError: the socket cannot be created, or the gateway is closed.
             SpecError: the name is malformed.
         """
+        from hyperruntime.gateway.service import serve_seat
+
         if not _SEAT_NAME.fullmatch(name):
             raise SpecError("seat", name, "1 to 200 letters, digits and . _ : / -")
         meter = budget if isinstance(budget, Meter) else Meter(name, budget or Budget())
         seat = Seat(self, name, meter, directory)
         listener = _listen(directory)
         try:
-            seat._stop = self._call(self._serve(seat, listener))  # noqa: SLF001 - of this module
+            stop = self._call(serve_seat(seat, self._shared, listener))
         except BaseException:
             listener.close()
             raise
         with self._lock:
-            self._seats.append(seat)
+            self._seats[seat] = stop
         return seat
 
     def drop(self, seat: Seat) -> None:
         """Close a seat. Idempotent."""
         with self._lock:
-            if seat not in self._seats:
-                return
-            self._seats.remove(seat)
-        self._call(seat._stop())  # noqa: SLF001 - of this module
+            stop = self._seats.pop(seat, None)
+        if stop is None:
+            return
+        self._call(stop())
         with suppress(OSError):
             os.unlink(seat.socket_path)
 
@@ -172,62 +163,8 @@ class Gateway(Closing):
                 return
             self._closed = True
         self._loop.run(self._end(), _CALL_S)
-        self._shared.pool.close()
+        self._shared.close()
         self._loop.close()
-        for file in (self._shared.log, self._shared.record):
-            if file is not None:
-                file.close()
-
-    def _share(self, config: GatewayConfig) -> Shared:
-        from hyperruntime.gateway.log.exchange import LineFile
-        from hyperruntime.gateway.request.parse_pool import ParsePool
-        from hyperruntime.gateway.service import Shared
-        from hyperruntime.gateway.upstream import Sender
-
-        redactor = Redactor()
-        return Shared(
-            config=config,
-            sender=Sender(config, redactor),
-            meter=self._meter,
-            redactor=redactor,
-            slots=asyncio.Semaphore(config.concurrency),
-            pool=ParsePool(),
-            log=LineFile(config.log, redactor) if config.log else None,
-            record=LineFile(config.record, redactor) if config.record else None,
-        )
-
-    async def _serve(self, seat: Seat, listener: socket.socket) -> Callable[[], Coroutine[Any, Any, None]]:
-        """Listen for a seat; return the function that stops listening and closes all its connections."""
-        from aiohttp import web
-
-        from hyperruntime.gateway.request.connection import BoundedConnection, Connections, accept_connections
-        from hyperruntime.gateway.request.pace import Pace
-        from hyperruntime.gateway.service import Service
-
-        limits = self._shared.config.limits
-        server = web.Server(Service(seat, self._shared), handler_cancellation=True)
-        connections = Connections(limits.connections, limits.client_s)
-        options = {"access_log": None, "keepalive_timeout": _IDLE_S, "lingering_time": 0.0}
-        options |= {"auto_decompress": False, "tcp_keepalive": False}
-        accepting = asyncio.create_task(
-            accept_connections(
-                listener,
-                lambda: BoundedConnection(connections, server, **options),
-                Pace(limits.connections_per_s, 2 * limits.connections),
-            )
-        )
-
-        async def stop() -> None:
-            connections.refuse_all()
-            accepting.cancel()
-            await asyncio.wait([accepting])
-            listener.close()
-            left = [connection for connection in server.connections if isinstance(connection, BoundedConnection)]
-            await server.shutdown(_PATIENCE_S)
-            for connection in left:
-                connection.drop()
-
-        return stop
 
     async def _end(self) -> None:
         own = asyncio.current_task()
@@ -243,10 +180,6 @@ class Gateway(Closing):
             work.close()
             raise GatewayError("the gateway is closed; open a new one")
         return self._loop.run(work, _CALL_S)
-
-
-async def _nothing() -> None:
-    """Stop a seat that does not listen yet: do nothing."""
 
 
 def _listen(directory: str) -> socket.socket:

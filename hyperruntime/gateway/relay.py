@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import aiohttp
 from aiohttp import web
 
-from hyperruntime.gateway.answer.generated_tokens import GeneratedTokens
 from hyperruntime.gateway.answer.headers import JSON_TYPE
 from hyperruntime.gateway.answer.screen import Event, screen, screen_event
 from hyperruntime.gateway.answer.sse import EventSplitter
 from hyperruntime.gateway.answer.stream_guard import StreamGuard
-from hyperruntime.gateway.answer.usage import StreamUsage, estimate
+from hyperruntime.gateway.answer.usage import GeneratedTokens, StreamUsage, estimate
 from hyperruntime.gateway.log.budget import Tokens
 from hyperruntime.gateway.log.exchange import Exchange
 from hyperruntime.gateway.replay import Recorded, tape_line
@@ -110,9 +109,8 @@ class Relay:
         Raises:
             ClientConnectionResetError: the client closed its connection.
         """
-        end = deadline.when()
-        if end is not None:
-            deadline.reschedule(end + _GRACE_S)
+        end = deadline.when() or 0.0
+        deadline.reschedule(end + _GRACE_S)
         response = web.StreamResponse(status=answer.status, headers={**answer.headers, "Cache-Control": "no-cache"})
         self._exchange.status = answer.status
         self._streaming = True

@@ -8,7 +8,6 @@ that it was recorded from. The same request again gets the next recorded answer.
 from __future__ import annotations
 
 import json
-import threading
 from collections import defaultdict, deque
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def tape_line(call: ModelRequest, answer: Recorded, redactor: Redactor) -> bytes
 
 
 class Replay:
-    """Plays back recorded answers in the recorded order. Thread-safe."""
+    """Plays back recorded answers in the recorded order; used in the gateway's event loop."""
 
     def __init__(self, path: str) -> None:
         """Read a tape.
@@ -59,25 +58,20 @@ class Replay:
         Raises:
             GatewayError: the file cannot be read, or a line is not a recorded exchange.
         """
-        self._path = path
-        self._lock = threading.Lock()
         self._answers: defaultdict[str, deque[Recorded]] = defaultdict(deque)
         try:
             lines = Path(path).read_bytes().splitlines()
         except OSError as error:
             raise GatewayError(f"recorded exchanges cannot be read: {error}; record some first") from error
         for number, line in enumerate(lines, start=1):
-            self._load(number, line)
-
-    def _load(self, number: int, line: bytes) -> None:
-        try:
-            entry = json.loads(line)
-            answer = Recorded(status=int(entry["status"]), content_type=str(entry["type"]), body=entry["body"].encode())
-            self._answers[str(entry["key"])].append(answer)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise GatewayError(
-                f"{self._path}, line {number} is not a recorded exchange; remove it ({error!r})"
-            ) from error
+            try:
+                entry = json.loads(line)
+                body = entry["body"].encode()
+                answer = Recorded(status=int(entry["status"]), content_type=str(entry["type"]), body=body)
+                self._answers[str(entry["key"])].append(answer)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                why = f"{path}, line {number} is not a recorded exchange; remove it ({error!r})"
+                raise GatewayError(why) from error
 
     def play(self, call: ModelRequest) -> Recorded:
         """Return the next answer to a request.
@@ -85,9 +79,8 @@ class Replay:
         Raises:
             RequestRefusedError: the request was not recorded, or all its answers were played.
         """
-        with self._lock:
-            answers = self._answers.get(call.key)
-            if answers:
-                return answers.popleft()
+        answers = self._answers.get(call.key)
+        if answers:
+            return answers.popleft()
         why = "no such request was recorded" if answers is None else "it was recorded fewer times than requested"
         raise RequestRefusedError(404, "not_recorded", f"{why}: {call.path} for model {call.model!r}; record it again")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import socket
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import attrs
 from aiohttp import web
 
 from hyperruntime.errors import GatewayError
@@ -18,7 +19,7 @@ from hyperruntime.gateway.log.exchange import Exchange, LineFile
 from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.relay import Relay
 from hyperruntime.gateway.request.body import SLOW_KIND, BodyReader
-from hyperruntime.gateway.request.connection import BoundedConnection
+from hyperruntime.gateway.request.connection import BoundedConnection, Connections, accept_connections
 from hyperruntime.gateway.request.pace import Pace
 from hyperruntime.gateway.request.parse import (
     MODELS_PATH,
@@ -35,33 +36,46 @@ from hyperruntime.gateway.upstream import Sender, forwarded_headers
 if TYPE_CHECKING:
     from hyperruntime.gateway.gateway import Seat
 
-BUDGET_KIND = "budget_exceeded"
 _SERVER_FAULT = 500
+_IDLE_S = 3600.0  # BoundedConnection has its own limit
+_PATIENCE_S = 0.05  # for running requests when their seat is closed
 
 
-@attrs.define(kw_only=True)
 class Shared:
     """The objects that all seats of a gateway share.
 
     Attributes:
         config: the gateway's configuration.
-        sender: sends requests to the upstreams.
         meter: counts the usage of the whole run.
         redactor: removes all keys of the gateway.
+        sender: sends requests to the upstreams.
         slots: bounds the requests at the upstreams at once.
         pool: processes that parse large requests and answers.
         log: log of the exchanges, or None.
         record: file that keeps the answers for replay, or None.
     """
 
-    config: GatewayConfig
-    sender: Sender
-    meter: Meter
-    redactor: Redactor
-    slots: asyncio.Semaphore
-    pool: ParsePool
-    log: LineFile | None
-    record: LineFile | None
+    def __init__(self, config: GatewayConfig, meter: Meter) -> None:
+        """Load the keys, and open the files.
+
+        Raises:
+            GatewayError: a key or a file of recorded exchanges is missing.
+            StorageError: a log file cannot be written.
+        """
+        self.config, self.meter = config, meter
+        self.redactor = Redactor()
+        self.sender = Sender(config, self.redactor)
+        self.slots = asyncio.Semaphore(config.concurrency)
+        self.pool = ParsePool()
+        self.log = LineFile(config.log, self.redactor) if config.log else None
+        self.record = LineFile(config.record, self.redactor) if config.record else None
+
+    def close(self) -> None:
+        """End the processes, and close the files."""
+        self.pool.close()
+        for file in (self.log, self.record):
+            if file is not None:
+                file.close()
 
 
 class Service:
@@ -96,10 +110,7 @@ class Service:
         connection.serve_request()
         try:
             return await self._answer(request, exchange)
-        except asyncio.CancelledError:
-            exchange.error = exchange.error or "client_gone: the client did not wait for the end"
-            raise
-        except ConnectionResetError:
+        except (asyncio.CancelledError, ConnectionResetError):
             exchange.error = exchange.error or "client_gone: the client closed its connection"
             raise
         except Exception as error:  # noqa: BLE001 - redacts the text of any error
@@ -196,7 +207,7 @@ class Service:
             self._shared.meter.give_back()
         if why:
             self._seat.refuse(why)
-            raise RequestRefusedError(403, BUDGET_KIND, why)
+            raise RequestRefusedError(403, "budget_exceeded", why)
 
     def _charge(self, rule: ModelRule, exchange: Exchange, relay: Relay) -> None:
         tokens = relay.used()
@@ -209,3 +220,37 @@ class Service:
         names = [rule.name for rule in self._shared.config.models if not rule.is_pattern]
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "gateway"} for name in dict.fromkeys(names)]
         return {"object": "list", "data": models}
+
+
+async def serve_seat(seat: Seat, shared: Shared, listener: socket.socket) -> Callable[[], Coroutine[Any, Any, None]]:
+    """Serve the connections of a seat; return the function that stops listening and closes all of them.
+
+    Args:
+        seat: the seat.
+        shared: the objects that all seats share.
+        listener: the seat's socket, listening and non-blocking; closed at the end.
+    """
+    limits = shared.config.limits
+    server = web.Server(Service(seat, shared), handler_cancellation=True)
+    connections = Connections(limits.connections, limits.client_s)
+    options = {"access_log": None, "keepalive_timeout": _IDLE_S, "lingering_time": 0.0}
+    options |= {"auto_decompress": False, "tcp_keepalive": False}
+    accepting = asyncio.create_task(
+        accept_connections(
+            listener,
+            lambda: BoundedConnection(connections, server, **options),
+            Pace(limits.connections_per_s, 2 * limits.connections),
+        )
+    )
+
+    async def stop() -> None:
+        connections.limit = 0  # also for those that are accepted but not made yet
+        accepting.cancel()
+        await asyncio.wait([accepting])
+        listener.close()
+        left = [connection for connection in server.connections if isinstance(connection, BoundedConnection)]
+        await server.shutdown(_PATIENCE_S)
+        for connection in left:
+            connection.drop()
+
+    return stop

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import AsyncIterator
+from functools import cached_property
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -12,12 +13,12 @@ import attrs
 from aiohttp import web
 
 from hyperruntime.concurrency.retry import RETRIED_STATUSES, SHOULD_RETRY, with_retries
-from hyperruntime.gateway.answer.generated_tokens import asks_for_tokens
 from hyperruntime.gateway.answer.headers import STREAM_TYPE, answer_headers, request_id, retry_after
+from hyperruntime.gateway.answer.usage import asks_for_tokens
 from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream
 from hyperruntime.gateway.log.exchange import Exchange
 from hyperruntime.gateway.log.redact import Redactor
-from hyperruntime.gateway.replay import Recorded, Replay
+from hyperruntime.gateway.replay import Replay
 from hyperruntime.gateway.request.parse import PATHS, ModelRequest, RequestRefusedError
 from hyperruntime.units import KIB
 
@@ -37,7 +38,6 @@ class Answer:
         headers: the headers for the client, see :func:`~hyperruntime.gateway.answer.headers.answer_headers`.
         body: the pieces of the body as they arrive.
         retry_s: seconds that the upstream asks to wait before the next attempt.
-        upstream_id: the upstream's identifier of the answer, or "".
         response: the response to close; None if there is no open connection.
     """
 
@@ -45,7 +45,6 @@ class Answer:
     headers: dict[str, str]
     body: AsyncIterator[bytes]
     retry_s: float = 0.0
-    upstream_id: str = ""
     response: aiohttp.ClientResponse | None = None
 
     @property
@@ -76,13 +75,13 @@ class Sender:
             redactor.add(key)
         for upstream in config.upstreams:
             redactor.add(urlsplit(upstream.proxy or "").password or "")
-        self._session: aiohttp.ClientSession | None = None
 
-    async def open(self) -> None:
-        """Create the connection pool."""
+    @cached_property
+    def _session(self) -> aiohttp.ClientSession:
+        """The connection pool; made in the event loop, on first use."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=self._config.stall_s)
         connector = aiohttp.TCPConnector(limit=self._config.concurrency)
-        self._session = aiohttp.ClientSession(
+        return aiohttp.ClientSession(
             connector=connector,
             timeout=timeout,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -91,8 +90,7 @@ class Sender:
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
     async def send(self, call: ModelRequest, rule: ModelRule, upstream: Upstream, exchange: Exchange) -> Answer:
         """Return the first answer whose status is not worth a retry, or the last answer.
@@ -108,7 +106,9 @@ class Sender:
                 answer to the request was recorded.
         """
         if upstream.replay:
-            return self._played(self._tapes[upstream.name].play(call))
+            recorded = self._tapes[upstream.name].play(call)
+            headers = answer_headers({"Content-Type": recorded.content_type}, self._redactor)
+            return Answer(status=recorded.status, headers=headers, body=_once(recorded.body))
         extra = asks_for_tokens(call, ids=upstream.token_ids) if self._config.tokens else {}
         body = call.encode(rule.send_as, extra)
         deadline = exchange.started + self._config.deadline_s
@@ -117,8 +117,8 @@ class Sender:
             exchange.attempts += 1
             exchange.pending = True
             try:
-                answer = await self._attempt(call, upstream, body)
-                exchange.id, exchange.upstream_id = request_id(answer.headers), answer.upstream_id
+                answer = await self._attempt(call, upstream, body, exchange)
+                exchange.id = request_id(answer.headers)
                 if not answer.streams:
                     answer = await self._read(answer, exchange)
             except _TRANSPORT:
@@ -143,8 +143,7 @@ class Sender:
             answer.headers[SHOULD_RETRY] = "false"
         return answer
 
-    async def _attempt(self, call: ModelRequest, upstream: Upstream, body: bytes) -> Answer:
-        assert self._session is not None, "opened"
+    async def _attempt(self, call: ModelRequest, upstream: Upstream, body: bytes, exchange: Exchange) -> Answer:
         headers = {**call.headers, "Content-Type": "application/json", **self._auth(upstream)}
         response = await self._session.post(
             endpoint(upstream, call.path),
@@ -164,18 +163,14 @@ class Sender:
             raise RequestRefusedError(
                 502, "upstream_malformed", f"upstream {upstream.name!r} sent an invalid status or unknown encoding"
             )
+        exchange.upstream_id = request_id(response.headers)
         return Answer(
             status=response.status,
             headers=answer_headers(response.headers, self._redactor),
             body=response.content.iter_any(),
-            upstream_id=request_id(response.headers),
             retry_s=retry_after(response.headers.get("Retry-After", "")),
             response=response,
         )
-
-    def _played(self, recorded: Recorded) -> Answer:
-        headers = answer_headers({"Content-Type": recorded.content_type}, self._redactor)
-        return Answer(status=recorded.status, headers=headers, body=_once(recorded.body))
 
     async def _read(self, answer: Answer, exchange: Exchange) -> Answer:
         """Return the answer with its whole body, so that a broken connection can be retried.

@@ -101,7 +101,7 @@ def run(asked):
             preexec_fn=become_candidate if separate else None,  # noqa: PLW1509 - no thread yet
         )
     except OSError as error:
-        return {"exit_code": 127, "timed_out": False, "output": str(error), "report": "", "separate": separate}
+        return {"exit_code": 127, "timed_out": False, "output": str(error), "report": ""}
     os.close(report_out)
     output, report = Reader(process.stdout.fileno(), TAIL_BYTES, False), Reader(report_in, REPORT_BYTES, True)
     feeder = threading.Thread(target=feed, args=(process.stdin, asked["input"].encode()), daemon=True)
@@ -116,7 +116,6 @@ def run(asked):
         "timed_out": timed_out,
         "output": bytes(output.kept).decode("utf-8", "replace"),
         "report": bytes(report.kept).decode("utf-8", "replace"),
-        "separate": separate,
     }
 
 

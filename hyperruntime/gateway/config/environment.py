@@ -13,8 +13,7 @@ from typing import Any
 import attrs
 
 from hyperruntime.errors import GatewayConfigError
-from hyperruntime.gateway.config.dotenv import parse_dotenv
-from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream, Wire
+from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream, Wire, parse_dotenv
 from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)

@@ -7,16 +7,18 @@ sends requests to the servers that the environment variables name, and appends e
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 
 import attrs
 
-from hyperruntime.errors import GatewayConfigError
+from hyperruntime.errors import GatewayConfigError, SpecError
 from hyperruntime.gateway.config.environment import derive_config
-from hyperruntime.gateway.config.toml_file import load_config
 from hyperruntime.gateway.config.values import REPLAY, WIRES, GatewayConfig, ModelRule, Upstream
+from hyperruntime.option_fields import why_invalid
 
 RECORD = "record:"
+_TABLE = "gateway"
 _SERVERS = (
     "set OPENAI_API_KEY, OPENAI_BASE_URL or the same of ANTHROPIC in the environment or in the agent's .env, or give "
     "a file with a table [gateway]"
@@ -47,6 +49,44 @@ def load_source(source: str, env_file: Path | None = None) -> GatewayConfig:
     if prefix == RECORD:
         return attrs.evolve(require_servers(env_file, f"{source} is given"), record=path)
     return load_config(Path(path))
+
+
+def load_config(path: Path) -> GatewayConfig:
+    """Return the configuration in the table ``[gateway]`` of a file; its paths are relative to the file's directory.
+
+    Raises:
+        GatewayConfigError: the file cannot be read, has no such table, or a key or value of the table is invalid.
+    """
+    from cattrs import BaseValidationError, Converter
+
+    try:
+        table = tomllib.loads(path.read_text())[_TABLE]
+    except (OSError, ValueError) as error:
+        raise GatewayConfigError(f"{path} cannot be read as TOML: {error}; correct it") from error
+    except KeyError:
+        raise GatewayConfigError(f"{path} has no table [{_TABLE}]; add one with upstreams and models") from None
+    if not isinstance(table, dict):
+        raise GatewayConfigError(f"{path}: {_TABLE} = {table!r} is not a table; write [{_TABLE}] and its keys")
+    try:
+        return _based(Converter(forbid_extra_keys=True).structure(table, GatewayConfig), path.parent)
+    except BaseValidationError as error:
+        why = why_invalid(error, _TABLE)
+        raise GatewayConfigError(f"the gateway's configuration is invalid: {why}") from error
+    except (SpecError, TypeError, AttributeError) as error:
+        raise GatewayConfigError(f"the gateway's configuration is invalid: {error}") from error
+
+
+def _based(config: GatewayConfig, base: Path) -> GatewayConfig:
+    """Return a configuration whose paths are joined to the base directory."""
+    log, record = (path and str(base / path) for path in (config.log, config.record))
+    upstreams = tuple(_based_upstream(upstream, base) for upstream in config.upstreams)
+    return attrs.evolve(config, upstreams=upstreams, log=log, record=record)
+
+
+def _based_upstream(upstream: Upstream, base: Path) -> Upstream:
+    url = f"{REPLAY}{base / upstream.replay}" if upstream.replay else upstream.url
+    key_file = upstream.key_file and str(base / Path(upstream.key_file).expanduser())
+    return attrs.evolve(upstream, url=url, key_file=key_file)
 
 
 def require_servers(env_file: Path | None, why: str) -> GatewayConfig:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import attrs
 
 from hyperruntime.errors import GatewayConfigError, SpecError
-from hyperruntime.gateway.config.dotenv import parse_dotenv
+from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, OneOf
 from hyperruntime.units import MIB
 
 Wire = Literal["openai", "anthropic"]
@@ -20,16 +21,6 @@ WIRES: tuple[Wire, ...] = ("openai", "anthropic")
 REPLAY = "replay:"
 _URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-def _amount(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401 - checked here
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
-        raise SpecError(f"{type(instance).__name__}.{attribute.name}", value, "a number, zero or more")
-
-
-def _positive(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401 - checked here
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise SpecError(f"{type(instance).__name__}.{attribute.name}", value, "a number above zero")
 
 
 @attrs.frozen(kw_only=True)
@@ -49,7 +40,7 @@ class Upstream:
 
     name: str
     url: str
-    wire: Wire = "openai"
+    wire: Wire = attrs.field(default="openai", validator=OneOf(WIRES))
     key_env: str | None = None
     key_file: str | None = None
     key_name: str | None = None
@@ -60,8 +51,6 @@ class Upstream:
         """Validate the fields."""
         if not _NAME.fullmatch(self.name):
             raise SpecError("Upstream.name", self.name, "letters, digits, '.', '_' and '-'")
-        if self.wire not in WIRES:
-            raise SpecError("Upstream.wire", self.wire, f"one of {', '.join(WIRES)}")
         if not self.replay and not _URL.fullmatch(self.url):
             shown = re.sub(r"//[^/]*@", "//...@", self.url)
             raise SpecError("Upstream.url", shown, "http:// or https:// and a host without a user, or replay:FILE")
@@ -122,8 +111,8 @@ class ModelRule:
     name: str
     upstream: str
     send_as: str | None = None
-    input_price: float = attrs.field(default=0.0, validator=_amount)
-    output_price: float = attrs.field(default=0.0, validator=_amount)
+    input_price: float = attrs.field(default=0.0, validator=NOT_NEGATIVE)
+    output_price: float = attrs.field(default=0.0, validator=NOT_NEGATIVE)
 
     def matches(self, model: str) -> bool:
         """Return whether the rule's name matches a model."""
@@ -147,9 +136,9 @@ class Budget:
         money: cost by the prices of the model rules.
     """
 
-    requests: int | None = attrs.field(default=None, validator=_amount)
-    tokens: int | None = attrs.field(default=None, validator=_amount)
-    money: float | None = attrs.field(default=None, validator=_amount)
+    requests: int | None = attrs.field(default=None, validator=NOT_NEGATIVE)
+    tokens: int | None = attrs.field(default=None, validator=NOT_NEGATIVE)
+    money: float | None = attrs.field(default=None, validator=NOT_NEGATIVE)
 
 
 @attrs.frozen(kw_only=True)
@@ -170,17 +159,17 @@ class ClientLimits:
         client_s: seconds for a client to send the head of a request, and again to send its body.
     """
 
-    body_bytes: int = attrs.field(default=16 * MIB, validator=_positive)
-    body_values: int = attrs.field(default=500_000, validator=_positive)
-    body_bytes_per_s: float = attrs.field(default=8.0 * MIB, validator=_positive)
-    large_bodies: int = attrs.field(default=2, validator=_positive)
-    held_bytes: int = attrs.field(default=64 * MIB, validator=_positive)
-    answer_bytes: int = attrs.field(default=32 * MIB, validator=_positive)
-    connections: int = attrs.field(default=128, validator=_positive)
-    connections_per_s: float = attrs.field(default=200.0, validator=_positive)
-    refusals_per_s: float = attrs.field(default=10.0, validator=_positive)
-    concurrency: int = attrs.field(default=32, validator=_positive)
-    client_s: float = attrs.field(default=30.0, validator=_positive)
+    body_bytes: int = attrs.field(default=16 * MIB, validator=ABOVE_ZERO)
+    body_values: int = attrs.field(default=500_000, validator=ABOVE_ZERO)
+    body_bytes_per_s: float = attrs.field(default=8.0 * MIB, validator=ABOVE_ZERO)
+    large_bodies: int = attrs.field(default=2, validator=ABOVE_ZERO)
+    held_bytes: int = attrs.field(default=64 * MIB, validator=ABOVE_ZERO)
+    answer_bytes: int = attrs.field(default=32 * MIB, validator=ABOVE_ZERO)
+    connections: int = attrs.field(default=128, validator=ABOVE_ZERO)
+    connections_per_s: float = attrs.field(default=200.0, validator=ABOVE_ZERO)
+    refusals_per_s: float = attrs.field(default=10.0, validator=ABOVE_ZERO)
+    concurrency: int = attrs.field(default=32, validator=ABOVE_ZERO)
+    client_s: float = attrs.field(default=30.0, validator=ABOVE_ZERO)
 
 
 def _tuple(value: Iterable[Any]) -> tuple[Any, ...]:
@@ -212,28 +201,25 @@ class GatewayConfig:
     models: tuple[ModelRule, ...] = attrs.field(converter=_tuple)
     budget: Budget = Budget()
     limits: ClientLimits = ClientLimits()
-    concurrency: int = attrs.field(default=256, validator=_positive)
-    retries: int = attrs.field(default=5, validator=_amount)
-    backoff_s: float = attrs.field(default=0.5, validator=_positive)
-    backoff_max_s: float = attrs.field(default=30.0, validator=_positive)
-    deadline_s: float = attrs.field(default=900.0, validator=_positive)
-    stall_s: float = attrs.field(default=180.0, validator=_positive)
-    grace_s: float = attrs.field(default=15.0, validator=_positive)
+    concurrency: int = attrs.field(default=256, validator=ABOVE_ZERO)
+    retries: int = attrs.field(default=5, validator=NOT_NEGATIVE)
+    backoff_s: float = attrs.field(default=0.5, validator=ABOVE_ZERO)
+    backoff_max_s: float = attrs.field(default=30.0, validator=ABOVE_ZERO)
+    deadline_s: float = attrs.field(default=900.0, validator=ABOVE_ZERO)
+    stall_s: float = attrs.field(default=180.0, validator=ABOVE_ZERO)
+    grace_s: float = attrs.field(default=15.0, validator=ABOVE_ZERO)
     log: str | None = None
     tokens: bool = False
     record: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        """Check that names are unique and that each rule names an upstream."""
+        """Check that names are unique, that each rule names an upstream, and that no replayed file is recorded to."""
         names = [upstream.name for upstream in self.upstreams]
         if len(set(names)) != len(names):
             raise SpecError("GatewayConfig.upstreams", names, "each name once")
         for rule in self.models:
             if rule.upstream not in names:
                 raise SpecError("ModelRule.upstream", rule.upstream, f"one of {', '.join(names) or 'none'}")
-        self._check_record()
-
-    def _check_record(self) -> None:
         played = [os.path.realpath(upstream.replay) for upstream in self.upstreams if upstream.replay]
         if self.record is not None and os.path.realpath(self.record) in played:
             raise SpecError("GatewayConfig.record", self.record, "a file that is not replayed")
@@ -248,9 +234,8 @@ class GatewayConfig:
             SpecError: no rule matches the model.
         """
         prefix, _, rest = model.partition("/")
-        wires: tuple[Wire, ...] = get_args(Wire) if prefix not in WIRES else (prefix,)
-        name = rest if prefix in WIRES else model
-        if prefix not in WIRES and name.startswith("claude"):
+        name, wires = (rest, (prefix,)) if prefix in WIRES else (model, WIRES)
+        if name.startswith("claude"):
             wires = wires[::-1]
         for wire in wires if name else ():
             if found := self.rule_for(name, wire):
@@ -271,3 +256,15 @@ class GatewayConfig:
             if rule.upstream in upstreams and rule.matches(model):
                 return rule, upstreams[rule.upstream]
         return None
+
+
+def parse_dotenv(text: str) -> dict[str, str]:
+    """Return the variables that the text of a ``.env`` file sets, as python-dotenv reads it; the last value wins.
+
+    Variable references in values are not expanded. A name without ``=`` sets nothing; invalid lines are logged and
+    skipped.
+    """
+    from dotenv import dotenv_values
+
+    found = dotenv_values(stream=io.StringIO(text), interpolate=False)
+    return {name: value for name, value in found.items() if value is not None}

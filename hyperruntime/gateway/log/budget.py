@@ -69,7 +69,6 @@ class Meter:
         name: the owner of the budget, as messages name it.
         budget: the limits.
         spent: the usage so far.
-        refused: the limit that last refused a request, as a sentence; "" if none did.
     """
 
     def __init__(self, name: str, budget: Budget, spent: Spent | None = None) -> None:
@@ -82,7 +81,6 @@ class Meter:
         """
         self.name, self.budget = name, budget
         self.spent = spent or Spent()
-        self.refused = ""
         self._lock = threading.Lock()
 
     @property
@@ -103,7 +101,6 @@ class Meter:
         """Count one request and return ""; if a limit is reached, return the reason instead."""
         with self._lock:
             if why := self.used_up:
-                self.refused = why
                 return why
             self.spent += Spent(requests=1)
             return ""

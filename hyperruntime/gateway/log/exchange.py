@@ -10,10 +10,11 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.errors import StorageError
 from hyperruntime.gateway.log.budget import Tokens
 from hyperruntime.gateway.log.redact import Redactor
+from hyperruntime.json_values import json_object
 from hyperruntime.logs import get_logger
+from hyperruntime.storage.atomic import storage_errors
 
 log = get_logger(__name__)
 
@@ -92,18 +93,15 @@ class Exchange:
 
 
 def clean_line(text: bytes, redactor: Redactor) -> bytes:
-    """Return a line of JSON without keys; if a key cannot be cut out, return a line with an error instead.
+    """Return a line with a JSON object, without keys; if a key cannot be cut out, return a line with an error instead.
 
     Args:
         text: the line, without its newline.
         redactor: removes the keys.
     """
     cleaned = redactor.clean(text)
-    if cleaned != text:
-        try:
-            json.loads(cleaned)
-        except (ValueError, RecursionError):
-            return json.dumps({"error": "this line held a key"}).encode()
+    if cleaned != text and json_object(cleaned) is None:
+        return json.dumps({"error": "this line held a key"}).encode()
     return cleaned
 
 
@@ -123,7 +121,7 @@ class LineFile:
         self._redactor = redactor
         self._path = path
         self._failed = False
-        try:
+        with storage_errors(path):
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             status = os.fstat(self._fd)
@@ -131,8 +129,6 @@ class LineFile:
                 os.fchmod(self._fd, 0o600)  # an earlier run may have created it
             if (size := status.st_size) and os.pread(self._fd, 1, size - 1) != b"\n":
                 os.write(self._fd, b"\n")  # a kill truncated the last line
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error}; choose another file") from error
 
     def write(self, line: dict[str, Any]) -> None:
         """Append one line, without keys; a write error is logged once and not raised."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext, suppress
 
 import aiohttp
 import attrs
 from aiohttp import web
 
 from hyperruntime.gateway.config.values import ClientLimits
-from hyperruntime.gateway.request.json_size import ValueCounter
 from hyperruntime.gateway.request.pace import Pace
-from hyperruntime.gateway.request.parse import RequestRefusedError
+from hyperruntime.gateway.request.parse import RequestRefusedError, ValueCounter
 from hyperruntime.units import KIB
 
 SLOW_KIND = "slow_client"
@@ -22,22 +21,24 @@ _BYTES_PER_VALUE = 100  # bytes of text that take as long to parse as one value
 _DRAIN_S = 2.0
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define
 class Body:
     """The body of a request.
 
     Attributes:
-        data: its bytes.
-        values: JSON values in it, as :class:`ValueCounter` counts them.
+        data: its bytes; empty until all of them arrived.
+        size: number of bytes that arrived.
+        values: JSON values in them, as :class:`ValueCounter` counts them.
     """
 
-    data: bytes
-    values: int
+    data: bytes = b""
+    size: int = 0
+    values: int = 1
 
     @property
     def cost(self) -> int:
         """The time to parse it, in JSON values."""
-        return self.values + len(self.data) // _BYTES_PER_VALUE
+        return self.values + self.size // _BYTES_PER_VALUE
 
 
 class BodyReader:
@@ -61,13 +62,14 @@ class BodyReader:
         """
         if (request.content_length or 0) > self._limits.body_bytes:
             raise self._too_large()
-        async with self._room() as take:
-            if 0 <= (request.content_length or -1) <= _SMALL_BYTES:
-                body = await self._read(request, take)
-            else:
-                async with self._large:
-                    body = await self._read(request, take)
+        body = Body()
+        try:
+            is_small = 0 <= (request.content_length or -1) <= _SMALL_BYTES
+            async with nullcontext() if is_small else self._large:
+                await self._fill(body, request)
             yield body
+        finally:
+            self._held -= body.size
 
     async def drain(self, request: web.BaseRequest) -> None:
         """Read the rest of a refused body for at most 2 s, so that the client gets to read the refusal."""
@@ -76,39 +78,18 @@ class BodyReader:
                 async for piece in request.content.iter_any():
                     await self._pace.take(len(piece))
 
-    @asynccontextmanager
-    async def _room(self) -> AsyncIterator[Callable[[int], None]]:
-        """Yield a function that reserves bytes for one request; they are released when the block ends.
-
-        The function raises :class:`RequestRefusedError` if the requests of the seat would hold too many.
-        """
-        taken = 0
-
-        def take(size: int) -> None:
-            nonlocal taken
-            if self._held + size > self._most_held:
-                why = f"the requests of this container hold more than {self._most_held} bytes; retry later"
-                raise RequestRefusedError(429, "too_much_at_once", why)
-            taken += size
-            self._held += size
-
-        try:
-            yield take
-        finally:
-            self._held -= taken
-
-    async def _read(self, request: web.BaseRequest, take: Callable[[int], None]) -> Body:
+    async def _fill(self, body: Body, request: web.BaseRequest) -> None:
         pieces: list[bytes] = []
-        counter, size = ValueCounter(), 0
+        counter = ValueCounter()
         try:
             async with asyncio.timeout(self._limits.client_s) as deadline:
                 async for piece in request.content.iter_any():
-                    size += len(piece)
-                    if size > self._limits.body_bytes:
-                        raise self._too_large()
-                    take(len(piece))
-                    if counter.feed(piece) > self._limits.body_values:
-                        raise self._too_many_values()
+                    self._take(body, len(piece))
+                    body.values = counter.feed(piece)
+                    if body.values > self._limits.body_values:
+                        why = f"the body has more than {self._limits.body_values} JSON values"
+                        why += " (numbers, texts, lists, objects); split the request, or raise limits.body_values"
+                        raise RequestRefusedError(413, "body_too_large", why)
                     pieces.append(piece)
                     waited_s = await self._pace.take(len(piece))
                     deadline.reschedule((deadline.when() or 0.0) + waited_s)
@@ -117,16 +98,18 @@ class BodyReader:
             raise RequestRefusedError(408, SLOW_KIND, why) from None
         except (web.RequestPayloadError, aiohttp.ClientPayloadError) as error:
             raise RequestRefusedError(400, "broken_body", f"the body ended early: {str(error)[:100]}") from None
-        return Body(data=b"".join(pieces), values=counter.values)
+        body.data = b"".join(pieces)
+
+    def _take(self, body: Body, size: int) -> None:
+        """Count bytes that arrived for a body, or refuse them."""
+        if body.size + size > self._limits.body_bytes:
+            raise self._too_large()
+        if self._held + size > self._most_held:
+            why = f"the requests of this container hold more than {self._most_held} bytes; retry later"
+            raise RequestRefusedError(429, "too_much_at_once", why)
+        body.size += size
+        self._held += size
 
     def _too_large(self) -> RequestRefusedError:
         why = f"the body has more than {self._limits.body_bytes} bytes; send less, or raise limits.body_bytes"
-        return RequestRefusedError(413, "body_too_large", why)
-
-    def _too_many_values(self) -> RequestRefusedError:
-        most = self._limits.body_values
-        why = (
-            f"the body has more than {most} JSON values (numbers, texts, lists, objects); "
-            "split the request, or raise limits.body_values"
-        )
         return RequestRefusedError(413, "body_too_large", why)

@@ -39,10 +39,6 @@ class Connections:
         self.limit, self.client_s = limit, client_s
         self.open = 0
 
-    def refuse_all(self) -> None:
-        """Refuse all further connections, also those that are accepted but not made yet."""
-        self.limit = 0
-
 
 async def accept_connections(listener: socket.socket, protocol: Callable[[], asyncio.BaseProtocol], pace: Pace) -> None:
     """Accept connections one by one, at a pace, until cancelled; asyncio's own server accepts a hundred at once.
@@ -127,11 +123,9 @@ class BoundedConnection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Parse bytes; drop a client that sends many requests ahead or asks to upgrade to another protocol."""
         super().data_received(data)
-        if len(self._messages) > _MAX_AHEAD or self._asks_for_another_protocol():
+        upgrades = any(getattr(self, name, False) is True for name in _UPGRADED)
+        if upgrades or len(self._messages) > _MAX_AHEAD:
             self.drop()
-
-    def _asks_for_another_protocol(self) -> bool:
-        return any(getattr(self, name, False) is True for name in _UPGRADED)
 
     def wait_for_head(self) -> None:
         """Start the timer for the head of the next request."""

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Pipe
+from multiprocessing.connection import Connection, Pipe
 from typing import Any, ParamSpec, TypeVar
 
 from hyperruntime.gateway.request.parse import RequestRefusedError
@@ -35,15 +35,13 @@ class ParsePool:
     """
 
     def __init__(self, workers: int = WORKERS) -> None:
-        """Create a pool of at most `workers` processes; none is started yet."""
+        """Create a pool of `workers` processes; none is started yet."""
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="hyperruntime-gateway-parse")
-        self._free = workers
-        self._idle: list[_Worker] = []
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._workers = [_Worker() for _ in range(workers)]
+        self._idle = list(self._workers)
+        self._waiting: list[tuple[int, int, asyncio.Future[_Worker]]] = []
         self.served = 0
         self._numbers = itertools.count()
-        self._all: set[_Worker] = set()
-        self._closed = False
 
     async def run(
         self, rank: int, function: Callable[Asked, Result], *args: Asked.args, **options: Asked.kwargs
@@ -59,10 +57,8 @@ class ParsePool:
         Raises:
             RequestRefusedError: the function raised it, or the worker was lost.
         """
-        await self._turn(rank)
+        worker = await self._take(rank)
         self.served = max(self.served, rank)
-        worker = self._idle.pop() if self._idle else _Worker()
-        self._all.add(worker)
         job = asyncio.get_running_loop().run_in_executor(self._threads, worker.call, (function, args, options))
         job.add_done_callback(lambda _: self._give_back(worker))
         result, refusal = await asyncio.shield(job)  # a cancelled caller does not stop the worker
@@ -72,39 +68,31 @@ class ParsePool:
 
     def close(self) -> None:
         """End all workers. Idempotent."""
-        self._closed = True
-        for worker in list(self._all):
-            worker.close()
+        for worker in self._workers:
+            worker.kill()
         self._threads.shutdown()
+        for worker in self._workers:
+            worker.close()
 
-    async def _turn(self, rank: int) -> None:
-        if self._free:
-            self._free -= 1
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def _take(self, rank: int) -> _Worker:
+        if self._idle:
+            return self._idle.pop()
+        turn: asyncio.Future[_Worker] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (rank, next(self._numbers), turn))
         try:
-            await turn
+            return await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._pass_on()
+                self._give_back(turn.result())
             raise
 
     def _give_back(self, worker: _Worker) -> None:
-        if worker.lost or self._closed:
-            self._all.discard(worker)
-            worker.close()
-        else:
-            self._idle.append(worker)
-        self._pass_on()
-
-    def _pass_on(self) -> None:
         while self._waiting:
             _, _, turn = heapq.heappop(self._waiting)
             if not turn.done():
-                turn.set_result(None)
+                turn.set_result(worker)
                 return
-        self._free += 1
+        self._idle.append(worker)
 
 
 class PoolShare:
@@ -150,39 +138,49 @@ class PoolShare:
 
 
 class _Worker:
-    """One worker process; runs one call at a time, from any thread."""
+    """A process that is started at the first call, and again after it was lost; runs one call at a time."""
 
     def __init__(self) -> None:
-        self.lost = False
-        self._process: HostProcess | None = None
-        self._pipe, self._other_end = Pipe()
+        self._link: tuple[HostProcess, Connection[Job, Answer]] | None = None
 
     def call(self, job: Job) -> Answer:
-        """Return the result of a job, or its error; a worker that ends or does not answer in time is lost."""
+        """Return the result of a job, or its error; a process that ends or does not answer in time is lost."""
         try:
             return self._ask(job)
         except (OSError, EOFError):
-            self.lost = True
             log.warning("gateway parse worker lost")
+            self.close()
             return None, RequestRefusedError(503, "worker_lost", "the gateway's parser failed or timed out; retry")
 
     def _ask(self, job: Job) -> Answer:
-        if self._process is None:
-            args = [sys.executable, "-I", "-c", _PROGRAM, *sys.path]
-            with self._other_end:
-                self._process = spawn(args, stdin=self._other_end.fileno(), stdout=DEVNULL, stderr=DEVNULL, cwd="/")
-        timer = threading.Timer(_JOB_S, self._process.kill)
+        self._link = self._link or _start_process()
+        process, pipe = self._link
+        timer = threading.Timer(_JOB_S, process.kill)
         timer.start()
         try:
-            self._pipe.send(job)
-            answer: Answer = self._pipe.recv()
-            return answer
+            pipe.send(job)
+            return pipe.recv()
         finally:
             timer.cancel()
 
+    def kill(self) -> None:
+        """Kill the process, if there is one; a call that waits for it fails."""
+        link = self._link  # a call that fails may set it to None meanwhile
+        if link is not None:
+            link[0].kill()
+
     def close(self) -> None:
-        """End the process. Idempotent."""
-        if self._process is not None:
-            self._process.kill()
-            reap(self._process, 5)
-        self._pipe.close()
+        """End the process, if there is one; no call may run."""
+        self.kill()
+        if self._link is not None:
+            process, pipe = self._link
+            reap(process, 5)
+            pipe.close()
+            self._link = None
+
+
+def _start_process() -> tuple[HostProcess, Connection[Job, Answer]]:
+    pipe, other_end = Pipe()
+    with other_end:
+        args = [sys.executable, "-I", "-c", _PROGRAM, *sys.path]
+        return spawn(args, stdin=other_end.fileno(), stdout=DEVNULL, stderr=DEVNULL, cwd="/"), pipe

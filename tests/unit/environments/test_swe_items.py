@@ -141,7 +141,7 @@ SECRET, CONTROLS = "s" * 8, ("c1", "c2")
 def report(*records: dict[str, Any], secret: str = SECRET) -> Findings:
     """Return the findings for a report with these records."""
     lines = "".join(f"{secret}{json.dumps(record)}\n" for record in records)
-    ended = Ended(exit_code=0, timed_out=False, output="", report=lines, separate=True)
+    ended = Ended(exit_code=0, timed_out=False, output="", report=lines)
     return read_report(ended, SECRET, ["t1", "t2"], CONTROLS)
 
 
@@ -187,5 +187,5 @@ def test_a_test_passes_only_if_all_its_phases_pass(records: list[dict[str, Any]]
 def test_any_bytes_are_parsed_as_a_report(data: bytes) -> None:
     """The candidate can write anything to the pipe."""
     text = data.decode("utf-8", "replace") + "\n" + SECRET + "[1]\n" + SECRET + "{\n"
-    ended = Ended(exit_code=0, timed_out=False, output="", report=text, separate=True)
+    ended = Ended(exit_code=0, timed_out=False, output="", report=text)
     assert read_report(ended, SECRET, ["t1"], CONTROLS).passed == frozenset()

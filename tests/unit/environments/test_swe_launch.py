@@ -62,7 +62,6 @@ def launch(where: Path, ids: list[str], runner: str = "pytest", settings: tuple[
         timed_out=False,
         output=(done.stdout + done.stderr).decode(),
         report=(where / "report").read_text(),
-        separate=False,
     )
     return read_report(ended, SECRET, ids, CONTROLS)
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperenvironment_terminal.changes import ChangePlan, plan_changes
+from hyperenvironment_terminal.changes import ChangePlan, make_protection, plan_changes
 from hyperenvironment_terminal.listing import DIRECTORY, FILE, LINK, Entry, Listing, parse_listing
-from hyperenvironment_terminal.protected import make_protection
 from hyperruntime.errors import TransferError
 
 NAMES = ("a", "b", "bin", "usr", "etc", "app", "tests", "ld.so.preload", "json.py", "lib", "conftest.py")

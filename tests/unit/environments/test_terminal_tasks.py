@@ -103,9 +103,8 @@ def test_a_harbor_task_is_read_completely(tmp_path: Path) -> None:
     (task,) = load_tasks(str(harbor(tmp_path / "one", task_toml=SETTINGS, instruction_md=text)))
     assert (task.id, task.instruction, task.workdir) == ("one", "# Title\nDo it.", "/a")
     assert (task.agent_timeout_s, task.verifier_timeout_s, task.verify) == (90.5, 30, "same")
-    wanted = task.resources
-    assert (wanted.cpus, wanted.memory_bytes, wanted.disk_bytes) == (2, 512 * 1024**2, 1024**3)
-    assert (wanted.gpus, wanted.internet) == (1, True)
+    assert task.limits == {"cpus": 2, "memory_bytes": 512 * 1024**2, "disk_bytes": 1024**3}
+    assert (task.gpus, task.internet) == (1, True)
     environment = Terminal(tasks=str(tmp_path))
     assert environment.time_limit_s(next(iter(environment.items()))) == 90.5
     assert (task.env, task.verifier_env) == ({"MODE": "test"}, {"KEY": "${KEY:-none}"})
@@ -179,9 +178,9 @@ def test_tasks_are_read_from_rows(tmp_path: Path) -> None:
     path.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
     ready, made = load_tasks(str(path))
     assert (ready.id, ready.image, ready.agent_timeout_s, ready.workdir) == ("ready", "me/it:1", 60, "/app")
-    assert ready.resources.memory_bytes == 256 * 1024**2
-    assert made.context is not None
-    assert (made.context / "data.txt").read_text() == "d"
+    assert ready.limits == {"memory_bytes": 256 * 1024**2}
+    assert made.recipe is not None
+    assert made.recipe.with_name("data.txt").read_text() == "d"
     assert sorted(p.name for p in made.tests.iterdir()) == ["check.py", "test.sh"]
     assert (made.tests / "test.sh").read_text() == "echo 2"
     assert made.solution is not None

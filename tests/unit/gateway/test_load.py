@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from psutil import NoSuchProcess, Process, pid_exists
 
 from hyperruntime.gateway import ClientLimits, Gateway, GatewayConfig, ModelRule, Seat, Upstream
-from hyperruntime.gateway.request.json_size import ValueCounter, count_values
 from hyperruntime.gateway.request.pace import Pace
-from hyperruntime.gateway.request.parse import RequestRefusedError
+from hyperruntime.gateway.request.parse import RequestRefusedError, ValueCounter, count_values
 from hyperruntime.gateway.request.parse_pool import ParsePool, PoolShare
 from tests.doubles.upstream import ScriptedUpstream, chat, scripted_upstream
 

@@ -14,7 +14,7 @@ from hyperruntime.errors import GatewayError, SpecError
 from hyperruntime.gateway.answer.headers import retry_after
 from hyperruntime.gateway.answer.sse import EventSplitter, event_data
 from hyperruntime.gateway.answer.usage import StreamUsage, usage_of
-from hyperruntime.gateway.config.toml_file import load_config
+from hyperruntime.gateway.config.source import load_config
 from hyperruntime.gateway.config.values import Budget, GatewayConfig, ModelRule, Upstream
 from hyperruntime.gateway.log.budget import Meter, Tokens
 from hyperruntime.gateway.log.exchange import LineFile
@@ -270,9 +270,9 @@ def test_a_configuration_is_read_from_toml_with_absolute_paths(tmp_path: Path) -
     [
         ("", "no table"),
         ("[gateway", "TOML"),
-        ("[gateway]\nmodels = []\nupstream = 3", "upstream"),
+        ("[gateway]\nupstreams = []\nmodels = []\nupstream = 3", r"\(upstream\)"),
         ("[gateway]\nmodels = []\n[[gateway.upstreams]]\nname = 'a'\nurl = 'ftp://x'", "http"),
-        ("[gateway]\nmodels = []\nretries = -1", "zero or more"),
+        ("[gateway]\nupstreams = []\nmodels = []\nretries = -1", "retries=-1 is not allowed: a number, 0 or more"),
         ('gateway = "abc"', "is not a table"),
     ],
 )

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hyperruntime.errors import GatewayConfigError, GatewayError, SpecError
 from hyperruntime.gateway import Budget, GatewayConfig, ModelRule, Spent, Upstream
-from hyperruntime.gateway.config.dotenv import parse_dotenv
 from hyperruntime.gateway.config.environment import derive_config
+from hyperruntime.gateway.config.values import parse_dotenv
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.gateway_choice import check_stored_servers, choose_gateway, stored_agent
