@@ -254,11 +254,7 @@ class Images(Protocol):
         ...
 
     def save(self, reference: str, archive: Path) -> None:
-        """Write an image with its reference to a file that :meth:`load` reads.
-
-        Raises:
-            ImageNotFoundError: the image is not on this machine.
-        """
+        """Write an image that exists, with its reference, to a file that :meth:`load` reads."""
         ...
 
     def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
@@ -295,7 +291,7 @@ class Images(Protocol):
             on_output: called with each line of the build's output.
 
         Raises:
-            ImageBuildError: a step failed; the message contains its last lines.
+            ImageBuildError: a step failed; core adds the last lines of the step to the message.
         """
         ...
 

@@ -169,8 +169,7 @@ def to_json(options: object) -> dict[str, Any]:
     """Return options as JSON values."""
     import cattrs
 
-    value: dict[str, Any] = cattrs.Converter().unstructure(options)
-    return value
+    return dict(cattrs.unstructure(options))
 
 
 def from_json(kind: type[_Options], value: Mapping[str, Any], *, strict: bool) -> _Options:

@@ -5,6 +5,7 @@ Design: docs/decisions/0022-users-and-shells.md.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import attrs
@@ -15,19 +16,17 @@ _MAX_ID = 2**31 - 1  # the largest id that engines accept
 _LEAST_PIDS = 4  # a lane, an exec, and their short-lived helpers
 
 
-def _id(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_ID:
-        raise SpecError(f"RunAs.{attribute.name}", value, f"a number from 1 to {_MAX_ID}; root is not allowed")
+def _whole(least: int, most: float, allowed: str) -> Any:  # noqa: ANN401 - an attrs validator
+    def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise SpecError(f"RunAs.{attribute.name}", value, allowed)
+
+    return check
 
 
-def _pids(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < _LEAST_PIDS):
-        raise SpecError(f"RunAs.{attribute.name}", value, f"a whole number of at least {_LEAST_PIDS}, or None")
-
-
-def _mask(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 0o777:
-        raise SpecError(f"RunAs.{attribute.name}", value, "a file mode mask such as 0o077")
+_id = _whole(1, _MAX_ID, f"a number from 1 to {_MAX_ID}; root is not allowed")
+_pids = attrs.validators.optional(_whole(_LEAST_PIDS, math.inf, f"a whole number of at least {_LEAST_PIDS}, or None"))
+_mask = _whole(0, 0o777, "a file mode mask such as 0o077")
 
 
 @attrs.frozen(kw_only=True)

@@ -181,10 +181,6 @@ class Mount:
         _check_utf8("Mount.target", self.target)
 
 
-def _mounts(value: Iterable[Mount]) -> tuple[Mount, ...]:
-    return tuple(value)
-
-
 @attrs.frozen(kw_only=True)
 class Limits:
     """The resource limits of a container; None is no limit.
@@ -231,7 +227,7 @@ class ContainerSpec:
     """
 
     image: str
-    mounts: tuple[Mount, ...] = attrs.field(default=(), converter=_mounts)
+    mounts: tuple[Mount, ...] = attrs.field(default=(), converter=tuple[Mount, ...])
     env: Mapping[str, str] = attrs.field(default=None, converter=frozen_mapping)
     workdir: str | None = None
     user: str | None = None

@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.spec import DEVICE_KIND, DEVICE_NAME
+from hyperruntime.spec import DEVICE_KIND, DEVICE_NAME, Mount
 
 VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0")
 _MAX_FILE_BYTES = 16 * 1024**2
@@ -40,36 +40,14 @@ class DeviceNode:
 
 
 @attrs.frozen(kw_only=True)
-class DeviceMount:
-    """A mount of a host file or directory in the container.
-
-    Attributes:
-        host_path: path on the host.
-        container_path: path in the container.
-        options: options of mount(8), such as ``ro``, ``nosuid``, ``bind``.
-    """
-
-    host_path: str
-    container_path: str
-    options: tuple[str, ...] = ()
-
-    @property
-    def read_only(self) -> bool:
-        """Whether the mount is read-only."""
-        return "ro" in self.options
-
-
-@attrs.frozen(kw_only=True)
 class Hook:
     """A program that an OCI runtime runs on the host; engines without one cannot run it.
 
     Attributes:
-        name: point in time, such as ``createContainer``.
         path: path of the program.
         args: its argv, including ``argv[0]``.
     """
 
-    name: str
     path: str
     args: tuple[str, ...] = ()
 
@@ -88,7 +66,7 @@ class Edits:
 
     env: Mapping[str, str] = attrs.field(factory=dict)
     device_nodes: tuple[DeviceNode, ...] = ()
-    mounts: tuple[DeviceMount, ...] = ()
+    mounts: tuple[Mount, ...] = ()
     hooks: tuple[Hook, ...] = ()
     groups: tuple[int, ...] = ()
 
@@ -97,7 +75,7 @@ class Edits:
         return Edits(
             env={**self.env, **other.env},
             device_nodes=tuple({node.path: node for node in (*self.device_nodes, *other.device_nodes)}.values()),
-            mounts=tuple({mount.container_path: mount for mount in (*self.mounts, *other.mounts)}.values()),
+            mounts=tuple({mount.target: mount for mount in (*self.mounts, *other.mounts)}.values()),
             hooks=tuple(dict.fromkeys((*self.hooks, *other.hooks))),
             groups=tuple(dict.fromkeys((*self.groups, *other.groups))),
         )
@@ -222,12 +200,12 @@ def _parse_node(value: object) -> DeviceNode:
     return DeviceNode(path=path, host_path=_path(host, "hostPath") if host else path, permissions=permissions)
 
 
-def _parse_mount(value: object) -> DeviceMount:
+def _parse_mount(value: object) -> Mount:
     mount = _mapping(value, "a mount")
-    return DeviceMount(
-        host_path=_path(mount.get("hostPath"), "mounts.hostPath"),
-        container_path=_path(mount.get("containerPath"), "mounts.containerPath"),
-        options=_texts(mount.get("options"), "mounts.options"),
+    return Mount(
+        source=_path(mount.get("hostPath"), "mounts.hostPath"),
+        target=_path(mount.get("containerPath"), "mounts.containerPath"),
+        read_only="ro" in _texts(mount.get("options"), "mounts.options"),
     )
 
 
@@ -236,7 +214,7 @@ def _parse_hook(value: object) -> Hook:
     name = hook.get("hookName")
     if name not in _HOOK_NAMES:
         raise ValueError(f"has a hook named {name!r}, which is not one of {', '.join(_HOOK_NAMES)}")
-    return Hook(name=str(name), path=_path(hook.get("path"), "hooks.path"), args=_texts(hook.get("args"), "hooks.args"))
+    return Hook(path=_path(hook.get("path"), "hooks.path"), args=_texts(hook.get("args"), "hooks.args"))
 
 
 def _parse_group(value: object) -> int:

@@ -66,10 +66,7 @@ class DeviceRegistry:
 
 def merge_edits(devices: Iterable[Device]) -> Edits:
     """Return the edits that give all these devices to one container."""
-    total = Edits()
-    for device in devices:
-        total = total + device.edits
-    return total
+    return sum((device.edits for device in devices), Edits())
 
 
 def spec_directories() -> tuple[Path, ...]:
@@ -91,8 +88,13 @@ def load_devices(directories: Sequence[str | os.PathLike[str]] | None = None) ->
     for place in places:
         found: dict[str, list[Device]] = {}
         for path in _spec_files(place, findings):
-            for device in _read_spec(path, findings):
-                found.setdefault(device.name, []).append(device)
+            try:
+                for device in read_spec(path):
+                    found.setdefault(device.name, []).append(device)
+            except OSError as error:
+                findings.append(_broken(path, f"cannot be read: {error.strerror}"))
+            except ValueError as error:
+                findings.append(_broken(path, " ".join(str(error).split())))
         for name, claims in found.items():
             devices.pop(name, None)
             if len(claims) == 1:
@@ -118,14 +120,3 @@ def _spec_files(directory: Path, findings: list[Finding]) -> Iterator[Path]:
         findings.append(_broken(directory, f"cannot be read: {error.strerror}", "make it a readable directory"))
         return
     yield from (directory / name for name in names if name.endswith(_SUFFIXES))
-
-
-def _read_spec(path: Path, findings: list[Finding]) -> tuple[Device, ...]:
-    """Return the devices of a file; if the file is invalid, add a finding and return none."""
-    try:
-        return read_spec(path)
-    except OSError as error:
-        findings.append(_broken(path, f"cannot be read: {error.strerror}"))
-    except ValueError as error:
-        findings.append(_broken(path, " ".join(str(error).split())))
-    return ()

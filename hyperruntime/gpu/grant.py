@@ -31,12 +31,6 @@ _MISSING = 'for path; do [ -e "$path" ] || printf "%s\\n" "$path"; done'
 _NO_NVIDIA = 'for path in /dev/nvidia[0-9]*; do [ -e "$path" ] && exit; done; echo "/dev/nvidia*"'
 
 
-def gpu_kind(registry: DeviceRegistry) -> str:
-    """Return the CDI kind of GPU indices: that of NVIDIA, unless the specs describe GPUs of another vendor only."""
-    kinds = dict.fromkeys(device.kind for device in registry.devices.values() if device.kind.endswith("/gpu"))
-    return next(iter(kinds)) if len(kinds) == 1 else NVIDIA_KIND
-
-
 def gpu_devices(gpus: str | Sequence[str], registry: DeviceRegistry) -> tuple[Device, ...]:
     """Return the CDI devices for ``gpus`` of a container spec.
 
@@ -47,7 +41,8 @@ def gpu_devices(gpus: str | Sequence[str], registry: DeviceRegistry) -> tuple[De
     Raises:
         DeviceNotFoundError: no CDI spec describes a device with this name.
     """
-    kind = gpu_kind(registry)
+    kinds = {device.kind for device in registry.devices.values() if device.kind.endswith("/gpu")}
+    kind = kinds.pop() if len(kinds) == 1 else NVIDIA_KIND  # of indices
     if gpus == "all":
         known = registry.names(kind)
         whole = f"{kind}=all"

@@ -9,9 +9,17 @@ from collections.abc import Iterator, Mapping
 import psutil
 
 from hyperruntime.driver import Enforcement, Finding
+from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.units import GIB, format_size
 
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "afs", "cifs", "smb3", "panfs"})
+
+
+def failure_finding(subject: str, error: Exception, next_step: str = "") -> Finding:
+    """Return the finding for an error; ``next_step`` is for an error that has none."""
+    if isinstance(error, EngineUnavailableError):
+        return Finding(subject=subject, ok=False, detail=error.why, next_step=error.next_step)
+    return Finding(subject=subject, ok=False, detail=str(error), next_step=next_step)
 
 
 def space_finding(subject: str, place: str, next_step: str) -> Finding:

@@ -38,15 +38,15 @@ P = TypeVar("P", bound=Probed)
 class ProbeFile(Generic[P]):
     """A file with what one probe found; it is valid for one boot, one user and the facts in its name."""
 
-    def __init__(self, engine: str, facts: Sequence[Any], load: Callable[[dict[str, Any]], P]) -> None:
+    def __init__(self, engine: str, facts: Sequence[Any], kind: type[P]) -> None:
         """Name the file; nothing is read or written.
 
         Args:
             engine: name of the engine.
             facts: JSON values that decide what works: another value means another file.
-            load: makes a probe of the stored fields; may raise ValueError, TypeError or KeyError.
+            kind: the class of what a probe found.
         """
-        self._engine, self._facts, self._load = engine, facts, load
+        self._engine, self._facts, self._kind = engine, facts, kind
 
     @property
     def path(self) -> Path:
@@ -59,11 +59,15 @@ class ProbeFile(Generic[P]):
         return cache_directory() / f"{self._engine}-{os.geteuid()}-{key}.json"
 
     def read(self) -> P | None:
-        """Return what was found; None if the file does not exist or cannot be read."""
+        """Return what was found; None if the file does not exist or is not exactly what :meth:`write` writes."""
+        from cattrs import BaseValidationError, structure
+
         try:
-            return self._load(json.loads(self.path.read_bytes()))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            stored = self.path.read_text()
+            found = structure(json.loads(stored), self._kind)
+        except (OSError, ValueError, TypeError, RecursionError, BaseValidationError):
             return None
+        return found if _to_json(found) == stored else None
 
     def write(self, found: P) -> None:
         """Store what was found; a failure is logged and costs the next process a probe."""
@@ -71,10 +75,14 @@ class ProbeFile(Generic[P]):
             path = self.path
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_text(json.dumps(attrs.asdict(cast(attrs.AttrsInstance, found))))
+            temporary.write_text(_to_json(found))
             os.replace(temporary, path)
         except OSError as error:
             log.debug("probe not remembered", error=str(error))
+
+
+def _to_json(found: Probed) -> str:
+    return json.dumps(attrs.asdict(cast(attrs.AttrsInstance, found)))
 
 
 def forget_probes(engine: str) -> None:

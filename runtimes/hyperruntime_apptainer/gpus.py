@@ -132,8 +132,8 @@ def _check(edits: Edits) -> None:
             why = f"{node.path} must be read-only, which needs a device cgroup; use Podman or Docker"
             raise UnsupportedOptionError(NAME, "gpus", why)
     for mount in edits.mounts:
-        if not os.path.exists(mount.host_path):
-            raise DeviceError(f"{mount.host_path}, which the devices need, does not exist; {_STALE}")
+        if not os.path.exists(mount.source):
+            raise DeviceError(f"{mount.source}, which the devices need, does not exist; {_STALE}")
     for group in edits.groups:
         if group not in os.getgroups():
             why = f"the devices need the group {group}, but this user is not in it; ask the administrator"
@@ -145,10 +145,7 @@ class _Brought:
 
     def __init__(self, edits: Edits, folders: Iterable[str]) -> None:
         self.nodes = {node.path: node for node in edits.device_nodes}
-        self.mounts = {
-            mount.container_path: Mount(source=mount.host_path, target=mount.container_path, read_only=mount.read_only)
-            for mount in edits.mounts
-        }
+        self.mounts = {mount.target: mount for mount in edits.mounts}
         self.libraries: dict[str, str] = {}
         self._folders = frozenset(folders)
         self._known: dict[str, str] = {}  # maps a link's path in the container to its library's path

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -81,18 +80,6 @@ def cached_probe() -> tuple[Probe, bool]:
     """
     found = probe_file().read()
     return (probe(), False) if found is None else (found, True)
-
-
-def _recall(data: dict[str, Any]) -> Probe:
-    """Return a cached result.
-
-    Raises:
-        ValueError, TypeError, KeyError: the data are not in this version's form.
-    """
-    if set(data["settings"]["limits"]) != {"pids", "memory_bytes", "cpus"}:
-        raise ValueError("limits")
-    tried = tuple((str(what), str(why)) for what, why in data["tried"])
-    return Probe(version=data["version"], root=data["root"], settings=Settings(**data["settings"]), tried=tried)
 
 
 def probe() -> Probe:
@@ -209,4 +196,4 @@ def _try(args: list[str], script: bytes | None = None) -> ProcessResult:
 
 def probe_file() -> ProbeFile[Probe]:
     """Return the file of what a probe found: for this binary, this limit on processes and this scratch directory."""
-    return ProbeFile(NAME, (program_facts(NAME), process_ceiling(), os.path.realpath(scratch_directory())), _recall)
+    return ProbeFile(NAME, (program_facts(NAME), process_ceiling(), os.path.realpath(scratch_directory())), Probe)

@@ -15,6 +15,7 @@ import psutil
 from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo, Finding, Image, Launch, PostMortem
 from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError, UnsupportedOptionError
 from hyperruntime.host import process
+from hyperruntime.host.engine_findings import failure_finding
 from hyperruntime.host.engine_program import IMAGE_OPERATIONS, program_needed, refused_images
 from hyperruntime.images.recipes import BASE, PREFIX
 from hyperruntime.spec import ContainerSpec, Limits, Mount
@@ -96,7 +97,7 @@ class BubblewrapDriver:
         try:
             info = try_here()
         except EngineUnavailableError as error:
-            return (Finding(subject=NAME, ok=False, detail=error.why, next_step=error.next_step),)
+            return (failure_finding(NAME, error),)
         return (Finding(subject=NAME, ok=True, detail=f"{info.version}; limits: {dict(info.limits)}"),)
 
     def launch(self, launch: Launch) -> BubblewrapContainer:

@@ -7,7 +7,7 @@ SDK sends unchanged (``create_container_from_config``).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -20,16 +20,22 @@ from hyperruntime.spec import ContainerSpec, Limits, Mount
 NAME = "docker"
 UID_LABEL = "io.hyperruntime.docker.uid"
 NO_WORKDIR = "hyperruntime: the working directory cannot be entered"
-_SECURITY = ("no-new-privileges", "label=disable")
+# Attach one client to all three streams until it disconnects.
+_STREAMS = ("AttachStdin", "AttachStdout", "AttachStderr", "OpenStdin", "StdinOnce")
+_ATTACHED = {**dict.fromkeys(_STREAMS, True), "Tty": False}
+_HOST_CONFIG = {  # of every container
+    "AutoRemove": True,
+    "Init": True,
+    "CapDrop": ["ALL"],
+    "SecurityOpt": ["no-new-privileges", "label=disable"],
+    "LogConfig": {"Type": "none"},
+}
+# Small values, to see in a trial container which limits the daemon enforces.
+TRIAL_LIMITS = {"Memory": 64 * 1024**2, "MemorySwap": 64 * 1024**2, "NanoCpus": 500_000_000, "PidsLimit": 100}
+# The rights to change the files of every user.
+ALL_FILES = {"UsernsMode": "host", "CapAdd": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]}
 _TMPFS = "rw,exec,nosuid,nodev,mode=1777"
-_HOW = ("cgroup", "no")
-_TEXT, _FLAG = attrs.validators.instance_of(str), attrs.validators.instance_of(bool)
-_TEXTS = attrs.validators.deep_iterable(_TEXT)
 _NVIDIA = "nvidia.com/gpu="
-
-
-def _strings(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(values)
 
 
 @attrs.frozen(kw_only=True)
@@ -45,14 +51,12 @@ class Settings:
         nvidia: whether NVIDIA's container runtime or hook is installed.
     """
 
-    rootless: bool = attrs.field(default=False, validator=_FLAG)
-    limits: Mapping[str, Enforcement] = attrs.field(
-        factory=dict, validator=attrs.validators.deep_mapping(_TEXT, attrs.validators.in_(_HOW))
-    )
-    networks: tuple[str, ...] = attrs.field(default=("none",), converter=_strings, validator=_TEXTS)
-    cdi_dirs: tuple[str, ...] = attrs.field(default=(), converter=_strings, validator=_TEXTS)
-    cdi_devices: tuple[str, ...] = attrs.field(default=(), converter=_strings, validator=_TEXTS)
-    nvidia: bool = attrs.field(default=False, validator=_FLAG)
+    rootless: bool = False
+    limits: Mapping[str, Enforcement] = attrs.field(factory=dict)
+    networks: tuple[str, ...] = ("none",)
+    cdi_dirs: tuple[str, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+    nvidia: bool = False
 
 
 def container_config(launch: Launch, settings: Settings) -> dict[str, Any]:
@@ -69,16 +73,16 @@ def container_config(launch: Launch, settings: Settings) -> dict[str, Any]:
         UnsupportedOptionError: a field cannot be honoured on this machine.
     """
     spec = launch.spec
-    command = shell_args(spec.workdir)
+    command, env = shell_args(spec.workdir), {**spec.env, **no_gpu_env(spec, settings)}
     config: dict[str, Any] = {
         "Image": spec.image,
         "Entrypoint": command[:1],
         "Cmd": command[1:],
-        "Env": env_list({**spec.env, **no_gpu_env(spec, settings)}),
+        "Env": [f"{name}={value}" for name, value in env.items()],
         "Labels": {**launch.labels, UID_LABEL: str(os.getuid())},
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": host_config(launch, settings),
-        **attached_streams(),
+        **_ATTACHED,
     }
     if spec.user is not None:
         config["User"] = spec.user
@@ -99,7 +103,7 @@ def host_config(launch: Launch, settings: Settings) -> dict[str, Any]:
     """
     spec = launch.spec
     config: dict[str, Any] = {
-        **base_host_config(),
+        **_HOST_CONFIG,
         "CapAdd": list(CAPABILITIES),
         "NetworkMode": network_mode(spec, settings),
         "Mounts": [mount_entry(mount) for mount in (launch.exchange, *spec.mounts)],
@@ -114,23 +118,6 @@ def host_config(launch: Launch, settings: Settings) -> dict[str, Any]:
     if spec.gpus is not None:
         config["DeviceRequests"] = device_requests(gpu_names(spec.gpus), settings)
     return config
-
-
-def base_host_config() -> dict[str, Any]:
-    """Return the ``HostConfig`` fields that are the same for all containers."""
-    return {
-        "AutoRemove": True,
-        "Init": True,
-        "CapDrop": ["ALL"],
-        "SecurityOpt": list(_SECURITY),
-        "LogConfig": {"Type": "none"},
-    }
-
-
-def attached_streams() -> dict[str, bool]:
-    """Return the fields that attach one client to all three streams until it disconnects."""
-    names = ("AttachStdin", "AttachStdout", "AttachStderr", "OpenStdin", "StdinOnce")
-    return {**dict.fromkeys(names, True), "Tty": False}
 
 
 def shell_args(workdir: str | None) -> list[str]:
@@ -151,11 +138,6 @@ def no_gpu_env(spec: ContainerSpec, settings: Settings) -> dict[str, str]:
     """
     by_request = spec.gpus is not None and not cdi_names(gpu_names(spec.gpus), settings)
     return {"NVIDIA_VISIBLE_DEVICES": "void"} if settings.nvidia and not by_request else {}
-
-
-def env_list(env: Mapping[str, str]) -> list[str]:
-    """Return an environment as ``NAME=value`` strings."""
-    return [f"{name}={value}" for name, value in env.items()]
 
 
 def network_mode(spec: ContainerSpec, settings: Settings) -> str:
@@ -250,42 +232,24 @@ def device_requests(names: Sequence[str], settings: Settings) -> list[dict[str, 
     return [{"Driver": "nvidia", "Capabilities": [["gpu"]], **chosen}]
 
 
-def program_config(image: str, mounts: Sequence[Mount], script: str) -> dict[str, Any]:
-    """Return the body of a container of the host's userland that may change the files of every user.
-
-    Args:
-        image: an image with links to the host's userland.
-        mounts: its mounts, the userland included.
-        script: shell commands to run.
-    """
-    config = probe_config(image, mounts, script, "none")
-    config["HostConfig"] |= {"UsernsMode": "host", "CapAdd": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]}
-    return config
-
-
-def probe_config(
-    image: str, mounts: Sequence[Mount], script: str, network: str, *, limited: bool = False
-) -> dict[str, Any]:
+def trial_config(image: str, mounts: Sequence[Mount], script: str, host: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body of a container of the host's userland, which tests the daemon without a real image.
 
     Args:
         image: an image with links to the host's userland.
         mounts: its mounts, the userland included.
         script: shell commands to run.
-        network: the network mode.
-        limited: whether to set a small value for each limit.
+        host: further fields of ``HostConfig``; without ``NetworkMode`` it has no network.
     """
-    config: dict[str, Any] = {
-        **base_host_config(),
-        "NetworkMode": network,
-        "Mounts": [mount_entry(mount) for mount in mounts],
-    }
-    if limited:
-        config |= {"Memory": 64 * 1024**2, "MemorySwap": 64 * 1024**2, "NanoCpus": 500_000_000, "PidsLimit": 100}
     return {
         "Image": image,
         "Entrypoint": ["/bin/sh"],
         "Cmd": ["-c", script],
-        "HostConfig": config,
-        **attached_streams(),
+        "HostConfig": {
+            **_HOST_CONFIG,
+            "NetworkMode": "none",
+            "Mounts": [mount_entry(mount) for mount in mounts],
+            **host,
+        },
+        **_ATTACHED,
     }

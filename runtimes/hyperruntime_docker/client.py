@@ -178,8 +178,3 @@ def translated(what: str) -> Iterator[None]:
 def said(error: Any) -> str:  # noqa: ANN401 - APIError
     """Return the daemon's text in an error."""
     return str(getattr(error, "explanation", None) or error).strip()
-
-
-def is_status(error: Any, *codes: int) -> bool:  # noqa: ANN401 - APIError
-    """Return whether the daemon answered with one of these HTTP status codes."""
-    return getattr(error, "status_code", None) in codes

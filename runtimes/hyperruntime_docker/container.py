@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hyperruntime.driver import Launch, PostMortem
-from hyperruntime.errors import EngineError, EngineUnavailableError, HyperRuntimeError
+from hyperruntime.errors import (
+    EngineError,
+    EngineUnavailableError,
+    HyperRuntimeError,
+    ImageNotFoundError,
+    SpecError,
+    UnsupportedOptionError,
+)
+from hyperruntime.host.engine_program import start_refusal
 from hyperruntime.host.process import last_line, wait_until
 from hyperruntime.host.process_tree import kernel_killed_in, memory_cgroups
-from hyperruntime_docker.args import Settings, container_config, shell_args
-from hyperruntime_docker.client import Engine, is_status, said, translated
+from hyperruntime.spec import ContainerSpec
+from hyperruntime_docker.args import NAME, NO_WORKDIR, Settings, container_config, shell_args
+from hyperruntime_docker.client import Engine, said, translated
 from hyperruntime_docker.gpus import device_env
-from hyperruntime_docker.refusals import explain
 from hyperruntime_docker.shell import SocketShell, read_text, take_over
 
 STREAMS = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
@@ -22,6 +32,9 @@ _KILLED = 137
 _EXEC_TIMEOUT_S = 30.0
 _REMOVAL_TIMEOUT_S = 10.0
 _END_TIMEOUT_S = 0.5
+_NO_SOURCE = re.compile(r"bind source path does not exist: (.*)")
+_NO_DEVICE = re.compile(r"could not select device driver|unresolvable CDI devices|CDI device injection failed|nvidia-")
+_TRY_AGAIN = "retry (this probes the machine again) or see `hyperrun doctor`"
 
 
 class DockerContainer:
@@ -117,7 +130,9 @@ class DockerContainer:
             try:
                 api.create_container_from_config(config, name=self.id)
                 connection, early = take_over(api.attach_socket(self.id, params=STREAMS))
-                ending = self._await_removal(api)
+                # Request the exit code before the end: the daemon forgets it with an auto-removed container.
+                url = f"{api.base_url}/v{api.api_version}/containers/{self.id}/wait"
+                ending = api.post(url, params={"condition": "removed"}, stream=True, timeout=None)
                 shell = SocketShell(connection, early, lambda: self._exit_code(ending))
                 api.start(self.id)
                 return shell
@@ -125,7 +140,8 @@ class DockerContainer:
                 if shell is not None:
                     shell.close()
                     shell.close_output()
-                self._discard()
+                with suppress(EngineError, EngineUnavailableError):  # the caller must see the first error
+                    self.remove()
                 if isinstance(error, APIError):
                     raise self._explain(said(error)) from error
                 raise
@@ -135,11 +151,6 @@ class DockerContainer:
         if isinstance(error, EngineUnavailableError):
             self._on_unknown_failure()
         return error
-
-    def _await_removal(self, api: Any) -> Any:  # noqa: ANN401 - requests.Response
-        """Request the exit code before the end: the daemon forgets it with an auto-removed container."""
-        url = f"{api.base_url}/v{api.api_version}/containers/{self.id}/wait"
-        return api.post(url, params={"condition": "removed"}, stream=True, timeout=None)
 
     def _exit_code(self, ending: Any) -> int | None:  # noqa: ANN401 - requests.Response
         """Block until the container is removed; return its exit code, or None if the daemon does not answer."""
@@ -162,24 +173,40 @@ class DockerContainer:
 
     def _state(self) -> dict[str, Any]:
         """Return the daemon's ``State`` of the container; a ``Status`` may also be ``removed`` or ``unknown``."""
-        from docker.errors import APIError
+        from docker.errors import NotFound
 
         try:
             with translated("a container cannot be inspected"):
-                try:
-                    return dict(self._engine.api().inspect_container(self.id)["State"])
-                except APIError as error:
-                    if is_status(error, 404):
-                        return {"Status": "removed"}
-                    raise
-        except (EngineError, EngineUnavailableError):
-            return {"Status": "unknown"}
+                return dict(self._engine.api().inspect_container(self.id)["State"])
+        except (EngineError, EngineUnavailableError) as error:
+            return {"Status": "removed" if isinstance(error.__cause__, NotFound) else "unknown"}
 
-    def _discard(self) -> None:
-        try:
-            self.remove()
-        except (EngineError, EngineUnavailableError):
-            pass  # the caller must see the error that prevented the start
+
+def explain(text: str, spec: ContainerSpec, user: str | None = None) -> HyperRuntimeError:
+    """Return the error for a container, or a shell in it, that did not start.
+
+    Args:
+        text: what the daemon or its init said.
+        spec: the container's spec.
+        user: the user of the shell; None means the spec's user.
+    """
+    if re.search(r"no such image", text, re.IGNORECASE):
+        step = f"get it with `docker pull {spec.image}`, or `hyperrun image build` or `image bootstrap`"
+        return ImageNotFoundError(spec.image, step)
+    if NO_WORKDIR in text:
+        return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount, for this user")
+    if missing := _NO_SOURCE.search(text):
+        return SpecError("Mount.source", missing[1], "a path that exists on the daemon's machine")
+    if "argument list too long" in text:
+        return SpecError("env", "...", "shorten it: it is more than a command line holds")
+    if _NO_DEVICE.search(text):
+        return UnsupportedOptionError(NAME, "gpus", f"{last_line(text)}; see `hyperrun doctor`")
+    full = f"Docker's storage is full: {last_line(text)}; free space with `docker system prune`"
+    if (refusal := start_refusal(text, spec, user, full)) is not None:
+        return refusal
+    if "is not running" in text or "no such container" in text.lower():
+        return EngineError(f"the container is gone: {last_line(text)}")
+    return EngineUnavailableError(NAME, last_line(text) or "the container's shell never answered", _TRY_AGAIN)
 
 
 def remove(engine: Engine, name: str) -> None:
@@ -192,18 +219,17 @@ def remove(engine: Engine, name: str) -> None:
     Raises:
         EngineError: the container cannot be removed.
     """
-    from docker.errors import APIError
+    from docker.errors import APIError, NotFound
 
     api = engine.api()
     with translated(f"container {name} could not be removed"):
         try:
             api.remove_container(name, v=True, force=True)
+        except NotFound:
+            return
         except APIError as error:
-            if is_status(error, 404):
-                return
-            if not (is_status(error, 409) and "in progress" in said(error)):
-                raise
-            if not wait_until(lambda: is_gone(api, name), _REMOVAL_TIMEOUT_S, 0.02):
+            is_going = error.status_code == 409 and "in progress" in said(error)
+            if not (is_going and wait_until(lambda: is_gone(api, name), _REMOVAL_TIMEOUT_S, 0.02)):
                 raise
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
 from hyperruntime.host.owner import LABEL
-from hyperruntime.host.probe_cache import TrustedProbe
-from hyperruntime_docker.args import NAME, UID_LABEL, Settings
+from hyperruntime.host.probe_cache import TrustedProbe, forget_probes
+from hyperruntime_docker.args import NAME, UID_LABEL
 from hyperruntime_docker.client import Engine, translated
 from hyperruntime_docker.container import DockerContainer, remove
-from hyperruntime_docker.diagnosis import diagnose
+from hyperruntime_docker.diagnosis import findings
 from hyperruntime_docker.images import DockerImages
 from hyperruntime_docker.probe import cached_probe
 
@@ -21,19 +21,19 @@ _BY_COMMAND = 'ids=$(docker ps --all --quiet --filter "label=$1") && [ -n "$ids"
 
 
 class DockerDriver:
-    """Driver for Docker 20.10 and newer."""
+    """Driver for Docker 20.10 and newer.
+
+    Attributes:
+        images: the daemon's images.
+    """
 
     name = NAME
 
     def __init__(self) -> None:
         """Create a driver; it connects to the daemon when that is first needed."""
         self._engine = Engine()
+        self.images = DockerImages(self._engine)
         self._probe = TrustedProbe(NAME, lambda: cached_probe(self._engine))
-
-    @property
-    def images(self) -> DockerImages:
-        """The daemon's images."""
-        return DockerImages(self._engine)
 
     def open(self, private_dir: str) -> None:
         """Do nothing: the daemon keeps all state."""
@@ -48,7 +48,8 @@ class DockerDriver:
 
     def diagnose(self) -> Sequence[Finding]:
         """Probe again and return the findings; never raises."""
-        return diagnose(self._engine)
+        forget_probes(NAME)
+        return tuple(findings(self._engine))
 
     def launch(self, launch: Launch) -> DockerContainer:
         """Start a container with its shell attached.
@@ -59,7 +60,7 @@ class DockerDriver:
             EngineUnavailableError: no daemon answers, or it cannot run a container.
             HyperRuntimeError: the daemon refused; the class of the error says why.
         """
-        return DockerContainer(launch, self._settings(), self._engine, self._probe.distrust)
+        return DockerContainer(launch, self._probe.get().settings, self._engine, self._probe.distrust)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
         """Return this library's containers, without those of other users of the daemon."""
@@ -85,14 +86,10 @@ class DockerDriver:
         """Close the connections."""
         self._engine.close()
 
-    def _settings(self) -> Settings:
-        return self._probe.get().settings
-
 
 def _record(entry: dict[str, Any]) -> ContainerRecord:
-    names = entry.get("Names") or [entry.get("Id", "")]
     return ContainerRecord(
-        id=str(names[0]).lstrip("/"),
+        id=str(entry["Names"][0]).lstrip("/"),
         image=str(entry.get("Image") or ""),
         state=str(entry.get("State") or ""),
         created=float(entry.get("Created") or 0),

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hyperruntime.driver import Image
 from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError
-from hyperruntime.images.pull_errors import explain_pull
-from hyperruntime_docker.client import Engine, is_status, said, translated
-from hyperruntime_docker.reference import familiar, is_identifier, split
+from hyperruntime.images.pull_errors import explain_pull, with_tag
+from hyperruntime_docker.client import Engine, said, translated
 
-_TAIL_LINES = 12
-_FAILED = "\0failed: "  # no line of output starts with this
+_IDENTIFIER = re.compile(r"(sha256:)?[0-9a-f]{64}")
+_HUB = re.compile(r"^(index\.)?docker\.io/(library/)?")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
 
@@ -58,9 +56,8 @@ class DockerImages:
         Raises:
             EngineError: the daemon refuses the tar.
         """
-        repository, tag = split(reference)
         with translated(f"image {reference!r} cannot be made from {tar}"):
-            self._engine.api(patient=True).import_image_from_file(str(tar), repository=repository, tag=tag)
+            self._engine.api(patient=True).import_image_from_file(str(tar), repository=familiar(reference))
         return self._identifier(reference)
 
     def load(self, archive: Path) -> tuple[str, ...]:
@@ -85,12 +82,7 @@ class DockerImages:
         Args:
             reference: the image.
             archive: the file to write.
-
-        Raises:
-            ImageNotFoundError: the image does not exist.
         """
-        if not self.exists(reference):
-            raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
         with translated(f"image {reference!r} cannot be saved"), archive.open("wb") as file:
             for chunk in self._engine.api(patient=True).get_image(familiar(reference)):
                 file.write(chunk)
@@ -109,17 +101,12 @@ class DockerImages:
         """
         from docker.errors import APIError
 
-        repository, tag = split(reference)
-        failure = ""
         with translated(f"image {reference!r} cannot be pulled"):
             try:
-                api = self._engine.api(patient=True)
-                for message in api.pull(repository, tag=tag, stream=True, decode=True):
-                    failure = failure or str(message.get("error", ""))
-                    if line := _progress(message):
-                        on_output(line)
+                messages = self._engine.api(patient=True).pull(familiar(reference), stream=True, decode=True)
+                failure = _follow(messages, on_output)
             except APIError as error:
-                raise explain_pull(reference, said(error), "docker login") from error
+                failure = said(error)
         if failure:
             raise explain_pull(reference, failure, "docker login")
         return self._identifier(reference)
@@ -145,7 +132,7 @@ class DockerImages:
             on_output: called with each line of output.
 
         Raises:
-            ImageBuildError: a step failed; the message ends with its last lines.
+            ImageBuildError: a step failed.
         """
         from docker.errors import APIError
 
@@ -162,9 +149,11 @@ class DockerImages:
                     forcerm=True,
                     decode=True,
                 )
-                _follow(messages, reference, containerfile, on_output)
+                failure = _follow(messages, on_output)
             except APIError as error:
-                raise _build_error(reference, containerfile, (), said(error)) from error
+                failure = said(error)
+        if failure:
+            raise ImageBuildError(f"image {reference!r} cannot be built from {containerfile}: {failure.strip()}")
         return self._identifier(reference)
 
     def _find(self, reference: str) -> dict[str, Any] | None:
@@ -175,11 +164,11 @@ class DockerImages:
             try:
                 found: dict[str, Any] = self._engine.api().inspect_image(wanted)
             except APIError as error:
-                if is_status(error, 400, 404):
-                    return None
-                raise
+                if error.status_code not in (400, 404):
+                    raise
+                return None
         names = (*(found.get("RepoTags") or ()), *(found.get("RepoDigests") or ()))
-        exact = wanted in names or (is_identifier(reference) and str(found["Id"]).endswith(reference))
+        exact = wanted in names or (_IDENTIFIER.fullmatch(reference) and str(found["Id"]).endswith(reference))
         return found if exact else None
 
     def _identifier(self, reference: str) -> str:
@@ -187,48 +176,27 @@ class DockerImages:
         return str(found["Id"]).removeprefix("sha256:") if found is not None else ""
 
 
-def _follow(
-    messages: Iterable[Mapping[str, Any]], reference: str, containerfile: Path, on_output: Callable[[str], None]
-) -> None:
-    """Hand on the lines of a build.
+def familiar(reference: str) -> str:
+    """Return a reference as the daemon lists it: with a tag, and Docker Hub's names without their registry.
 
-    Raises:
-        ImageBuildError: a step failed.
+    Source: distribution/reference, "familiar" names.
     """
-    tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    failure = ""
-    for line in _lines(messages):
-        if line.startswith(_FAILED):
-            failure = failure or line.removeprefix(_FAILED)
-        else:
-            tail.append(line)
-            on_output(line)
-    if failure:
-        raise _build_error(reference, containerfile, tail, failure)
+    reference = _HUB.sub("", reference)
+    return reference if _IDENTIFIER.fullmatch(reference) else with_tag(reference)
 
 
-def _lines(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the whole lines of a build's output, and its failure after ``_FAILED``."""
-    partial = ""
+def _follow(messages: Iterable[Mapping[str, Any]], on_output: Callable[[str], None]) -> str:
+    """Hand on the whole lines of a pull or a build; return the daemon's error, or ""."""
+    failure = partial = ""
     for message in messages:
         *lines, partial = (partial + _COLOURS.sub("", str(message.get("stream", "")))).split("\n")
-        yield from (line.rstrip("\r") for line in lines if line.strip())
-        if line := _progress(message):
-            yield line
-        if "error" in message:
-            if partial.strip():
-                yield partial
-            partial = ""
-            yield f"{_FAILED}{message['error']}"
+        for line in (*lines, _progress(message)):
+            if line.strip():
+                on_output(line.rstrip("\r"))
+        failure = failure or str(message.get("error", ""))
     if partial.strip():
-        yield partial
-
-
-def _build_error(reference: str, containerfile: Path, tail: Iterable[str], why: str) -> ImageBuildError:
-    lines = "\n".join([*(line for line in tail if line), why.strip()])
-    return ImageBuildError(
-        f"image {reference!r} cannot be built from {containerfile}; the last lines of the build:\n{lines}"
-    )
+        on_output(partial)
+    return failure
 
 
 def _progress(message: Mapping[str, Any]) -> str:

@@ -22,12 +22,13 @@ from hyperruntime.logs import get_logger
 from hyperruntime_docker.args import NAME, Settings
 from hyperruntime_docker.client import Engine, endpoint_or_default, translated
 from hyperruntime_docker.gpus import gives_gpus
-from hyperruntime_docker.trial import Trial
+from hyperruntime_docker.trial import open_trial
 
 RECLAIM_ARGS = (sys.executable, "-I", "-m", "hyperruntime_docker.reclaim")
 
 log = get_logger(__name__)
 
+_NVIDIA, _NVIDIA_HOOK = "nvidia", "nvidia-container-runtime-hook"  # Docker's --gpus needs one of them
 _WHAT_MATTERS = ("ID", "ServerVersion", "Driver", "CgroupVersion", "DefaultRuntime", "CDISpecDirs", "SecurityOptions")
 
 
@@ -42,9 +43,9 @@ class Probe:
         settings: what the daemon can do.
     """
 
-    version: str = attrs.field(validator=attrs.validators.instance_of(str))
-    storage: str = attrs.field(validator=attrs.validators.instance_of(str))
-    oci_runtime: str = attrs.field(validator=attrs.validators.instance_of(str))
+    version: str
+    storage: str
+    oci_runtime: str
     settings: Settings
 
     def to_info(self) -> EngineInfo:
@@ -74,18 +75,17 @@ def cached_probe(engine: Engine) -> tuple[Probe, bool]:
     return (probe(engine, info), False) if found is None else (found, True)
 
 
-def probe(engine: Engine, info: Mapping[str, Any] | None = None) -> Probe:
+def probe(engine: Engine, info: Mapping[str, Any]) -> Probe:
     """Run containers on the daemon and cache the result.
 
     Args:
         engine: the connection to the daemon.
-        info: the result of :func:`daemon_info`; None means ask the daemon.
+        info: the result of :func:`daemon_info`.
 
     Raises:
         EngineUnavailableError: no daemon answers, or it cannot run a container.
     """
-    info = info if info is not None else daemon_info(engine)
-    with Trial(engine) as trial, ThreadPoolExecutor(2) as threads:
+    with open_trial(engine) as trial, ThreadPoolExecutor(2) as threads:
         others = {name: threads.submit(trial.works_with, name) for name in ("host", "bridge")}
         limits = trial.limits()
         networks = ("none", *(name for name, works in others.items() if works.result()))
@@ -94,12 +94,12 @@ def probe(engine: Engine, info: Mapping[str, Any] | None = None) -> Probe:
         storage=str(info.get("Driver", "")),
         oci_runtime=str(info.get("DefaultRuntime", "")),
         settings=Settings(
-            rootless=is_rootless(info),
+            rootless=any(option.startswith("name=rootless") for option in info.get("SecurityOptions") or ()),
             limits=limits,
             networks=networks,
-            cdi_dirs=info.get("CDISpecDirs") or (),
+            cdi_dirs=tuple(info.get("CDISpecDirs") or ()),
             cdi_devices=cdi_devices(info),
-            nvidia=has_nvidia(info),
+            nvidia=_NVIDIA in (info.get("Runtimes") or {}) or find_program(_NVIDIA_HOOK) is not None,
         ),
     )
     probe_file(info).write(found)
@@ -118,19 +118,9 @@ def daemon_info(engine: Engine) -> dict[str, Any]:
         return dict(engine.api().info())
 
 
-def is_rootless(info: Mapping[str, Any]) -> bool:
-    """Return whether a daemon runs as an ordinary user."""
-    return any(option.startswith("name=rootless") for option in info.get("SecurityOptions") or ())
-
-
 def cdi_devices(info: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the CDI device names that a daemon lists."""
     return tuple(str(d.get("ID")) for d in info.get("DiscoveredDevices") or () if d.get("Source") == "cdi")
-
-
-def has_nvidia(info: Mapping[str, Any]) -> bool:
-    """Return whether NVIDIA's runtime, or the hook that Docker's ``--gpus`` needs, is installed."""
-    return "nvidia" in (info.get("Runtimes") or {}) or find_program("nvidia-container-runtime-hook") is not None
 
 
 def probe_file(info: Mapping[str, Any]) -> ProbeFile[Probe]:
@@ -141,8 +131,4 @@ def probe_file(info: Mapping[str, Any]) -> ProbeFile[Probe]:
     """
     facts = [info.get(name) for name in _WHAT_MATTERS]
     facts += [sorted(info.get("Runtimes") or {}), cdi_devices(info), endpoint_or_default(), os.environ.get("TMPDIR")]
-    return ProbeFile(NAME, facts, _recall)
-
-
-def _recall(data: dict[str, Any]) -> Probe:
-    return Probe(settings=Settings(**data.pop("settings")), **data)
+    return ProbeFile(NAME, facts, Probe)

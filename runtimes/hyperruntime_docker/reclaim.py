@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from hyperruntime.errors import EngineError, HyperRuntimeError
 from hyperruntime.spec import Mount
 from hyperruntime_docker.client import Engine
-from hyperruntime_docker.trial import Trial
+from hyperruntime_docker.trial import open_trial
 
 _ENDED, _LAST = "ended with", "and that was all"
 
@@ -27,7 +27,7 @@ def run_as_daemon(args: Sequence[str]) -> int:
         HyperRuntimeError: the daemon does not answer or refuses.
     """
     script = f"{shlex.join(args)} </dev/null; code=$?; echo; echo {_ENDED} $code; echo {_LAST}; read -r word"
-    with Trial(Engine()) as trial:
+    with open_trial(Engine()) as trial:
         printed = trial.run_script(script, needed_mounts(args), _LAST)
     said, _, code = printed.removesuffix(f"{_LAST}\n").rpartition(f"{_ENDED} ")
     if not code.strip().isdigit():

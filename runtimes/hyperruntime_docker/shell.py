@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _HEADER = struct.Struct(">BxxxL")
@@ -24,29 +24,29 @@ _TAIL_BYTES = 2000
 _DRAIN_TIMEOUT_S = 2.0
 
 
-class FrameSplitter:
-    """Splits a stream of frames that arrives in chunks of any size."""
+def split_frames(connection: socket.socket, early: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the ``(stream, data)`` parts of a connection until it ends; stream 1 is stdout, 2 is stderr.
 
-    def __init__(self) -> None:
-        """Start at the beginning of a frame."""
-        self._buffer = b""
-        self._stream, self._left = 0, 0
+    Args:
+        connection: a connection that is attached to a container.
+        early: data that were already read from it.
 
-    def feed(self, chunk: bytes) -> list[tuple[int, bytes]]:
-        """Return the ``(stream, data)`` parts of a chunk; stream 1 is stdout, 2 is stderr."""
-        parts = []
-        self._buffer += chunk
-        while self._buffer:
-            if self._left == 0:
-                if len(self._buffer) < _HEADER.size:
-                    break
-                self._stream, self._left = _HEADER.unpack_from(self._buffer)
-                self._buffer = self._buffer[_HEADER.size :]
-                continue
-            data, self._buffer = self._buffer[: self._left], self._buffer[self._left :]
-            self._left -= len(data)
-            parts.append((self._stream, data))
-        return parts
+    Raises:
+        OSError: the connection is broken, or its timeout has passed.
+    """
+    buffer, stream, left = early, 0, 0
+    while buffer or (buffer := connection.recv(_CHUNK_BYTES)):
+        if left:
+            data, buffer = buffer[:left], buffer[left:]
+            left -= len(data)
+            yield stream, data
+        elif len(buffer) >= _HEADER.size:
+            stream, left = _HEADER.unpack_from(buffer)
+            buffer = buffer[_HEADER.size :]
+        elif more := connection.recv(_CHUNK_BYTES):
+            buffer += more
+        else:
+            return
 
 
 class SocketShell:
@@ -112,31 +112,18 @@ class SocketShell:
 
     def _serve(self, early: bytes) -> None:
         try:
-            self._split(early)
+            for stream, data in split_frames(self._connection, early):
+                if stream == _STDERR:
+                    self._tail.append(data)
+                _write_all(self._err if stream == _STDERR else self._out, data)
+        except OSError:
+            pass  # the daemon has disconnected
         finally:
             os.close(self._err)
             os.close(self._out)
             self._drained.set()
         self._code = self._exit_code()
         self._ended.set()
-
-    def _split(self, early: bytes) -> None:
-        splitter, chunk = FrameSplitter(), early or self._receive()
-        while chunk:
-            for stream, data in splitter.feed(chunk):
-                self._deliver(stream, data)
-            chunk = self._receive()
-
-    def _deliver(self, stream: int, data: bytes) -> None:
-        if stream == _STDERR:
-            self._tail.append(data)
-        _write_all(self._err if stream == _STDERR else self._out, data)
-
-    def _receive(self) -> bytes:
-        try:
-            return self._connection.recv(_CHUNK_BYTES)
-        except OSError:
-            return b""
 
 
 def take_over(raw: Any) -> tuple[socket.socket, bytes]:  # noqa: ANN401 - the SDK's file-like socket
@@ -162,11 +149,12 @@ def read_text(connection: socket.socket, early: bytes, timeout_s: float, last: s
         last: stop reading after this text; "" means never.
     """
     connection.settimeout(timeout_s)
-    splitter = FrameSplitter()
-    said = b"".join(data for _, data in splitter.feed(early))
+    said = b""
     try:
-        while not (last and last.encode() in said) and (chunk := connection.recv(_CHUNK_BYTES)):
-            said += b"".join(data for _, data in splitter.feed(chunk))
+        for _, data in split_frames(connection, early):
+            said += data
+            if last and last.encode() in said:
+                break
     except OSError:
         pass
     return said.decode(errors="replace")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-import select
 import tarfile
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from types import TracebackType
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+import attrs
 
 from hyperruntime.driver import Enforcement
 from hyperruntime.errors import EngineError, EngineUnavailableError
@@ -19,71 +19,41 @@ from hyperruntime.host.engine_program import SHOW_LIMITS, shown_limits, userland
 from hyperruntime.host.owner import LABEL, OwnerIdentity, owned_directory
 from hyperruntime.logs import get_logger
 from hyperruntime.spec import Mount
-from hyperruntime_docker.args import NAME, UID_LABEL, probe_config, program_config
+from hyperruntime_docker.args import ALL_FILES, NAME, TRIAL_LIMITS, UID_LABEL, trial_config
 from hyperruntime_docker.client import REMOTE_HINT, Engine, translated
 from hyperruntime_docker.container import STREAMS, remove
 from hyperruntime_docker.shell import read_text, take_over
 
 log = get_logger(__name__)
 
-_EXCHANGE = "/run/hyperruntime"
+_EXCHANGE, _FIFO = "/run/hyperruntime", "fifo"
 _REPOSITORY = "localhost/hyperruntime-probe"
 _RUN_TIMEOUT_S = 10.0
 _PROGRAM_TIMEOUT_S = 24 * 3600.0  # without output; the caller has a shorter one
 # The FIFO is opened for reading and writing: otherwise the open waits forever if the reader was killed.
 _SCRIPT = rf"""
 {SHOW_LIMITS}echo works
-echo heard 1<>{_EXCHANGE}/fifo
+echo heard 1<>{_EXCHANGE}/{_FIFO}
 """
 # A daemon without a bridge starts the container with `lo` only.
 _NETWORK_SCRIPT = {"host": "echo works", "bridge": "set -- /sys/class/net/*; [ $# -gt 1 ] && echo works"}
 
 
+@attrs.frozen(kw_only=True)
 class Trial:
-    """An empty image and an exchange directory for a few containers; a context manager."""
+    """An empty image and an exchange directory for a few containers.
 
-    def __init__(self, engine: Engine) -> None:
-        """Create a trial; nothing exists on the daemon or on disk before it is entered."""
-        self._engine, self._tag = engine, uuid.uuid4().hex[:12]
-        self._image, self._labels = f"{_REPOSITORY}:{self._tag}", OwnerIdentity.current().to_labels()
-        self._stack = ExitStack()
-        self._exchange = ""
-        self._userland: list[Mount] = []
+    Attributes:
+        engine: the connection to the daemon.
+        image: the reference of the image.
+        exchange: a directory with a FIFO.
+        userland: the mounts of the host's userland.
+    """
 
-    def __enter__(self) -> Trial:
-        """Import the image and create the exchange directory.
-
-        Raises:
-            EngineError: the daemon refuses.
-        """
-        self._exchange = os.path.join(self._stack.enter_context(owned_directory()), "x")
-        os.mkdir(self._exchange)
-        os.chmod(self._exchange, 0o755)
-        os.mkfifo(self._fifo)
-        os.chmod(self._fifo, 0o666)  # root in the container may be any user here
-        rootfs, userland = skeleton()
-        self._userland = [Mount(source=path, target=path) for path in userland]
-        changes = [f"LABEL {name}={value}" for name, value in self._labels.items()]
-        try:
-            with translated("an empty image cannot be imported"):
-                api = self._engine.api()
-                api.import_image_from_data(rootfs, repository=_REPOSITORY, tag=self._tag, changes=changes)
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Remove the image, the exchange directory, and the remains of killed probes."""
-        self._stack.close()
-        try:
-            with translated("the probe's image cannot be removed"):
-                self._engine.api().remove_image(self._image, force=True)
-                remove_left(self._engine)
-        except (EngineError, EngineUnavailableError) as failure:
-            log.debug("probe image not removed", error=str(failure))
+    engine: Engine
+    image: str
+    exchange: str
+    userland: Sequence[Mount]
 
     def limits(self) -> dict[str, Enforcement]:
         """Run a container that answers through the FIFO, and return how each limit is enforced in it.
@@ -91,16 +61,14 @@ class Trial:
         Raises:
             EngineUnavailableError: no container runs, or the FIFO is not reachable from it.
         """
-        mounts = [*self._userland, Mount(source=self._exchange, target=_EXCHANGE)]
-        descriptor = os.open(self._fifo, os.O_RDONLY | os.O_NONBLOCK)
-        try:
+        mounts = [*self.userland, Mount(source=self.exchange, target=_EXCHANGE)]
+        descriptor = os.open(os.path.join(self.exchange, _FIFO), os.O_RDONLY | os.O_NONBLOCK)
+        with open(descriptor, "rb", buffering=0) as fifo:
             printed = self._run_somehow(mounts)
             if "works" not in printed.splitlines():
                 raise refused(printed.strip() or "a trial container ended without output")
-            if not _has_input(descriptor) or os.read(descriptor, 16) != b"heard\n":
+            if fifo.read(16) != b"heard\n":
                 raise elsewhere()
-        finally:
-            os.close(descriptor)
         return shown_limits(printed)
 
     def run_script(self, script: str, mounts: Sequence[Mount], last: str) -> str:
@@ -115,52 +83,82 @@ class Trial:
         Raises:
             EngineError: the daemon refuses.
         """
-        config = program_config(self._image, [*self._userland, *mounts], script)
-        return self._run_config(config, _PROGRAM_TIMEOUT_S, last)
+        return self._run([*self.userland, *mounts], script, ALL_FILES, last)
 
     def works_with(self, network: str) -> bool:
         """Return whether a container runs with a network; tries twice, because the result is cached."""
         return any(self._works_with(network) for _ in range(2))
 
-    @property
-    def _fifo(self) -> str:
-        return os.path.join(self._exchange, "fifo")
-
     def _works_with(self, network: str) -> bool:
         try:
-            return "works" in self._run(self._userland, _NETWORK_SCRIPT[network], network).splitlines()
+            return "works" in self._run(self.userland, _NETWORK_SCRIPT[network], {"NetworkMode": network}).splitlines()
         except (EngineError, EngineUnavailableError):
             return False
 
     def _run_somehow(self, mounts: list[Mount]) -> str:
         """Run the script with limits; without limits if that fails."""
         try:
-            return self._run(mounts, _SCRIPT, "none", limited=True)
+            return self._run(mounts, _SCRIPT, TRIAL_LIMITS)
         except EngineError:
             pass
         try:
-            return self._run(mounts, _SCRIPT, "none")
+            return self._run(mounts, _SCRIPT, {})
         except EngineError as error:
             if "bind source path does not exist" in str(error):
                 raise elsewhere() from error
             raise refused(str(error)) from error
 
-    def _run(self, mounts: list[Mount], script: str, network: str, *, limited: bool = False) -> str:
-        """Run a script in a container and return its output, which ends after 10 s without data."""
-        return self._run_config(probe_config(self._image, mounts, script, network, limited=limited), _RUN_TIMEOUT_S)
+    def _run(self, mounts: Sequence[Mount], script: str, host: Mapping[str, Any], last: str = "") -> str:
+        """Run a script in a container and return its output.
 
-    def _run_config(self, config: dict[str, Any], timeout_s: float, last: str = "") -> str:
-        api, name = self._engine.api(), f"hyperruntime-probe-{uuid.uuid4().hex[:12]}"
-        config["Labels"] = {**self._labels, UID_LABEL: str(os.getuid())}
+        The output ends after 10 s without data; if ``last`` is given, with that line, or after a day without data.
+        """
+        config = trial_config(self.image, mounts, script, host)
+        api, name = self.engine.api(), f"hyperruntime-probe-{uuid.uuid4().hex[:12]}"
+        config["Labels"] = {**OwnerIdentity.current().to_labels(), UID_LABEL: str(os.getuid())}
         try:
             with translated("a trial container does not start"):
                 api.create_container_from_config(config, name=name)
                 connection, early = take_over(api.attach_socket(name, params=STREAMS))
                 with connection:
                     api.start(name)
-                    return read_text(connection, early, timeout_s, last)
+                    return read_text(connection, early, _PROGRAM_TIMEOUT_S if last else _RUN_TIMEOUT_S, last)
         finally:
-            remove(self._engine, name)
+            remove(self.engine, name)
+
+
+@contextmanager
+def open_trial(engine: Engine) -> Iterator[Trial]:
+    """Yield a trial; at its end remove the image, the exchange directory, and the remains of killed probes.
+
+    Args:
+        engine: the connection to the daemon.
+
+    Raises:
+        EngineError: the daemon refuses.
+    """
+    tag = uuid.uuid4().hex[:12]
+    image = f"{_REPOSITORY}:{tag}"
+    rootfs, userland = skeleton()
+    changes = [f"LABEL {name}={value}" for name, value in OwnerIdentity.current().to_labels().items()]
+    with owned_directory() as directory:
+        exchange = os.path.join(directory, "x")
+        os.mkdir(exchange)
+        os.chmod(exchange, 0o755)
+        os.mkfifo(os.path.join(exchange, _FIFO))
+        os.chmod(os.path.join(exchange, _FIFO), 0o666)  # root in the container may be any user here
+        with translated("an empty image cannot be imported"):
+            engine.api().import_image_from_data(rootfs, repository=_REPOSITORY, tag=tag, changes=changes)
+        try:
+            mounts = [Mount(source=path, target=path) for path in userland]
+            yield Trial(engine=engine, image=image, exchange=exchange, userland=mounts)
+        finally:
+            try:
+                with translated("the probe's image cannot be removed"):
+                    engine.api().remove_image(image, force=True)
+                    remove_left(engine)
+            except (EngineError, EngineUnavailableError) as failure:
+                log.debug("probe image not removed", error=str(failure))
 
 
 def remove_left(engine: Engine) -> None:
@@ -213,9 +211,3 @@ def _entry(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
     entry = tarfile.TarInfo(name)
     entry.type, entry.linkname, entry.mode = kind, target, 0o755
     return entry
-
-
-def _has_input(descriptor: int) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return any(event & select.POLLIN for _, event in poll.poll(0))

@@ -13,9 +13,7 @@ from hyperruntime.spec import ContainerSpec, Limits, Mount
 
 NAME = "podman"
 
-_HOW = ("cgroup", "rlimit", "no")
-_TEXT, _FLAG = attrs.validators.instance_of(str), attrs.validators.instance_of(bool)
-_COUNT = attrs.validators.and_(attrs.validators.instance_of(int), attrs.validators.ge(0))
+_COUNT = attrs.validators.ge(0)
 
 
 @attrs.frozen(kw_only=True)
@@ -33,14 +31,12 @@ class Settings:
         gids: the number of groups in it.
     """
 
-    oci_runtime: str = attrs.field(default="", validator=_TEXT)
+    oci_runtime: str = ""
     nofile: int = attrs.field(default=0, validator=_COUNT)
     nproc: int = attrs.field(default=0, validator=_COUNT)
-    rootless: bool = attrs.field(default=False, validator=_FLAG)
-    limits: Mapping[str, Enforcement] = attrs.field(
-        factory=dict, validator=attrs.validators.deep_mapping(_TEXT, attrs.validators.in_(_HOW))
-    )
-    bridge: bool = attrs.field(default=False, validator=_FLAG)
+    rootless: bool = False
+    limits: Mapping[str, Enforcement] = attrs.field(factory=dict)
+    bridge: bool = False
     uids: int = attrs.field(default=0, validator=_COUNT)
     gids: int = attrs.field(default=0, validator=_COUNT)
 
@@ -91,7 +87,8 @@ def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = ()
     for flag, value in (("--workdir", spec.workdir), ("--user", spec.user)):
         if value is not None:
             args += [flag, value]
-    args += _pairs("--label", launch.labels)
+    for name, value in launch.labels.items():
+        args += ["--label", f"{name}={value}"]
     return [*args, spec.image]
 
 
@@ -176,10 +173,6 @@ def limit_args(limits: Limits, settings: Settings) -> list[str]:
     if limits.tmpfs_bytes is not None:
         args += ["--tmpfs", f"/tmp:rw,nosuid,nodev,mode=1777,size={limits.tmpfs_bytes}"]  # noqa: S108
     return args
-
-
-def _pairs(flag: str, values: Mapping[str, str]) -> list[str]:
-    return [word for name, value in values.items() for word in (flag, f"{name}={value}")]
 
 
 def probe_args(settings: Settings, rootfs: str, userland: Sequence[str], script: str, *, limited: bool) -> list[str]:

@@ -16,7 +16,6 @@ from hyperruntime.errors import (
     ImageNotFoundError,
     SpecError,
 )
-from hyperruntime.gpu.cdi import Device
 from hyperruntime.gpu.devices import GENERATE, load_devices, merge_edits
 from hyperruntime.gpu.grant import gpu_devices
 from hyperruntime.host.engine_program import start_refusal, unknown_failure
@@ -55,7 +54,8 @@ class PodmanContainer:
             EngineUnavailableError: Podman cannot be started.
         """
         self.id = launch.name
-        devices = _devices(launch)
+        gpus = launch.spec.gpus
+        devices = () if gpus is None else gpu_devices(gpus, load_devices())
         # Podman gives this environment to the main process only, and to no process if the edits are arguments.
         self.exec_env: Mapping[str, str] = merge_edits(devices).env
         self._launch, self._settings, self._on_unknown_failure = launch, settings, on_unknown_failure
@@ -75,7 +75,11 @@ class PodmanContainer:
     def observe(self) -> None:
         """Record whether the kernel killed a process in the container's cgroups, which vanish with the container."""
         if self._cgroups is None:
-            self._cgroups = self._find_cgroups()
+            try:
+                pid = int(Path(pidfile(self._launch)).read_text())
+            except (OSError, ValueError):
+                pid = 0
+            self._cgroups = memory_cgroups(pid)
         self._oom_killed = self._oom_killed or any(kernel_killed_in(directory) for directory in self._cgroups)
 
     def post_mortem(self) -> PostMortem:
@@ -122,17 +126,6 @@ class PodmanContainer:
     def remove(self) -> None:
         """End and remove the container at once."""
         remove(self.id)
-
-    def _find_cgroups(self) -> tuple[Path, ...]:
-        try:
-            return memory_cgroups(int(Path(pidfile(self._launch)).read_text()))
-        except (OSError, ValueError):
-            return ()
-
-
-def _devices(launch: Launch) -> tuple[Device, ...]:
-    gpus = launch.spec.gpus
-    return () if gpus is None else gpu_devices(gpus, load_devices())
 
 
 def remove(name: str) -> None:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from hyperruntime.driver import Finding
-from hyperruntime.errors import EngineUnavailableError, HyperRuntimeError
-from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system, limit_findings, space_finding
-from hyperruntime.host.probe_cache import forget_probes
+from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.host.engine_findings import (
+    NETWORK_FILE_SYSTEMS,
+    failure_finding,
+    file_system,
+    limit_findings,
+    space_finding,
+)
 from hyperruntime.host.process import find_program
-from hyperruntime_podman.args import NAME
 from hyperruntime_podman.edge import INSTALL_HINT, run_files, run_podman
 from hyperruntime_podman.probe import Probe, probe
 
 
-def diagnose() -> tuple[Finding, ...]:
-    """Probe again, without the cached result, and return the findings; never raises."""
-    forget_probes(NAME)
-    return tuple(_findings())
-
-
-def _findings() -> Iterator[Finding]:
+def findings() -> Iterator[Finding]:
+    """Probe, and yield the findings; never raises."""
     path = find_program("podman")
     if path is None:
         yield Finding(subject="podman", ok=False, detail="not on PATH", next_step=INSTALL_HINT)
@@ -32,14 +32,9 @@ def _findings() -> Iterator[Finding]:
     if os.geteuid() != 0:
         yield from _rootless()
     try:
-        found = probe()
-    except EngineUnavailableError as error:
-        yield Finding(subject="running a container", ok=False, detail=error.why, next_step=error.next_step)
-        return
+        yield from _tried(probe())
     except (HyperRuntimeError, OSError) as error:
-        yield Finding(subject="running a container", ok=False, detail=str(error))
-        return
-    yield from _tried(found)
+        yield failure_finding("running a container", error)
 
 
 def _tried(found: Probe) -> Iterator[Finding]:
@@ -72,7 +67,7 @@ def _store() -> Iterator[Finding]:
 
 
 def _rootless() -> Iterator[Finding]:
-    user = _user_name()
+    user = psutil.Process().username()  # the uid if it has no name, as in some containers
     for name in ("/etc/subuid", "/etc/subgid"):
         try:
             lines = Path(name).read_text(errors="replace").splitlines()
@@ -99,11 +94,3 @@ def _rootless() -> Iterator[Finding]:
     if (kind := file_system(os.path.expanduser("~"))) in NETWORK_FILE_SYSTEMS:
         step = "set graphroot in ~/.config/containers/storage.conf to a local disk"
         yield Finding(subject="storage", ok=False, detail=f"home is on {kind}", next_step=step)
-
-
-def _user_name() -> str:
-    """Return this user's name, or the uid if it has no name (as in some containers)."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())

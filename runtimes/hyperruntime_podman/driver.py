@@ -8,10 +8,10 @@ from typing import Any
 
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
 from hyperruntime.host.owner import LABEL, make_short_directory
-from hyperruntime.host.probe_cache import TrustedProbe
+from hyperruntime.host.probe_cache import TrustedProbe, forget_probes
 from hyperruntime_podman.args import NAME, Settings, base_args
 from hyperruntime_podman.container import PodmanContainer, remove
-from hyperruntime_podman.diagnosis import diagnose
+from hyperruntime_podman.diagnosis import findings
 from hyperruntime_podman.edge import environment_args
 from hyperruntime_podman.images import PodmanImages
 from hyperruntime_podman.probe import cached_probe
@@ -21,20 +21,20 @@ _REMOVALS = 10
 
 
 class PodmanDriver:
-    """Driver for Podman 4 and 5."""
+    """Driver for Podman 4 and 5.
+
+    Attributes:
+        images: Podman's images.
+    """
 
     name = NAME
 
     def __init__(self) -> None:
         """Create a driver; the probe runs, and the API service starts, when they are first needed."""
         self._probe = TrustedProbe(NAME, cached_probe)
-        self._service: PodmanService | None = None
         self._private_dir: str | None = None
-
-    @property
-    def images(self) -> PodmanImages:
-        """Podman's images."""
-        return PodmanImages(self._api(), lambda: base_args(self._settings()))
+        self._service = PodmanService(lambda: make_short_directory(self._private_dir))
+        self.images = PodmanImages(self._service, lambda: base_args(self._settings()))
 
     def open(self, private_dir: str) -> None:
         """Store the private directory, with which the directory of the API socket is removed."""
@@ -50,7 +50,8 @@ class PodmanDriver:
 
     def diagnose(self) -> Sequence[Finding]:
         """Probe again and return the findings; never raises."""
-        return diagnose()
+        forget_probes(NAME)
+        return tuple(findings())
 
     def launch(self, launch: Launch) -> PodmanContainer:
         """Start a container with its shell attached.
@@ -65,12 +66,11 @@ class PodmanDriver:
 
     def containers(self) -> tuple[ContainerRecord, ...]:
         """Return this library's containers in this user's Podman."""
-
-        def listed(client: Any) -> tuple[ContainerRecord, ...]:  # noqa: ANN401 - podman-py is untyped
-            found = client.containers.list(all=True, filters={"label": LABEL})
-            return tuple(_record(container.attrs) for container in found)
-
-        return self._api().call("containers cannot be listed", listed)
+        found = self._service.call(
+            "containers cannot be listed",
+            lambda client: client.containers.list(all=True, sparse=True, filters={"label": LABEL}),
+        )
+        return tuple(_record(container.attrs) for container in found)
 
     def remove_container(self, container_id: str) -> None:
         """End and remove a container; do nothing if it does not exist.
@@ -89,36 +89,20 @@ class PodmanDriver:
 
     def close(self) -> None:
         """End the API service."""
-        if self._service is not None:
-            self._service.close()
+        self._service.close()
 
     def _settings(self) -> Settings:
         return self._probe.get().settings
 
-    def _api(self) -> PodmanService:
-        if self._service is None:
-            self._service = PodmanService(lambda: make_short_directory(self._private_dir))
-        return self._service
-
 
 def _record(attrs: dict[str, Any]) -> ContainerRecord:
-    names = attrs.get("Names") or [attrs.get("Name", "")]
     return ContainerRecord(
-        id=str(names[0] or attrs.get("Id", "")).lstrip("/"),
-        image=str(attrs.get("Image") or attrs.get("ImageName") or ""),
-        state=str(attrs.get("State") if isinstance(attrs.get("State"), str) else attrs.get("Status", "")),
-        created=_epoch(attrs.get("Created")),
-        labels=dict(attrs.get("Labels") or {}),
+        id=str(attrs["Names"][0]),
+        image=str(attrs["Image"]),
+        state=str(attrs["State"]),
+        created=datetime.fromisoformat(attrs["Created"]).timestamp(),
+        labels=dict(attrs["Labels"]),
     )
-
-
-def _epoch(value: object) -> float:
-    if isinstance(value, (int, float)):
-        return float(value)
-    try:
-        return datetime.fromisoformat(str(value)).timestamp()
-    except ValueError:
-        return 0.0
 
 
 _: type[Driver] = PodmanDriver

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from hyperruntime.errors import EngineError, EngineUnavailableError
+from hyperruntime.errors import EngineError
 from hyperruntime.host.engine_program import program_needed
 from hyperruntime.host.inherited import LINKER_VARIABLES, is_own_directory, own_runtime_directory, program_environment
-from hyperruntime.host.process import PIPE, HostProcess, ProcessResult, find_program, run_process, spawn
+from hyperruntime.host.process import PIPE, HostProcess, ProcessResult, run_process, spawn, stream_process
 from hyperruntime_podman.args import NAME
 
 _RUN_FILES = "/tmp/podman-run"  # noqa: S108 - made for this user alone, and looked at
@@ -31,6 +31,26 @@ def run_podman(args: Sequence[str], *, timeout_s: float | None = None) -> Proces
     """
     with program_needed(NAME, NAME, INSTALL_HINT):
         return run_process(args, timeout_s=timeout_s, cwd="/", env=environment())
+
+
+def stream_podman(
+    args: Sequence[str],
+    on_output: Callable[[str], None],
+    before_kill: Callable[[int], None] | None = None,
+) -> ProcessResult:
+    """Run Podman to its end and hand on each line of its output.
+
+    Args:
+        args: the argv.
+        on_output: called with each line.
+        before_kill: called with its pid before it is killed.
+
+    Raises:
+        EngineUnavailableError: Podman cannot be started.
+        SpecError: the argv is too long.
+    """
+    with program_needed(NAME, NAME, INSTALL_HINT):
+        return stream_process(args, on_line=on_output, cwd="/", env=environment(), before_kill=before_kill)
 
 
 def attach_podman(args: Sequence[str]) -> HostProcess:
@@ -87,16 +107,6 @@ def unshare_args() -> tuple[str, ...]:
     """
     kept = [f"{name}={value}" for name in LINKER_VARIABLES if (value := os.environ.get(name))]
     return (*environment_args(), "podman", "unshare", *(("env", *kept) if kept else ()))
-
-
-def require_program() -> None:
-    """Raise if ``podman`` is not on PATH.
-
-    Raises:
-        EngineUnavailableError: ``podman`` is not on PATH.
-    """
-    if find_program(NAME) is None:
-        raise EngineUnavailableError(NAME, "there is no `podman` on PATH", INSTALL_HINT)
 
 
 def store_step(error_text: str) -> str:

@@ -9,7 +9,6 @@ from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.gpu.cdi import Device, Edits
 from hyperruntime.gpu.devices import DEFAULT_DIRECTORIES, merge_edits
 from hyperruntime.host.engine_program import mount_option
-from hyperruntime.spec import Mount
 from hyperruntime_podman.args import NAME
 
 
@@ -41,8 +40,7 @@ def edit_args(edits: Edits) -> list[str]:
     for node in edits.device_nodes:
         args += ["--device", f"{node.host_path}:{node.path}:{node.permissions}"]
     for mount in edits.mounts:
-        given = Mount(source=mount.host_path, target=mount.container_path, read_only=mount.read_only)
-        args += ["--mount", mount_option(NAME, given)]
+        args += ["--mount", mount_option(NAME, mount)]
     for group in edits.groups:
         args += ["--group-add", str(group)]
     return args

@@ -13,9 +13,9 @@ from hyperruntime.driver import Image
 from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageNotFoundError
 from hyperruntime.host.build_processes import end_inner
 from hyperruntime.host.engine_program import csv_line
-from hyperruntime.host.process import ProcessResult, stream_process
+from hyperruntime.host.process import ProcessResult
 from hyperruntime.images.pull_errors import explain_pull, is_loopback, with_tag
-from hyperruntime_podman.edge import environment, require_program, run_podman
+from hyperruntime_podman.edge import run_podman, stream_podman
 from hyperruntime_podman.service import PodmanService
 
 _TIDY_S = 8.0
@@ -65,9 +65,8 @@ class PodmanImages:
         Raises:
             ImageError: Podman refuses the tar.
         """
-        result = run_podman(["podman", "import", "--quiet", str(tar), reference])
-        if result.exit_code != 0:
-            raise ImageError(f"image {reference!r} cannot be made from {tar}: {result.error_text}")
+        what = f"image {reference!r} cannot be made from {tar}"
+        result = _run(what, "import", "--quiet", str(tar), reference)
         return result.stdout.decode().split()[-1].removeprefix("sha256:")
 
     def load(self, archive: Path) -> tuple[str, ...]:
@@ -76,9 +75,7 @@ class PodmanImages:
         Raises:
             ImageError: the archive cannot be loaded.
         """
-        result = run_podman(["podman", "load", "--quiet", "--input", str(archive)])
-        if result.exit_code != 0:
-            raise ImageError(f"{archive} cannot be loaded as an image: {_load_failure(result)}")
+        result = _run(f"{archive} cannot be loaded as an image", "load", "--quiet", "--input", str(archive))
         lines = result.stdout.decode().splitlines()
         names = (line.partition(": ")[2].strip() for line in lines if line.startswith("Loaded image"))
         return tuple(name for text in names for name in text.split(","))
@@ -91,15 +88,10 @@ class PodmanImages:
             archive: the file to write.
 
         Raises:
-            ImageNotFoundError: the image does not exist.
             ImageError: the image cannot be saved.
         """
-        if not self.exists(reference):
-            raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
-        args = ["podman", "save", "--quiet", "--format", "docker-archive", "--output", str(archive), reference]
-        result = run_podman(args)
-        if result.exit_code != 0:
-            raise ImageError(f"image {reference!r} cannot be saved: {result.error_text}")
+        args = ("save", "--quiet", "--format", "docker-archive", "--output", str(archive), reference)
+        _run(f"image {reference!r} cannot be saved", *args)
 
     def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
         """Pull an image from its registry and return its identifier.
@@ -113,10 +105,9 @@ class PodmanImages:
         Raises:
             ImagePullError: the image, the login or the registry is wrong; each has a subclass.
         """
-        require_program()
         # Podman retries a dead registry three times and prints that; the last line is the reason.
         args = ["podman", "pull", *(["--tls-verify=false"] if is_loopback(reference) else []), reference]
-        result = stream_process(args, on_line=on_output, cwd="/", env=environment())
+        result = stream_podman(args, on_output)
         if result.exit_code != 0:
             raise explain_pull(reference, result.stderr.decode(errors="replace"), "podman login")
         return self._identifier(reference)
@@ -157,14 +148,7 @@ class PodmanImages:
         args += ["--pull=missing", *(["--no-cache"] if force else [])]
         for name, value in build_args.items():
             args += ["--build-arg", f"{name}={value}"]
-        require_program()
-        result = stream_process(
-            [*args, str(context)],
-            on_line=on_output,
-            cwd="/",
-            env=environment(),
-            before_kill=partial(end_inner, timeout_s=_TIDY_S),
-        )
+        result = stream_podman([*args, str(context)], on_output, partial(end_inner, timeout_s=_TIDY_S))
         if result.exit_code != 0:
             tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-12:])
             raise ImageBuildError(
@@ -189,11 +173,18 @@ class PodmanImages:
         return next((_image(attrs).id for attrs in self._listed() if wanted & _names(attrs)), "")
 
 
-def _load_failure(result: ProcessResult) -> str:
-    """Return why an archive was refused: one sentence in place of the messages of all Podman's readers."""
-    if "does not match any of the supported image formats" in result.stderr.decode(errors="replace"):
-        return "it is not an archive of `podman save` or `docker save`"
-    return result.error_text
+def _run(what: str, *args: str) -> ProcessResult:
+    """Run a command of Podman; ``what`` is the start of the message if it fails.
+
+    Raises:
+        ImageError: the command failed.
+    """
+    result = run_podman(["podman", *args])
+    if result.exit_code != 0:
+        is_odd = b"does not match any of the supported image formats" in result.stderr  # said by each of its readers
+        why = "it is not an archive of `podman save` or `docker save`" if is_odd else result.error_text
+        raise ImageError(f"{what}: {why}")
+    return result
 
 
 def _names(attrs: Mapping[str, Any]) -> set[str]:
@@ -203,10 +194,9 @@ def _names(attrs: Mapping[str, Any]) -> set[str]:
 
 
 def _image(attrs: Mapping[str, Any]) -> Image:
-    created = attrs.get("Created")
     return Image(
         id=str(attrs["Id"]).removeprefix("sha256:"),
         references=tuple(attrs.get("RepoTags") or attrs.get("Names") or ()),
         size_bytes=int(attrs.get("Size") or 0),
-        created=float(created) if isinstance(created, (int, float)) else 0.0,
+        created=float(attrs.get("Created") or 0),
     )

@@ -9,24 +9,22 @@ from __future__ import annotations
 import itertools
 import os
 import resource
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import attrs
 
 from hyperruntime.driver import Enforcement, EngineInfo
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.host.engine_program import SHOW_LIMITS, program_facts, shown_limits, timed_out, userland_links
+from hyperruntime.host.inherited import process_ceiling, stricter
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.probe_cache import ProbeFile
 from hyperruntime.host.process import ProcessResult, find_program
 from hyperruntime_podman.args import NAME, Settings, probe_args
-from hyperruntime_podman.edge import require_program, run_podman, store_step, unshare_args
+from hyperruntime_podman.edge import run_podman, store_step, unshare_args
 
 _RUNTIMES = ("", "runc", "crun")
-_LIMITS = ("memory_bytes", "pids", "cpus")
 _NOFILE_CEILING = 1 << 20
 _NPROC_CEILING = 32768  # Podman lowers its own limit to this if it may not raise it
 _TIMEOUT_S = 60.0
@@ -54,8 +52,8 @@ class Probe:
         tried: pairs of a combination that failed before and the reason.
     """
 
-    version: str = attrs.field(validator=attrs.validators.instance_of(str))
-    storage: str = attrs.field(validator=attrs.validators.instance_of(str))
+    version: str
+    storage: str
     settings: Settings
     tried: tuple[tuple[str, str], ...] = ()
 
@@ -83,20 +81,6 @@ def cached_probe() -> tuple[Probe, bool]:
     """
     found = probe_file().read()
     return (probe(), False) if found is None else (found, True)
-
-
-def _recall(data: dict[str, Any]) -> Probe:
-    """Return a cached result.
-
-    Raises:
-        ValueError, TypeError, KeyError: the data are not in this version's form.
-    """
-    known = {field.name for field in attrs.fields(Settings)}
-    if set(data["settings"]) != known or set(data["settings"]["limits"]) != set(_LIMITS):
-        raise ValueError("settings")
-    tried = tuple((str(what), str(why)) for what, why in data["tried"])
-    settings = Settings(**data["settings"])
-    return Probe(version=data["version"], storage=data["storage"], settings=settings, tried=tried)
 
 
 def probe() -> Probe:
@@ -130,7 +114,6 @@ def probe() -> Probe:
 
 
 def _versions() -> tuple[str, str]:
-    require_program()
     result = _try(["podman", "info", "--format", "{{.Version.Version}} {{.Store.GraphDriverName}}"])
     if result.exit_code != 0:
         raise EngineUnavailableError(NAME, f"`podman info` fails: {result.error_text}", store_step(result.error_text))
@@ -140,8 +123,7 @@ def _versions() -> tuple[str, str]:
 
 def _candidates() -> Iterator[Settings]:
     rootless = os.geteuid() != 0
-    ceilings = {"nofile": _NOFILE_CEILING, "nproc": _NPROC_CEILING}
-    nofile, nproc = (min(hard, ceilings[name]) for name, hard in _hard_limits())
+    nofile, nproc = _hard_limits()
     for runtime in _RUNTIMES:
         if runtime and find_program(runtime) is None and not Path("/usr/sbin", runtime).exists():
             continue
@@ -149,11 +131,11 @@ def _candidates() -> Iterator[Settings]:
         yield Settings(oci_runtime=runtime, rootless=rootless)
 
 
-def _hard_limits() -> Iterator[tuple[str, int]]:
-    """Yield this process's hard limits, the highest values that a container may set."""
-    for name, number in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
-        hard = resource.getrlimit(number)[1]
-        yield name, sys.maxsize if hard == resource.RLIM_INFINITY else hard
+def _hard_limits() -> tuple[int, int]:
+    """Return the highest limits on open files and on processes that a container may set."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    nofile = _NOFILE_CEILING if hard == resource.RLIM_INFINITY else min(hard, _NOFILE_CEILING)
+    return nofile, stricter(_NPROC_CEILING, process_ceiling())
 
 
 def _skeleton(directory: Path) -> tuple[str, list[str]]:
@@ -209,4 +191,4 @@ def _try(args: list[str]) -> ProcessResult:
 def probe_file() -> ProbeFile[Probe]:
     """Return the file of what a probe found: for this binary, this cgroup version and these limits."""
     cgroups = Path("/sys/fs/cgroup/cgroup.controllers").exists()
-    return ProbeFile(NAME, (program_facts(NAME), cgroups, *_hard_limits()), _recall)
+    return ProbeFile(NAME, (program_facts(NAME), cgroups, *_hard_limits()), Probe)

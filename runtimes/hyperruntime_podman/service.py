@@ -1,6 +1,7 @@
 """Run a private ``podman system service`` for podman-py; it starts when it is first needed.
 
-The service ends by itself after 5 idle seconds, so it does not outlive a killed owner.
+The service ends after 5 idle seconds. It also ends with its input, which only this process holds, so it does not
+outlive a killed owner.
 """
 
 from __future__ import annotations
@@ -9,38 +10,24 @@ import os
 import shutil
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from http.client import HTTPConnection, HTTPException
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hyperruntime.errors import EngineError, EngineUnavailableError
 from hyperruntime.host.engine_program import program_needed
-from hyperruntime.host.process import DEVNULL, HostProcess, kill_group, spawn
+from hyperruntime.host.owner import release_on_fork
+from hyperruntime.host.process import PIPE, HostProcess, find_program, kill_group, spawn, wait_until
 from hyperruntime_podman.args import NAME
 from hyperruntime_podman.edge import INSTALL_HINT, environment, store_step, translated
 
 _IDLE_S = 5
 _START_TIMEOUT_S = 30.0
-_PING_S = 30.0
 _ANSWER_S = 600.0
-_STARTS = 3
+# A second process waits for the end of the input and then ends the process group.
+_KEEPER = 'exec 3<&0; { read -r word; kill -KILL 0; } <&3 & exec "$@" 3<&- </dev/null'
 T = TypeVar("T")
-
-
-class _Connection(HTTPConnection):
-    """A connection to a Unix socket."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=_PING_S)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
 
 
 class PodmanService:
@@ -56,7 +43,7 @@ class PodmanService:
         self._make_directory = make_directory
         self._directory: str | None = None
         self._process: HostProcess | None = None
-        self._users, self._idle_since = 0, 0.0
+        self._users, self._end = 0, threading.Timer(_IDLE_S, self._stop_unused)
         self._pid = os.getpid()
 
     def call(self, what: str, function: Callable[[Any], T]) -> T:
@@ -82,79 +69,64 @@ class PodmanService:
         if os.getpid() != self._pid:
             return
         with self._lock:
+            self._end.cancel()
             self._stop()
             if self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 self._directory = None
 
+    def descriptors(self) -> tuple[int, ...]:
+        """Return the descriptor that keeps the service alive; a forked child must not hold it."""
+        process = self._process
+        return () if process is None or process.stdin is None else (process.stdin.fileno(),)
+
     @contextmanager
     def _held(self) -> Iterator[str]:
-        """Yield the service's URL while an open connection keeps it alive: Podman counts idle time without connections.
-
-        A service whose idle time may be over is replaced: it may still answer, but it ends nevertheless.
-        """
-        with closing(self._hold()):
-            try:
-                yield f"unix://{self._path('s')}"
-            finally:
-                with self._lock:
-                    self._users -= 1
-                    self._idle_since = time.monotonic()
-
-    def _hold(self) -> _Connection:
-        why = ""
+        """Yield the URL of the service, which runs until the end of the block and 5 seconds longer."""
         with self._lock:
-            for attempt in range(1, _STARTS + 1):
-                if self._process is None:
-                    self._start()
-                connection = _Connection(self._path("s"))
-                try:
-                    connection.request("GET", "/_ping")
-                    connection.getresponse().read()
-                    in_time = time.monotonic() < self._idle_since + _IDLE_S
-                    if in_time or self._users or attempt == _STARTS:  # the last one has just started
-                        self._users += 1
-                        return connection
-                except (OSError, HTTPException) as error:
-                    why = f"Podman's API service does not answer: {error}"
-                    if self._is_needed(error):
-                        connection.close()
-                        raise ConnectionError(why) from error
-                connection.close()
+            self._end.cancel()
+            if self._process is None or self._process.poll() is not None:
                 self._stop()
-        raise ConnectionError(why)
+                self._start()
+            self._users += 1
+        try:
+            yield f"unix://{self._path('s')}"
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._end = threading.Timer(_IDLE_S, self._stop_unused)
+                    self._end.daemon = True
+                    self._end.start()
 
-    def _is_needed(self, error: Exception) -> bool:
-        """Return whether a service that did not answer must keep running: others use it, or it has no fault."""
-        assert self._process is not None
-        if self._process.poll() is not None:
-            return False
-        is_its_own = isinstance(error, (ConnectionError, FileNotFoundError, TimeoutError, HTTPException))
-        return bool(self._users) or not is_its_own
+    def _stop_unused(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._stop()
 
     def _start(self) -> None:
         if self._directory is None or not os.path.isdir(self._directory):
             self._directory = self._make_directory()
+        if find_program(NAME) is None:
+            raise EngineUnavailableError(NAME, "there is no `podman` on PATH", INSTALL_HINT)
         Path(self._path("s")).unlink(missing_ok=True)
-        args = ["podman", "system", "service", "--time", str(_IDLE_S), f"unix://{self._path('s')}"]
+        args = ["podman", "system", "service", "--time", "0", f"unix://{self._path('s')}"]
+        keeper = ["/bin/sh", "-c", _KEEPER, "keeper", *args]
         with open(self._path("log"), "wb") as log, program_needed(NAME, NAME, INSTALL_HINT):
-            process = self._process = spawn(args, stdin=DEVNULL, stdout=log, stderr=log, cwd="/", env=environment())
-        deadline = (begun := time.monotonic()) + _START_TIMEOUT_S
-        while not self._answers():
-            if process.poll() is not None or begun > deadline:
-                text = Path(self._path("log")).read_text(errors="replace").strip().splitlines()
-                self._stop()
-                why = f"its API service does not start: {text[-1] if text else 'no message'}"
-                raise EngineUnavailableError(NAME, why, store_step(why))
-            time.sleep(0.01)
-            begun = time.monotonic()
-        self._idle_since = begun  # Podman's idle time begins after its socket exists
+            process = self._process = spawn(keeper, stdin=PIPE, stdout=log, stderr=log, cwd="/", env=environment())
+        release_on_fork(self)
+        wait_until(lambda: self._answers() or process.poll() is not None, _START_TIMEOUT_S)
+        if not self._answers():
+            text = Path(self._path("log")).read_text(errors="replace").strip().splitlines()
+            self._stop()
+            why = f"its API service does not start: {text[-1] if text else 'no message'}"
+            raise EngineUnavailableError(NAME, why, store_step(why))
 
     def _stop(self) -> None:
-        if self._process is not None:
-            kill_group(self._process)
-            self._process.wait()
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            kill_group(process)
+            process.communicate()
 
     def _path(self, name: str) -> str:
         assert self._directory is not None

@@ -33,7 +33,7 @@ from hyperruntime_docker.args import UID_LABEL
 from hyperruntime_docker.client import Engine
 from hyperruntime_docker.images import DockerImages
 from hyperruntime_docker.probe import cached_probe
-from hyperruntime_docker.trial import Trial
+from hyperruntime_docker.trial import open_trial
 
 pytestmark = pytest.mark.docker
 
@@ -238,8 +238,8 @@ def test_the_next_probe_removes_what_a_killed_probe_left(opened: hr.Runtime, mom
         import os
         from hyperruntime_docker import trial
         trial.{moment} = lambda *args: os.kill(os.getpid(), 9)
-        with trial.Trial(trial.Engine()) as killed:
-            print(killed._image, flush=True)
+        with trial.open_trial(trial.Engine()) as killed:
+            print(killed.image, flush=True)
             killed.limits()
     """
     result = run_process([sys.executable, "-c", code])
@@ -249,7 +249,7 @@ def test_the_next_probe_removes_what_a_killed_probe_left(opened: hr.Runtime, mom
     if moment == "read_text":  # the container was started
         assert wait_until(lambda: not docker(*args), 60, 0.1)
     assert docker("images", "--quiet", image)
-    with Trial(Engine()):
+    with open_trial(Engine()):
         pass
     assert not docker("ps", "--all", "--quiet", "--filter", f"ancestor={image}")
     assert not docker("images", "--quiet", image)
@@ -301,7 +301,7 @@ def test_a_saved_image_is_loaded_with_its_name(images: DockerImages, tmp_path: P
     images.remove("localhost/hyperruntime-test/saved:2")
     assert os.listdir(tmp_path) == ["a b.tar"]
     with pytest.raises(ImageNotFoundError):
-        images.save("localhost/hyperruntime-test/saved:2", tmp_path / "b.tar")
+        ImageStore(images).save("localhost/hyperruntime-test/saved:2", tmp_path / "b.tar")
     (tmp_path / "junk.tar").write_text("junk")
     with pytest.raises(ImageError, match=r"junk\.tar"):
         images.load(tmp_path / "junk.tar")

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.errors import DeviceNotFoundError, SpecError
-from hyperruntime.gpu.cdi import VERSIONS, DeviceMount, DeviceNode, Edits
+from hyperruntime.gpu.cdi import VERSIONS, DeviceNode, Edits
 from hyperruntime.gpu.devices import DeviceRegistry, load_devices, merge_edits
-from hyperruntime.spec import ContainerSpec
+from hyperruntime.spec import ContainerSpec, Mount
 
 NVIDIA: dict[str, Any] = {
     "cdiVersion": "0.5.0",
@@ -65,7 +65,7 @@ def test_merged_edits_of_two_devices_contain_the_common_part_once(tmp_path: Path
         DeviceNode(path="/dev/nvidia1", host_path="/dev/nvidia1", permissions="rwm"),
     )
     library = "/usr/lib/libcuda.so.1"
-    assert edits.mounts == (DeviceMount(host_path=library, container_path=library, options=("ro", "bind")),)
+    assert edits.mounts == (Mount(source=library, target=library),)
     assert edits.mounts[0].read_only
     assert [hook.args for hook in edits.hooks] == [("nvidia-ctk", "hook")]
 

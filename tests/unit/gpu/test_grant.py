@@ -11,10 +11,11 @@ import pytest
 
 from hyperruntime.errors import DeviceBusyError, DeviceError, StorageError, UnsupportedOptionError
 from hyperruntime.gpu import grant as gpus_module
-from hyperruntime.gpu.cdi import Device, DeviceMount, DeviceNode, Edits, Hook
+from hyperruntime.gpu.cdi import Device, DeviceNode, Edits, Hook
 from hyperruntime.gpu.devices import DeviceRegistry
 from hyperruntime.gpu.grant import GpuGrant, gpu_devices, lock_directory
 from hyperruntime.gpu.nvidia import only_allowed, parse_gpus
+from hyperruntime.spec import Mount
 from hyperruntime_podman.gpus import device_args
 
 TABLE = """\
@@ -161,7 +162,7 @@ def test_names_and_indices_are_resolved_to_devices(
 SAME = Edits(device_nodes=(DeviceNode(path="/dev/a", host_path="/dev/a"),))
 OTHER = Edits(
     device_nodes=(DeviceNode(path="/dev/a", host_path="/dev/b", permissions="rwm"),),
-    mounts=(DeviceMount(host_path='/lib/a,"b"', container_path="/x", options=("ro",)),),
+    mounts=(Mount(source='/lib/a,"b"', target="/x"),),
     groups=(44,),
 )
 QUOTED = 'type=bind,"src=/lib/a,""b""",dst=/x,ro'
@@ -185,7 +186,7 @@ def test_podman_gets_the_device_name_if_it_can_resolve_it_and_the_edits_otherwis
 
 
 def test_hooks_that_podman_would_not_run_are_refused_by_name() -> None:
-    edits = Edits(hooks=(Hook(name="createContainer", path="/x", args=("nvidia-ctk", "hook", "update-ldcache")),))
+    edits = Edits(hooks=(Hook(path="/x", args=("nvidia-ctk", "hook", "update-ldcache")),))
     devices = gpu_devices("all", registry("a.com/gpu=0", edits=edits, place="/opt/cdi"))
     with pytest.raises(UnsupportedOptionError, match=r"gpus.*/opt/cdi.*nvidia-ctk hook update-ldcache"):
         device_args(devices, rootless=False)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import hyperruntime as hr
 from hyperruntime.errors import DeviceError, DeviceNotFoundError, UnsupportedOptionError
-from hyperruntime.gpu.cdi import DeviceMount, DeviceNode, Edits, Hook
+from hyperruntime.gpu.cdi import DeviceNode, Edits, Hook
 from hyperruntime_apptainer.args import Gpus, Places, device_args, gpu_args
 from hyperruntime_apptainer.gpus import Wishes, apply_edits, find_gpus, parse_hooks, read_soname
 
@@ -18,7 +19,7 @@ FOLDER = "/usr/lib/driver"
 
 
 def hook(*words: str) -> Hook:
-    return Hook(name="createContainer", path="/usr/bin/nvidia-ctk", args=("nvidia-ctk", "hook", *words))
+    return Hook(path="/usr/bin/nvidia-ctk", args=("nvidia-ctk", "hook", *words))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_nvidia_hooks_are_parsed(words: tuple[str, ...], expected: Wishes) -> No
 @pytest.mark.parametrize("args", [("site-setup", "x"), (), ("nvidia-ctk", "hook", "create-symlinks", "--link", "odd")])
 def test_an_unknown_hook_is_refused_with_its_arguments(args: tuple[str, ...]) -> None:
     with pytest.raises(UnsupportedOptionError, match=" ".join(args) or "/opt/setup") as caught:
-        parse_hooks([Hook(name="poststop", path="/opt/setup", args=args)])
+        parse_hooks([Hook(path="/opt/setup", args=args)])
     assert caught.value.field == "gpus"
 
 
@@ -53,7 +54,7 @@ def library(tmp_path: Path) -> Path:
 
 
 def edits_of(library: Path, *hooks: Hook) -> Edits:
-    mount = DeviceMount(host_path=str(library), container_path=f"{FOLDER}/{library.name}", options=("ro",))
+    mount = hr.Mount(source=str(library), target=f"{FOLDER}/{library.name}")
     return Edits(mounts=(mount,), hooks=hooks, env={"LD_LIBRARY_PATH": "/more", "A": "1"})
 
 
@@ -71,7 +72,7 @@ def test_the_linker_finds_each_library_by_all_its_names(library: Path) -> None:
 
 
 def test_a_mounted_directory_of_libraries_is_searched_for_libraries(library: Path) -> None:
-    mount = DeviceMount(host_path=str(library.parent), container_path="/opt/driver")
+    mount = hr.Mount(source=str(library.parent), target="/opt/driver", read_only=False)
     (library.parent / "readme").touch()
     found = apply_edits(Edits(mounts=(mount,), hooks=(hook("update-ldcache", "--folder", "/opt/driver"),)))
     assert found.libraries == dict.fromkeys(("libfake.so.535", "libz.so.1"), "/opt/driver/libfake.so.535")
@@ -101,7 +102,7 @@ def test_a_link_to_a_device_becomes_a_device() -> None:
     ("edits", "error", "words"),
     [
         (Edits(device_nodes=(DeviceNode(path="/dev/x", host_path="/dev/gone"),)), DeviceError, "/dev/gone"),
-        (Edits(mounts=(DeviceMount(host_path="/gone.so", container_path="/x"),)), DeviceError, "/gone.so"),
+        (Edits(mounts=(hr.Mount(source="/gone.so", target="/x"),)), DeviceError, "/gone.so"),
         (
             Edits(device_nodes=(DeviceNode(path="/dev/x", host_path="/dev/null", permissions="r"),)),
             UnsupportedOptionError,

@@ -7,12 +7,13 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime_docker.shell import FrameSplitter, SocketShell, read_text
+from hyperruntime_docker.shell import SocketShell, read_text, split_frames
 
 Frames = list[tuple[int, bytes]]
 
@@ -21,15 +22,27 @@ def encode(frames: Frames) -> bytes:
     return b"".join(struct.pack(">BxxxL", stream, len(data)) + data for stream, data in frames)
 
 
+class Pieces:
+    """A connection that delivers these pieces."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = [piece for piece in pieces if piece]
+
+    def recv(self, size: int) -> bytes:
+        return self._pieces.pop(0) if self._pieces else b""
+
+
 @given(
     frames=st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=40)), max_size=8),
     cuts=st.lists(st.integers(min_value=1, max_value=30), max_size=40),
 )
 def test_frames_are_parsed_from_pieces_of_any_size(frames: Frames, cuts: list[int]) -> None:
-    encoded, splitter, parts = encode(frames), FrameSplitter(), []
+    encoded, pieces = encode(frames), []
     for cut in [*cuts, len(encoded) + 1]:
-        parts += splitter.feed(encoded[:cut])
+        pieces.append(encoded[:cut])
         encoded = encoded[cut:]
+    early, *later = pieces
+    parts = list(split_frames(cast(socket.socket, Pieces(later)), early))
     for stream in (1, 2):
         wanted = b"".join(data for number, data in frames if number == stream)
         assert b"".join(data for number, data in parts if number == stream) == wanted

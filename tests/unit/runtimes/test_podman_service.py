@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -14,13 +16,14 @@ from typing import Any, cast
 import pytest
 
 from hyperruntime.errors import EngineError, EngineUnavailableError
+from hyperruntime.host.process import wait_until
 from hyperruntime_podman import PodmanDriver
 from hyperruntime_podman.container import remove
 from hyperruntime_podman.images import PodmanImages
 from hyperruntime_podman.service import PodmanService
 
 SERVICE = f"""#!{sys.executable}
-import json, os, socket, sys, time
+import json, os, socket, sys
 if os.environ["HOW"] == "dies":
     sys.exit("Error: no luck")
 server = socket.socket(socket.AF_UNIX)
@@ -28,19 +31,9 @@ server.bind(sys.argv[-1].removeprefix("unix://"))
 server.listen()
 body = json.dumps({{"cause": "boom", "message": "the store is broken", "response": 500}}).encode()
 open(sys.argv[0] + ".starts", "a").write("x")
-pings = 0
 while True:
     client, _ = server.accept()
-    asked = os.environ["HOW"] in ("ends", "is idle", "works") and client.recv(65536)
-    if asked and os.environ["HOW"] == "ends" and not os.path.exists(sys.argv[0] + ".ended"):
-        open(sys.argv[0] + ".ended", "x").close()
-        os.unlink(server.getsockname())
-        server.close()
-        time.sleep(0.2)
-        sys.exit()
-    if asked:
-        pings += asked.startswith(b"GET /_ping")
-        time.sleep(1 * (os.environ["HOW"] == "is idle" and pings == 2))
+    if os.environ["HOW"] == "works" and client.recv(65536):
         client.sendall(b"HTTP/1.1 200 OK\\r\\nConnection: close\\r\\nContent-Length: 2\\r\\n\\r\\n[]")
     if os.environ["HOW"] == "answers" and client.recv(65536):
         client.sendall(b"HTTP/1.1 500 Oh\\r\\nContent-Type: application/json\\r\\nConnection: close\\r\\n")
@@ -79,23 +72,6 @@ def test_a_failure_of_the_service_raises_a_clear_error_and_leaves_no_files(
     assert not [path for path in made if os.path.exists(path)]
 
 
-def test_a_service_that_is_ending_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine, an idle Podman service may still run for a moment but accept no connections."""
-    program = tmp_path / "podman"
-    program.write_text(SERVICE)
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("HOW", "ends")
-    (tmp_path / "private").mkdir()
-    driver = PodmanDriver()
-    driver.open(str(tmp_path / "private"))
-    try:
-        assert driver.containers() == ()
-    finally:
-        driver.close()
-    assert (tmp_path / "podman.ended").exists()
-
-
 def make_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> PodmanService:
     program = tmp_path / "podman"
     program.write_text(SERVICE)
@@ -105,18 +81,66 @@ def make_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> P
     return PodmanService(lambda: tempfile.mkdtemp(prefix="h-", dir="/tmp"))
 
 
-def test_a_service_near_its_idle_timeout_is_replaced_before_a_call(
+def test_a_service_that_was_idle_or_died_is_replaced_at_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Podman's service still answers for a moment, but then ends."""
-    monkeypatch.setattr("hyperruntime_podman.service._IDLE_S", 0.5)
-    service = make_service(tmp_path, monkeypatch, "is idle")
+    monkeypatch.setattr("hyperruntime_podman.service._IDLE_S", 0.2)
+    service, starts = make_service(tmp_path, monkeypatch, "works"), tmp_path / "podman.starts"
     try:
-        for _ in range(2):
+        for number in (1, 2):
             assert service.call("x", lambda client: client.containers.list()) == []
-        assert len((tmp_path / "podman.starts").read_text()) >= 2
+            assert starts.read_text() == "x" * number
+            assert wait_until(lambda: service._process is None, 30)
+        assert service.call("x", end_of(service)) == []
+        assert service.call("x", lambda client: client.containers.list()) == []
+        assert starts.read_text() == "xxxx"
     finally:
         service.close()
+
+
+def end_of(service: PodmanService) -> Callable[[Any], Any]:
+    """Return a function that lists containers and then kills the service, as a fault of Podman would."""
+
+    def ask(client: Any) -> Any:
+        assert service._process is not None
+        try:
+            return client.containers.list()
+        finally:
+            os.kill(service._process.pid, signal.SIGKILL)
+            service._process.wait()
+
+    return ask
+
+
+OWNER = """
+import os, signal, sys, time
+from hyperruntime_podman.service import PodmanService
+service = PodmanService(lambda: sys.argv[1])
+service.call("x", lambda client: client.containers.list())
+if os.fork() == 0:
+    os.closerange(0, 3)
+    time.sleep(60)
+    os._exit(0)
+print(service._process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_service_ends_with_a_killed_owner_that_has_a_forked_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_service(tmp_path, monkeypatch, "works").close()
+    with tempfile.TemporaryDirectory(prefix="h-", dir="/tmp") as directory:
+        owner = subprocess.run([sys.executable, "-c", OWNER, directory], stdout=subprocess.PIPE)
+    assert owner.returncode == -signal.SIGKILL
+    assert wait_until(lambda: not is_running(int(owner.stdout)), 30)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
 
 
 def test_a_failed_connection_does_not_stop_the_service_for_others(
@@ -129,7 +153,7 @@ def test_a_failed_connection_does_not_stop_the_service_for_others(
 
     def ask(client: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr("hyperruntime_podman.service._Connection.connect", no_more_files)
+            patch.setattr("podman.api.uds.UDSConnection.connect", no_more_files)
             with pytest.raises(EngineError, match="Too many open files"):
                 service.call("y", lambda client: client.containers.list())
         return client.containers.list()
