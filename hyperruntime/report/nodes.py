@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import attrs
 
+from hyperruntime.loop.evaluation.evaluator import mean_score
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord
 
@@ -99,15 +100,11 @@ def steps_up(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def _series(records: Sequence[GenerationRecord], domains: Sequence[str], name: str, split: str) -> Series:
-    nodes = tuple(_node(record, _mean(record, domains, split)) for record in records)
+    nodes = tuple(
+        _node(record, mean_score([record.scores.get(domain, {}).get(split) for domain in domains]))
+        for record in records
+    )
     return Series(name=name, title=f"{', '.join(domains)}: {split}", nodes=nodes)
-
-
-def _mean(record: GenerationRecord, domains: Sequence[str], split: str) -> float | None:
-    """Return the mean score over the domains; None if one of them has no score."""
-    values = [record.scores.get(domain, {}).get(split) for domain in domains]
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _node(record: GenerationRecord, score: float | None) -> Node:

@@ -1,4 +1,4 @@
-"""Write a run's pictures: its lineage, its progress, and the answers of its best generation."""
+"""Write a run's pictures: its lineage, its progress, and the answers of its best generation, read from its files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 import attrs
 
 from hyperruntime import registry
-from hyperruntime.domain import Domain, Task
+from hyperruntime.domain import Domain
+from hyperruntime.json_values import json_object
 from hyperruntime.loop.evaluation.evaluator import selected_split
 from hyperruntime.loop.run_files.archive import RunView
+from hyperruntime.loop.run_files.layout import PREDICTIONS, REPORT, Layout, evaluation_name, read_json
+from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.report.facts import read_predictions
 from hyperruntime.report.figures import draw_lineage, draw_progress
 from hyperruntime.report.nodes import Series, best_path, every_series, steps_up, whole_run
 from hyperruntime.storage.atomic import make_directory, write_atomic
@@ -94,15 +96,11 @@ def _write_answers(view: RunView, best: GenerationRecord, target: Path) -> Itera
         for task in domain.tasks(split):
             svg = domain.picture(task, answers[task.id]) if task.id in answers else None
             if svg is not None:
-                png = _png(domain, task, answers[task.id])
+                draw = getattr(domain, "picture_png", None)  # optional
+                png = None if draw is None else draw(task, answers[task.id])
                 drawn = {"svg": svg.encode(), **({} if png is None else {"png": png})}
                 subject = f"best answer to {name} {task.id}, of generation {best.genid}"
                 yield _write(target, f"best_{name}_{task.id}", subject, drawn)
-
-
-def _png(domain: Any, task: Task, answer: Any) -> bytes | None:  # noqa: ANN401 - picture_png is optional
-    draw = getattr(domain, "picture_png", None)
-    return None if draw is None else draw(task, answer)
 
 
 def _write(target: Path, name: str, subject: str, drawn: Mapping[str, bytes]) -> Picture:
@@ -110,3 +108,43 @@ def _write(target: Path, name: str, subject: str, drawn: Mapping[str, bytes]) ->
     for kind, path in paths.items():
         write_atomic(path, drawn[kind])
     return Picture(subject=subject, svg=paths["svg"], png=paths.get("png"))
+
+
+def read_predictions(run_dir: str | Path, genid: GenId, domain: str, split: str) -> dict[str, Any]:
+    """Return a generation's predictions by task id; empty if the file cannot be read, invalid lines are skipped.
+
+    Args:
+        run_dir: the run directory.
+        genid: the generation.
+        domain: name of the domain.
+        split: name of the split.
+    """
+    path = _evaluation(run_dir, genid, domain, split) / PREDICTIONS
+    answers: dict[str, Any] = {}
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return answers
+    for line in lines:
+        value = json_object(line) or {}
+        if "task_id" in value and "prediction" in value:
+            answers[str(value["task_id"])] = value["prediction"]
+    return answers
+
+
+def read_figures(run_dir: str | Path, genid: GenId, domain: str, split: str) -> dict[str, Mapping[str, Any]]:
+    """Return the raw figures that the domain reported, by task id; empty if the file is missing or invalid.
+
+    Args:
+        run_dir: the run directory.
+        genid: the generation.
+        domain: name of the domain.
+        split: name of the split.
+    """
+    path = _evaluation(run_dir, genid, domain, split) / REPORT
+    tasks = read_json(path).get("tasks")
+    return {name: facts for name, facts in tasks.items() if isinstance(facts, dict)} if isinstance(tasks, dict) else {}
+
+
+def _evaluation(run_dir: str | Path, genid: GenId, domain: str, split: str) -> Path:
+    return Layout(Path(run_dir)).generation(genid) / evaluation_name(domain, split)

@@ -19,7 +19,7 @@ import pytest
 
 from hyperruntime import Runtime
 from hyperruntime.git.store import RepositoryStore
-from hyperruntime.loop.generation.metadata import patches_before
+from hyperruntime.loop.generation.publish import patches_before
 from hyperruntime.loop.run_files.archive import Archive, RunView, load_run
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.testing import make_agent_repository

@@ -21,9 +21,8 @@ from hyperruntime.loop.evaluation.evaluator import selected_split
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.report.facts import read_figures
 from hyperruntime.report.figures import can_draw
-from hyperruntime.report.pictures import write_pictures
+from hyperruntime.report.pictures import read_figures, write_pictures
 from hyperruntime.units import format_duration
 
 DOMAIN = "circle_packing"

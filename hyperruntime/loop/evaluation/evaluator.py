@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -54,8 +53,10 @@ Results = dict[str, dict[str, SplitResult]]
 OnResult = Callable[[Domain, Split, SplitResult], None]
 
 
-def evaluated_splits(domain: Domain, *, test: bool = False) -> tuple[Split, ...]:
-    """Return the splits that a run evaluates; the split ``test`` is included only if ``test`` is true."""
+def evaluated_splits(domain: Domain, *, test: bool, only: str = "") -> tuple[Split, ...]:
+    """Return the splits that a run evaluates; ``test`` is included if ``test`` is true or ``only`` names it."""
+    if only:
+        return tuple(split for split in domain.splits if split.name == only)
     return tuple(split for split in domain.splits if test or split.name != TEST_SPLIT)
 
 
@@ -78,10 +79,14 @@ def selection_score(domains: Sequence[Domain], results: Results) -> float | None
     for domain in domains:
         splits = results.get(domain.name, {})
         result = splits.get(selected_split(domain)) or splits.get(FIRST_SPLIT)
-        if result is None:
-            return None
-        values.append(result.weighted)
-    return sum(values) / len(values) if values else None
+        values.append(None if result is None else result.weighted)
+    return mean_score(values)
+
+
+def mean_score(values: Sequence[float | None]) -> float | None:
+    """Return the mean of scores; None if there are no scores, or one is missing."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 class Evaluator:
@@ -91,18 +96,16 @@ class Evaluator:
         results: results so far, per domain and split.
     """
 
-    def __init__(
-        self, asker: TaskRunner, judge: Scorer, results: Results | None = None, on_result: OnResult | None = None
-    ) -> None:
+    def __init__(self, asker: TaskRunner, judge: Scorer, results: Results, on_result: OnResult) -> None:
         """Use a task runner and a scorer.
 
         Args:
             asker: gets the answers from the agent.
             judge: scores the answers.
-            results: results from before an interrupt, to which new ones are added; None: no results.
-            on_result: called with each new result of a split; None: not called.
+            results: results from before an interrupt, to which new ones are added.
+            on_result: called with each new result of a split.
         """
-        self.results: Results = {} if results is None else results
+        self.results = results
         self._asker, self._judge, self._on_result = asker, judge, on_result
 
     def run_split(self, domain: Domain, split: Split, *, samples: int | None, staged: bool) -> SplitResult:
@@ -129,23 +132,12 @@ class Evaluator:
         mean = float(domain.report(split.name, scores)["score"])
         result = SplitResult(predictions=predictions, scores=scores, total=len(tasks), mean=mean)
         self.results.setdefault(domain.name, {})[split.name] = result
-        if fresh and self._on_result is not None:
+        if fresh:
             self._on_result(domain, split, result)
         return result
 
-    def settle_split(self, domain: Domain, split: Split, *, samples: int | None) -> None:
-        """Finish a split without further tasks; a split without results gets the score 0.
 
-        Args:
-            domain: the domain.
-            split: the split of the domain.
-            samples: maximum number of tasks of the full evaluation; None for all.
-        """
-        nothing = SplitResult(predictions=(), scores=(), total=len(domain.tasks(split.name, samples)), mean=0.0)
-        self.results.setdefault(domain.name, {}).setdefault(split.name, nothing)
-
-
-def evaluate_domains(evaluator: Evaluator, domains: Sequence[Domain], options: GenerateOptions) -> bool:
+def evaluate_domains(evaluator: Evaluator, domains: Sequence[Domain], options: GenerateOptions, only: str = "") -> bool:
     """Evaluate an agent on all domains; return whether the evaluation stopped after the first stage.
 
     The first stage runs on the first split of every domain. If one domain does not pass, the evaluation stops, and a
@@ -156,19 +148,22 @@ def evaluate_domains(evaluator: Evaluator, domains: Sequence[Domain], options: G
         evaluator: runs the splits and keeps the results.
         domains: the domains, in order.
         options: options of the run.
+        only: name of the only split to evaluate, without a first stage; "": all splits of the run.
 
     Raises:
         GenerationFailedError: the time limit passed, or no task could be run.
         ContainerLostError: the container ended during the evaluation.
     """
-    staged = not options.skip_staged_eval
+    staged = not options.skip_staged_eval and not only
     samples = [options.samples(position) for position in range(len(domains))]
-    parts = [evaluated_splits(domain, test=options.eval_test) for domain in domains]
+    parts = [evaluated_splits(domain, test=options.eval_test, only=only) for domain in domains]
     asked = tuple(zip(domains, parts, samples, strict=True))
     passed = [not staged or _passes(evaluator, domain, splits[0], count) for domain, splits, count in asked]
     if not all(passed):
         for domain, splits, count in asked:
-            evaluator.settle_split(domain, splits[0], samples=count)
+            total = len(domain.tasks(splits[0].name, count))
+            nothing = SplitResult(predictions=(), scores=(), total=total, mean=0.0)
+            evaluator.results.setdefault(domain.name, {}).setdefault(splits[0].name, nothing)
         return True
     for number in range(max(map(len, parts))):
         for domain, splits, count in asked:
@@ -204,12 +199,9 @@ def write_results(folder: Path, domain: Domain, split: str, result: SplitResult)
     if not result.complete:
         report["hyperruntime"] = {"staged_only": True, "tasks_run": len(result.scores), "tasks": result.total}
     lines = (
-        json_line(_prediction_line(said, score)) for said, score in zip(result.predictions, result.scores, strict=True)
+        json_line({**prediction_to_json(said), "score": score.value, "valid": score.valid, "detail": score.detail})
+        for said, score in zip(result.predictions, result.scores, strict=True)
     )
     target = folder / evaluation_name(domain.name, split)
     write_file(target / PREDICTIONS, b"".join(lines))
     write_file(target / REPORT, json_document(report))
-
-
-def _prediction_line(said: Prediction, score: Score) -> dict[str, Any]:
-    return {**prediction_to_json(said), "score": score.value, "valid": score.valid, "detail": score.detail}

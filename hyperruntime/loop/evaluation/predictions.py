@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.loop.run_files.layout import json_object
+from hyperruntime.json_values import json_object
 
 MAX_PREDICTION_BYTES = 4 * 1024**2
 _MAX_LINE_BYTES = 2 * MAX_PREDICTION_BYTES
@@ -58,7 +58,7 @@ class LineReader:
         for end in ends:
             self._extend(end)
             if not self._skipping:
-                self._on_value(json_object(self._line))
+                self._on_value(json_object(bytes(self._line)) or {})
             self._line.clear()
             self._skipping = False
         self._extend(rest)

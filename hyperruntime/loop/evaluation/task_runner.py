@@ -1,19 +1,24 @@
-"""Get the answers of an agent in a container, which receives only the inputs of the tasks."""
+"""Get the answers of an agent in a container, which receives only the inputs of the tasks.
+
+The agent is untrusted. In a task with several turns, each turn accepts one line, and the task ends when its agent does
+not read its inputs.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import resources
 from itertools import count
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from hyperruntime.concurrency.parallel_map import parallel_map
 from hyperruntime.domain import Dialogue, DialogueDomain, Domain, Split, Task
-from hyperruntime.loop.evaluation.predictions import MAX_PREDICTION_BYTES, Prediction, PredictionReader
-from hyperruntime.loop.evaluation.turns import Conversation
+from hyperruntime.loop.evaluation.predictions import MAX_PREDICTION_BYTES, LineReader, Prediction, PredictionReader
 from hyperruntime.loop.run_files.contract import HARNESS
 from hyperruntime.loop.run_files.layout import evaluation_name
 from hyperruntime.loop.workbench.container import AgentContainer
@@ -25,6 +30,7 @@ from hyperruntime.storage.atomic import write_file
 HARNESS_FILE = "harness.py"
 _HARNESS_ARGS = ("python3", "-B", f"{HARNESS}/{HARNESS_FILE}")
 _GRACE_S = 10.0
+MAX_TURN_BYTES = 60 * 1024
 
 OpenPlace = Callable[[str], AbstractContextManager[AgentContainer]]
 
@@ -40,7 +46,7 @@ class TaskRunner:
         fresh_place: OpenPlace,
         on_output: Callable[[bytes], None],
     ) -> None:
-        """Run tasks in a container.
+        """Run tasks in a container; write the harness to its directory.
 
         Args:
             context: context of the run.
@@ -52,6 +58,8 @@ class TaskRunner:
         self._options, self._contract = context.options, context.contract
         self._place, self._harness_dir, self._specs = place, harness_dir, count()
         self._fresh_place, self._on_output = fresh_place, on_output
+        harness = resources.files("hyperruntime.loop.evaluation") / HARNESS_FILE
+        write_file(harness_dir / HARNESS_FILE, harness.read_bytes())
 
     def check_load(self) -> None:
         """Import the classes that the contract requires.
@@ -61,7 +69,7 @@ class TaskRunner:
             ContainerLostError: the container ended during the check.
         """
         args = [*_HARNESS_ARGS, "check", *self._contract.load]
-        self._place.check_load(args, "the load check", self._options.timeout_check_s, self._on_output)
+        self._place.run(args, "the load check", self._options.timeout_check_s, self._on_output, "does-not-load")
 
     def ask(self, domain: Domain, split: Split, tasks: Sequence[Task]) -> tuple[Prediction, ...]:
         """Return the answers to tasks of a split, in the order of the tasks.
@@ -93,7 +101,7 @@ class TaskRunner:
     def _ask_together(
         self, place: AgentContainer, domain: Domain, name: str, tasks: Sequence[Task], deadline: float, workers: int
     ) -> tuple[Prediction, ...]:
-        args = self._args("tasks", name, self._write_spec(domain.task_timeout_s, tasks, workers))
+        args = self._harness_args("tasks", name, domain.task_timeout_s, tasks, workers)
         reader = PredictionReader((task.id for task in tasks), self._on_output)
         result = place.exec(args, timeout_s=_left(deadline, name), on_output=reader.take)
         alone = len(tasks) == 1 and _is_per_task(domain)
@@ -104,7 +112,7 @@ class TaskRunner:
     def _converse(
         self, place: AgentContainer, task_timeout_s: float, dialogue: Dialogue, name: str, task: Task, deadline: float
     ) -> Prediction:
-        args = self._args("turns", name, self._write_spec(task_timeout_s, (Task(id=task.id, inputs={}),), 1))
+        args = self._harness_args("turns", name, task_timeout_s, (Task(id=task.id, inputs={}),), 1)
         started, patience = time.monotonic(), task_timeout_s + _GRACE_S
         with Conversation(task.id, dialogue, self._on_output) as talk:
             timeout_s = min(patience, _left(deadline, name))
@@ -114,11 +122,10 @@ class TaskRunner:
             value = talk.outcome(result.exit_code)
         return Prediction(task_id=task.id, value=value, duration_s=time.monotonic() - started)
 
-    def _args(self, command: str, name: str, spec: str) -> list[str]:
-        return [*_HARNESS_ARGS, command, f"{HARNESS}/{spec}", f"{self._contract.out}/{name}"]
-
-    def _write_spec(self, task_timeout_s: float, tasks: Sequence[Task], workers: int) -> str:
-        """Write the input of the harness to a new file; return the file's name."""
+    def _harness_args(
+        self, command: str, name: str, task_timeout_s: float, tasks: Sequence[Task], workers: int
+    ) -> list[str]:
+        """Write the input of the harness to a new file; return the argv of the harness."""
         spec = {
             "agent": self._contract.task_agent,
             "model": self._place.model,
@@ -127,19 +134,13 @@ class TaskRunner:
             "max_prediction_bytes": MAX_PREDICTION_BYTES,
             "tasks": [{"id": task.id, "inputs": dict(task.inputs)} for task in tasks],
         }
-        name = f"spec_{next(self._specs)}.json"
-        write_file(self._harness_dir / name, json.dumps(spec).encode())
-        return name
+        file = f"spec_{next(self._specs)}.json"
+        write_file(self._harness_dir / file, json.dumps(spec).encode())
+        return [*_HARNESS_ARGS, command, f"{HARNESS}/{file}", f"{self._contract.out}/{name}"]
 
 
 def _is_per_task(domain: Domain | DialogueDomain) -> bool:
     return bool(getattr(domain, "container_per_task", False))
-
-
-def install_harness(folder: Path) -> None:
-    """Write the harness program to a host directory."""
-    source = resources.files("hyperruntime.loop.evaluation") / HARNESS_FILE
-    write_file(folder / HARNESS_FILE, source.read_bytes())
 
 
 def _left(deadline: float, name: str) -> float:
@@ -155,3 +156,83 @@ def _check_end(result: ExecResult, some: bool, name: str, timeout_s: float) -> N
     if result.exit_code != 0 and not some:
         why = last_line(result.stderr, f"exit code {result.exit_code}")
         raise GenerationFailedError("evaluation", f"no task of {name} could be run: {why}")
+
+
+class Conversation:
+    """One task in progress; a context manager that closes its pipe and its dialogue.
+
+    Attributes:
+        source: read end of the pipe from which the harness reads the turns.
+        problem: why the task ended early, or None.
+        turns: number of turns that the agent answered.
+        take: processes a piece of a stream of the harness; see :meth:`LineReader.take`.
+    """
+
+    def __init__(self, task_id: str, dialogue: Dialogue, on_error_output: Callable[[bytes], None]) -> None:
+        """Open the pipe; nothing is sent yet.
+
+        Args:
+            task_id: id of the task.
+            dialogue: the task on the host.
+            on_error_output: called with each piece of the harness's standard error.
+        """
+        self.problem: str | None = None
+        self.turns = 0
+        self._task_id, self._dialogue = task_id, dialogue
+        self.take = LineReader(self._take, on_error_output).take
+        readable, self._writable = os.pipe()
+        os.set_blocking(self._writable, False)
+        self.source: BinaryIO = os.fdopen(readable, "rb", buffering=0)
+
+    def __enter__(self) -> Conversation:
+        """Send the first turn's inputs."""
+        try:
+            self._send(self._dialogue.begin())
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the pipe and the dialogue."""
+        self._end()
+        self.source.close()
+        self._dialogue.close()
+
+    def outcome(self, exit_code: int) -> Any:  # noqa: ANN401 - any JSON value
+        """Return the dialogue's outcome after the harness has ended with ``exit_code``."""
+        unfinished = self._writable >= 0
+        return self._dialogue.outcome(self.problem or (f"exit code {exit_code}" if unfinished else None))
+
+    def _take(self, value: dict[str, Any]) -> None:
+        if self._writable < 0:
+            return
+        if value.get("task_id") != self._task_id or value.get("turn") != self.turns:
+            return
+        self.turns += 1
+        if value.get("error") is not None:
+            self._end(str(value["error"])[:1000])
+            return
+        told = self._dialogue.reply(value.get("prediction"))
+        if told is None:
+            self._end()
+        else:
+            self._send(told)
+
+    def _send(self, inputs: Mapping[str, Any]) -> None:
+        line = json.dumps({"inputs": dict(inputs)}).encode() + b"\n"
+        if len(line) > MAX_TURN_BYTES:
+            raise ValueError(f"a turn's inputs have {len(line)} bytes; at most {MAX_TURN_BYTES} are allowed")
+        try:
+            written = os.write(self._writable, line)
+        except (BlockingIOError, BrokenPipeError):
+            written = 0
+        if written != len(line):
+            self._end("the agent does not read its inputs")
+
+    def _end(self, problem: str | None = None) -> None:
+        """Close the pipe, so that the agent's process reads its end and exits."""
+        self.problem = self.problem or problem
+        if self._writable >= 0:
+            os.close(self._writable)
+            self._writable = -1

@@ -80,16 +80,7 @@ class GenerationAdapter(Protocol):
         ...
 
     def evaluate(self) -> bool:
-        """Evaluate the state on every domain; return whether the evaluation stopped after the first stage.
-
-        Raises:
-            GenerationFailedError: the time limit passed, or an evaluation could not run.
-            ContainerLostError: the container ended during the evaluation.
-        """
-        ...
-
-    def evaluate_split(self, split: str) -> None:
-        """Evaluate the state in full on one split of each domain; every domain must have this split.
+        """Evaluate the state as the plan says; return whether the evaluation stopped after the first stage.
 
         Raises:
             GenerationFailedError: the time limit passed, or an evaluation could not run.

@@ -24,7 +24,7 @@ from hyperruntime.loop.evaluation.evaluator import (
     write_results,
 )
 from hyperruntime.loop.evaluation.scoring import Scorer
-from hyperruntime.loop.evaluation.task_runner import TaskRunner, install_harness
+from hyperruntime.loop.evaluation.task_runner import TaskRunner
 from hyperruntime.loop.generation.adapter import Attempt, ContractAdapter, GenerationAdapter
 from hyperruntime.loop.generation.generation_view import GenerationView
 from hyperruntime.loop.generation.publish import link_tree
@@ -59,37 +59,25 @@ class DefaultGeneration:
         write = self._attempt.steps.write
         return TaskRunner(self._context, self.trial, self._harness_dir, self._fresh_trial, write)
 
-    @cached_property
-    def _evaluator(self) -> Evaluator:
-        judge = Scorer(self._context, self._plan, self._private / "trials")
-        return Evaluator(self._asker, judge, self.results, self._keep_split)
-
     def meta_agent_args(self) -> list[str]:
         """Return the argv of the meta agent."""
-        left = self._context.options.max_generation - int(self._plan.genid)
-        return meta_agent_args(self._context.contract, base_commit=self._plan.commit, iterations_left=left)
+        contract, left = self._context.contract, self._context.options.max_generation - int(self._plan.genid)
+        return [*contract.meta_agent, *meta_agent_options(contract, contract.repo, self._plan.commit, left)]
 
     def bring_in(self, commit: str) -> None:
-        """Fill the directories of ``trial`` with a state and the harness."""
+        """Fill the directories of ``trial`` with a state."""
         self._commit = commit
         self._context.store.export(commit, self.trial.repo)
-        install_harness(self._harness_dir)
 
     def check_load(self) -> None:
         """Import the classes that the contract requires."""
         self._asker.check_load()
 
     def evaluate(self) -> bool:
-        """Evaluate the state on every domain; return whether the evaluation stopped after the first stage."""
-        context = self._context
-        return evaluate_domains(self._evaluator, context.domains, context.options)
-
-    def evaluate_split(self, split: str) -> None:
-        """Evaluate the state in full on one split of each domain."""
-        for position, domain in enumerate(self._context.domains):
-            part = next(part for part in domain.splits if part.name == split)
-            samples = self._context.options.samples(position)
-            self._evaluator.run_split(domain, part, samples=samples, staged=False)
+        """Evaluate the state as the plan says; return whether the evaluation stopped after the first stage."""
+        judge = Scorer(self._context, self._plan, self._private / "trials")
+        evaluator = Evaluator(self._asker, judge, self.results, self._keep_split)
+        return evaluate_domains(evaluator, self._context.domains, self._context.options, self._plan.split)
 
     def write_results(self) -> None:
         """Write the predictions and reports of all evaluated splits."""
@@ -98,13 +86,13 @@ class DefaultGeneration:
                 write_results(self._attempt.folder, domain, split, result)
 
     def _keep_split(self, domain: Domain, split: Split, result: SplitResult) -> None:
-        self._copy_histories(domain, split)
+        self._copy_histories(self.trial, evaluation_name(domain.name, split.name))
         self._attempt.phases.keep_split(domain.name, split.name, result)
 
-    def _copy_histories(self, domain: Domain, split: Split) -> None:
-        name = evaluation_name(domain.name, split.name)
-        self.trial.settle()
-        copy_files(self.trial.out, self._attempt.folder / name / HISTORY_FOLDER, below=name)
+    def _copy_histories(self, place: AgentContainer, evaluation: str) -> None:
+        place.settle()
+        with self._copying:
+            copy_files(place.out, self._attempt.folder / evaluation / HISTORY_FOLDER, below=evaluation)
 
     @contextmanager
     def _fresh_trial(self, evaluation: str) -> Iterator[AgentContainer]:
@@ -118,23 +106,21 @@ class DefaultGeneration:
             yield place
         finally:
             place.close()
-        place.settle()
-        with self._copying:
-            copy_files(place.out, self._attempt.folder / evaluation / HISTORY_FOLDER, below=evaluation)
+        self._copy_histories(place, evaluation)
 
 
-def meta_agent_args(contract: Contract, *, base_commit: str, iterations_left: int) -> list[str]:
-    """Return the argv of the meta agent.
+def meta_agent_options(contract: Contract, repo_path: str, base_commit: str, iterations_left: int) -> list[str]:
+    """Return the options of the meta agent's program.
 
     Args:
-        contract: names the program and its directories.
+        contract: names the directories in the container.
+        repo_path: the repository, as the program expects it.
         base_commit: commit of the state that the meta agent edits.
         iterations_left: number of generations that the run can still make.
     """
     return [
-        *contract.meta_agent,
         *("--chat_history_file", f"{contract.out}/{CHAT_HISTORY}"),
-        *("--repo_path", contract.repo),
+        *("--repo_path", repo_path),
         *("--evals_folder", contract.evals),
         *("--git_dir", contract.repo),
         *("--base_commit", base_commit),

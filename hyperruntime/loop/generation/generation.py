@@ -25,22 +25,16 @@ from hyperruntime.git.patch import Notes
 from hyperruntime.git.store import Snapshot
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.logs import get_logger
-from hyperruntime.loop.evaluation.evaluator import selection_score
+from hyperruntime.loop.evaluation.evaluator import Results, selection_score
 from hyperruntime.loop.generation.adapter import Attempt
 from hyperruntime.loop.generation.phases import reached_phases
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.container import discard
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext, protected_paths
 from hyperruntime.loop.workbench.copy_out import PATCH_LIMIT, copy_files, read_file
 from hyperruntime.loop.workbench.events import StepLog
-from hyperruntime.loop.workbench.failures import (
-    GenerationFailedError,
-    InfrastructureFailedError,
-    RunInterruptedError,
-    one_line,
-    translate_failure,
-)
+from hyperruntime.loop.workbench.failures import GenerationFailedError, RunInterruptedError, one_line, translate_failure
 from hyperruntime.storage.atomic import check_writable, make_directory, make_private_directory, sync_tree, write_file
 
 log = get_logger(__name__)
@@ -62,7 +56,12 @@ _ENDS_THE_RUN = (
 
 
 def make_generation(context: RunContext, plan: GenerationPlan) -> GenerationRecord:
-    """Make one generation and return its record; its files are in the run's ``work`` directory.
+    """Make one generation and return its record; the parameters and errors are those of :func:`make_with_results`."""
+    return make_with_results(context, plan)[0]
+
+
+def make_with_results(context: RunContext, plan: GenerationPlan) -> tuple[GenerationRecord, Results]:
+    """Make one generation; return its record and its results. Its files are in the run's ``work`` directory.
 
     After an infrastructure failure the generation is retried, at most twice.
 
@@ -77,16 +76,20 @@ def make_generation(context: RunContext, plan: GenerationPlan) -> GenerationReco
         ImageNotFoundError: the image does not exist; no generation of this run can be made.
         SpecError: a value is invalid; no generation of this run can be made.
     """
-    for attempt in range(1, ATTEMPTS):
-        record, again = _Generation(context, plan, attempt).make()
-        if not again:
-            return record
-        log.warning("generation made again", generation=plan.genid, attempt=attempt, reason=record.detail)
-    return _Generation(context, plan, ATTEMPTS).make()[0]
+    number = 1
+    while (attempt := _Generation(context, plan, number)).make() and number < ATTEMPTS:
+        log.warning("generation made again", generation=plan.genid, attempt=number, reason=attempt.record.detail)
+        number += 1
+    return attempt.record, attempt.adapter.results
 
 
 class _Generation:
-    """One attempt at a generation."""
+    """One attempt at a generation.
+
+    Attributes:
+        record: the record so far.
+        adapter: the steps that depend on the agent's contract.
+    """
 
     def __init__(self, context: RunContext, plan: GenerationPlan, number: int) -> None:
         """Make the directories; start nothing."""
@@ -110,7 +113,7 @@ class _Generation:
             steps=self._steps,
             phases=self._phases,
         )
-        self._adapter = context.adapter.open_generation(attempt)
+        self.adapter = context.adapter.open_generation(attempt)
         begun = GenerationRecord(
             genid=plan.genid,
             parent=plan.parent,
@@ -118,16 +121,16 @@ class _Generation:
             started=datetime.now(UTC).isoformat(timespec="milliseconds"),
             archived=plan.archived,
         )
-        self._record = attrs.evolve(self._phases.record or begun, attempts=number)
-        self._steps.durations.update(self._record.durations)
+        self.record = attrs.evolve(self._phases.record or begun, attempts=number)
+        self._steps.durations.update(self.record.durations)
 
-    def make(self) -> tuple[GenerationRecord, bool]:
-        """Run all steps; return the record, and whether another attempt may help."""
+    def make(self) -> bool:
+        """Run all steps; return whether another attempt may help."""
         started, again = time.monotonic(), False
         with self._steps:
             try:
                 self._run_steps()
-                self._record = attrs.evolve(self._record, valid_parent=True)
+                self.record = attrs.evolve(self.record, valid_parent=True)
             except _ENDS_THE_RUN:
                 raise
             except Exception as error:  # noqa: BLE001 - the boundary of a generation: every error is recorded
@@ -137,12 +140,12 @@ class _Generation:
             if again:
                 check_writable(self._folder)  # after _clean_up: the agent may have filled the disk
             self._settle_record()
-            if not again or self._record.attempts == ATTEMPTS:
-                self._steps.settled(self._record.score, self._record.failure or "", started)
-        return self._record, again
+            if not again or self.record.attempts == ATTEMPTS:
+                self._steps.settled(self.record.score, self.record.failure or "", started)
+        return again
 
     def _run_steps(self) -> None:
-        run, adapter, commit = self._steps.run, self._adapter, self._plan.commit
+        run, adapter, commit = self._steps.run, self.adapter, self._plan.commit
         run("image", lambda: self._steps.note(f"image {self._context.image}"))  # a container without it does not start
         if self._phases.record is not None:
             self._steps.note("== the state exists already; continue with its evaluation")
@@ -158,14 +161,14 @@ class _Generation:
         run("copy out", adapter.write_results)
 
     def _run_meta_agent(self) -> None:
-        args, timeout_s = self._adapter.meta_agent_args(), self._context.options.timeout_meta_s
-        self._adapter.agent.run(args, "the meta agent", timeout_s, self._steps.write, "agent")
+        args, timeout_s = self.adapter.meta_agent_args(), self._context.options.timeout_meta_s
+        self.adapter.agent.run(args, "the meta agent", timeout_s, self._steps.write, "agent")
 
     def _settle_agent(self) -> None:
         """End the meta agent's container and reclaim its files; the next container starts in parallel."""
-        self._adapter.trial.start_early()
-        self._adapter.agent.close()
-        self._adapter.agent.settle()
+        self.adapter.trial.start_early()
+        self.adapter.agent.close()
+        self.adapter.agent.settle()
 
     def _take_diff(self) -> None:
         """Store the changed state, and its diff; refuse a state that equals the parent's."""
@@ -175,21 +178,22 @@ class _Generation:
             named = "".join(f"; {path!r}: {reason}" for path, reason in error.refused[:_NAMED])
             raise GenerationFailedError("refused-patch", f"{error}{named}") from error
         write_file(self._output / PATCH, snapshot.patch)
-        self._record = attrs.evolve(self._record, commit=snapshot.commit, dropped=_shorten(snapshot.dropped))
-        for path, reason in self._record.dropped:
+        self.record = attrs.evolve(self.record, commit=snapshot.commit, dropped=_shorten(snapshot.dropped))
+        for path, reason in self.record.dropped:
             self._steps.note(f"left out of the diff: {path}: {reason}")
         if not snapshot.patch:
             dropped = f"; all {len(snapshot.dropped)} changes were left out" if snapshot.dropped else ""
             raise GenerationFailedError("empty-diff", f"the meta agent changed nothing{dropped}")
-        copy_files(self._adapter.agent.out, self._output, keep=True)
+        copy_files(self.adapter.agent.out, self._output, keep=True)
         sync_tree(self._folder)
         durations = {**self._steps.durations, "diff": 0.0}  # shows that the step ended; its duration is not known yet
-        self._phases.keep_state(attrs.evolve(self._record, durations=durations))
+        self._phases.keep_state(attrs.evolve(self.record, durations=durations))
 
     def _read_diff(self) -> Snapshot:
         """Return the state that the agent's diff makes, or its whole tree if it wrote no diff."""
-        context, plan, agent = self._context, self._plan, self._adapter.agent
-        rules: dict[str, Any] = {"protected": context.protected, "max_file_bytes": context.options.max_file_bytes}
+        context, plan, agent = self._context, self._plan, self.adapter.agent
+        protected, limit = protected_paths(context.domains), context.options.max_file_bytes
+        rules: dict[str, Any] = {"protected": protected, "max_file_bytes": limit}
         patch = read_file(agent.out, PATCH.encode(), PATCH_LIMIT)
         if patch is not None:
             try:
@@ -203,11 +207,11 @@ class _Generation:
         return context.store.snapshot(plan.commit, agent.repo, plan.genid, **rules)
 
     def _bring_in_state(self) -> None:
-        self._adapter.bring_in(self._record.commit)
-        self._adapter.trial.start()
+        self.adapter.bring_in(self.record.commit)
+        self.adapter.trial.start()
 
     def _evaluate(self) -> None:
-        self._record = attrs.evolve(self._record, staged_only=self._adapter.evaluate())
+        self.record = attrs.evolve(self.record, staged_only=self.adapter.evaluate())
 
     def _fail(self, error: Exception) -> bool:
         """Record why the generation failed; return whether another attempt may help."""
@@ -215,8 +219,8 @@ class _Generation:
             raise RunInterruptedError("the run is being interrupted") from error
         reason = translate_failure(error, self._steps.current)
         self._steps.note(f"== failed: {reason.failure}: {reason}")
-        self._record = attrs.evolve(self._record, failure=reason.failure, detail=one_line(str(reason)))
-        return isinstance(reason, InfrastructureFailedError)
+        self.record = attrs.evolve(self.record, failure=reason.failure, detail=one_line(str(reason)))
+        return reason.again
 
     def _clean_up(self) -> None:
         """Remove the containers and the private directories; copy the meta agent's outputs first."""
@@ -224,8 +228,8 @@ class _Generation:
             self._steps.run("remove", self._end_containers)
             if self._plan.parent is not None:
                 if "settle" not in self._steps.durations:  # the step was not tried yet
-                    self._adapter.agent.settle()
-                copy_files(self._adapter.agent.out, self._output, keep=True)
+                    self.adapter.agent.settle()
+                copy_files(self.adapter.agent.out, self._output, keep=True)
         except (StorageError, ReclaimError, GenerationFailedError) as error:
             self._steps.note(f"the agent's files were not kept: {error}")
         finally:
@@ -233,21 +237,21 @@ class _Generation:
 
     def _end_containers(self) -> None:
         try:
-            self._adapter.agent.close()
+            self.adapter.agent.close()
         finally:
-            self._adapter.trial.close()
+            self.adapter.trial.close()
 
     def _settle_record(self) -> None:
-        results = self._adapter.results
+        results = self.adapter.results
         scores = {
             domain: {split: result.weighted for split, result in splits.items()} for domain, splits in results.items()
         }
-        score = selection_score(self._context.domains, results) if self._record.valid_parent else None
-        self._record = attrs.evolve(
-            self._record,
+        score = selection_score(self._context.domains, results) if self.record.valid_parent else None
+        self.record = attrs.evolve(
+            self.record,
             scores=scores,
             score=score,
-            valid_parent=is_valid_parent(self._context.options.valid_parent, failure=self._record.failure, score=score),
+            valid_parent=is_valid_parent(self._context.options.valid_parent, failure=self.record.failure, score=score),
             durations=dict(self._steps.durations),
             usage=self._context.models.usage(self._plan.genid),
         )

@@ -8,7 +8,6 @@ need.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from hyperruntime.loop.run_files.layout import (
     generation_name,
     read_json,
 )
+from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.storage.atomic import (
     json_document,
@@ -82,7 +82,7 @@ class GenerationView:
         self.folder = make_directory(layout.root / name)
         self._layout, self._domains, self._add = layout, domains, add
         self._known: dict[object, tuple[GenerationRecord, bool]] = {}
-        self._list = _GrowingList(self.folder / ARCHIVE_FILE)
+        self._listed: list[GenId] | None = None
 
     def refresh(self, archive: Archive) -> None:
         """Add new generations of ``archive`` and update the metadata of changed ones.
@@ -94,52 +94,21 @@ class GenerationView:
             state = (record, archive.can_select(record.genid))
             known = self._known.get(record.genid)
             if known is None or known[0] is not record or known[1] != state[1]:
-                self._write(record)
+                self._show(record.genid)
                 self._known[record.genid] = state
-        self._list.show([record.genid for record in archive])
+        ids = [record.genid for record in archive]
+        if ids != self._listed:
+            write_atomic(self.folder / ARCHIVE_FILE, archive_line(ids))
+            self._listed = ids
 
-    def _write(self, record: GenerationRecord) -> None:
-        name = generation_name(record.genid)
-        source, target = self._layout.generation(record.genid), self.folder / name
+    def _show(self, genid: GenId) -> None:
+        source, target = self._layout.generation(genid), self.folder / generation_name(genid)
         if target.is_dir():
             now = json_document(shown_metadata(read_json(source / METADATA)))
             if json_document(read_json(target / METADATA)) != now:
                 write_atomic(target / METADATA, now)
         else:
             add_generation(self._domains, source, target, self._add)
-
-
-class _GrowingList:
-    """``archive.jsonl`` of the view: one line that is extended in place.
-
-    After a kill the line may be truncated; a resumed run rewrites the file before an agent reads it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Keep the list in ``path``; existing content is replaced at the first write."""
-        self._path, self._listed, self._tail = path, 0, b""
-
-    def show(self, ids: Sequence[Any]) -> None:
-        """Make the file list all ``ids``, which must begin with the ids of the previous call.
-
-        Raises:
-            StorageError: the file cannot be written.
-        """
-        fresh, tail = ids[self._listed :], _tail(ids)
-        known, self._listed = self._listed, 0  # 0 until the file is written
-        if not known:
-            write_atomic(self._path, archive_line(list(ids)))
-        elif fresh:
-            more = b"".join(b", " + json.dumps(genid).encode() for genid in fresh)
-            with storage_errors(self._path), open(self._path, "rb+") as file:
-                file.seek(-len(self._tail), os.SEEK_END)
-                file.write(more + tail)
-                file.truncate()
-        self._listed, self._tail = len(ids), tail
-
-
-def _tail(ids: Sequence[Any]) -> bytes:
-    return b'], "current_genid": ' + json.dumps(ids[-1] if ids else None).encode() + b"}\n"
 
 
 def add_generation(
@@ -152,7 +121,7 @@ def add_generation(
         source: directory of the generation.
         target: directory to write; must not exist.
         add: writes the view of one split.
-        training: whether the metadata shows only the split ``train``.
+        training: whether the view shows only the split ``train``, as for meta agents.
 
     Raises:
         StorageError: a file cannot be written.
@@ -161,12 +130,14 @@ def add_generation(
     shutil.rmtree(partial, ignore_errors=True)
     metadata = read_json(source / METADATA)
     write_file(partial / METADATA, json_document(shown_metadata(metadata, training=training)))
-    add_evaluations(domains, source, partial, add, full=metadata.get(_FULL) is True)
+    add_evaluations(domains, source, partial, add, full=metadata.get(_FULL) is True, training=training)
     with storage_errors(target):
         os.rename(partial, target)
 
 
-def add_evaluations(domains: tuple[Domain, ...], source: Path, target: Path, add: AddEvaluation, *, full: bool) -> None:
+def add_evaluations(
+    domains: tuple[Domain, ...], source: Path, target: Path, add: AddEvaluation, *, full: bool, training: bool = False
+) -> None:
     """Write the view of all evaluations of a generation.
 
     Args:
@@ -175,6 +146,7 @@ def add_evaluations(domains: tuple[Domain, ...], source: Path, target: Path, add
         target: directory to write.
         add: writes the view of one split.
         full: whether all tasks were run, not only the first stage.
+        training: whether the view shows only the split ``train``.
 
     Raises:
         StorageError: a file cannot be written.
@@ -182,13 +154,13 @@ def add_evaluations(domains: tuple[Domain, ...], source: Path, target: Path, add
     for domain in domains:
         for split in domain.splits:
             name = evaluation_name(domain.name, split.name)
-            if (source / name / REPORT).is_file():
+            if (source / name / REPORT).is_file() and (split.name == FIRST_SPLIT or not training):
                 add(domain, split.name, source / name, target / name, full=full)
 
 
-def archive_line(ids: list[Any]) -> bytes:
+def archive_line(ids: Sequence[GenId]) -> bytes:
     """Return the last line of ``archive.jsonl`` as HyperAgents would write it."""
-    return json_line({"archive": ids, "current_genid": ids[-1] if ids else None})
+    return json_line({"archive": list(ids), "current_genid": ids[-1] if ids else None})
 
 
 def shown_metadata(metadata: Mapping[str, Any], *, training: bool = False) -> dict[str, Any]:
@@ -203,15 +175,13 @@ def shown_metadata(metadata: Mapping[str, Any], *, training: bool = False) -> di
         return dict(metadata)
     scores = ours.get("scores")
     kept = {
-        domain: {name: score for name, score in splits.items() if _is_shown(name, training=training)}
+        domain: {
+            name: score for name, score in splits.items() if (name == FIRST_SPLIT if training else name != TEST_SPLIT)
+        }
         for domain, splits in (scores if isinstance(scores, dict) else {}).items()
     }
     plain = {name: ours.get(name) for name in _SHOWN if not (training and name == "score")}
     return {**metadata, _OURS: {**plain, "scores": kept}}
-
-
-def _is_shown(split: str, *, training: bool) -> bool:
-    return split == FIRST_SPLIT if training else split != TEST_SPLIT
 
 
 def shown_report(report: Mapping[str, Any], split: str, *, needs: str = "") -> dict[str, Any]:

@@ -15,17 +15,11 @@ from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.generation_view import GenerationView, add_figures
 from hyperruntime.loop.generation.publish import mark_generation
 from hyperruntime.loop.run_files.archive import Archive
-from hyperruntime.loop.run_files.journal import GenerationMark
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord
 from hyperruntime.loop.workbench.container import AgentContainer, discard
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
-from hyperruntime.loop.workbench.failures import (
-    GenerationFailedError,
-    RunInterruptedError,
-    last_line,
-    one_line,
-)
+from hyperruntime.loop.workbench.failures import GenerationFailedError, RunInterruptedError, last_line, one_line
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import make_directory, open_private, storage_errors, write_file
 
@@ -64,9 +58,6 @@ class ParentProgram:
             RunInterruptedError: the run is being interrupted.
             StorageError: a file cannot be written.
         """
-        return self._context.containers.run(lambda: self._choose(number))
-
-    def _choose(self, number: int) -> GenId | None:
         self._standings.refresh(self._archive)
         for record in self._who_is_asked():
             try:

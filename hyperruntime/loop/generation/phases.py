@@ -16,10 +16,11 @@ from typing import Any
 import attrs
 
 from hyperruntime.errors import RepositoryError
+from hyperruntime.json_values import json_object
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import Results, SplitResult
 from hyperruntime.loop.evaluation.predictions import prediction_to_json
-from hyperruntime.loop.run_files.layout import PHASES, Layout, json_object, parse_genid
+from hyperruntime.loop.run_files.layout import PHASES, Layout, parse_genid
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord, record_from_json, record_to_json, structured
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
@@ -43,16 +44,12 @@ class Phases:
         self.record: GenerationRecord | None = None
         self.results: Results = {}
         self._path, self._lock = path, threading.Lock()
-        for value in _read(path):
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        for value in filter(None, map(json_object, lines)):  # a truncated line is of a phase that was not complete
             try:
                 self._take(value)
             except (ValueError, TypeError, KeyError, OverflowError) as error:
                 log.warning("phase skipped", path=str(path), error=str(error))
-
-    @classmethod
-    def of(cls, layout: Layout, genid: GenId) -> Phases:
-        """Return the completed phases of a generation of a run."""
-        return cls(layout.phases(genid))
 
     def begin(self, plan: GenerationPlan) -> None:
         """Store the plan.
@@ -111,7 +108,9 @@ class Phases:
         elif phase == "state":
             self.record, self.results = record_from_json(value["record"]), {}
         elif phase == "split" and self.record is not None:
-            self.results.setdefault(str(value["domain"]), {})[str(value["split"])] = _result(value)
+            predictions = [{**said, "value": said["prediction"]} for said in value["predictions"]]
+            result = structured(SplitResult, {**value, "predictions": predictions})
+            self.results.setdefault(str(value["domain"]), {})[str(value["split"])] = result
 
 
 def reached_phases(context: RunContext, plan: GenerationPlan) -> Phases:
@@ -120,20 +119,16 @@ def reached_phases(context: RunContext, plan: GenerationPlan) -> Phases:
     Raises:
         StorageError: the journal cannot be written.
     """
-    phases = Phases.of(context.layout, plan.genid)
+    path = context.layout.phases(plan.genid)
+    phases = Phases(path)
     if phases.record is not None:
         try:
             context.store.tree(phases.record.commit)
         except RepositoryError:
-            forget_phases(context.layout, plan.genid)
-            phases = Phases.of(context.layout, plan.genid)
+            path.unlink(missing_ok=True)
+            phases = Phases(path)
             phases.begin(plan)
     return phases
-
-
-def forget_phases(layout: Layout, genid: GenId) -> None:
-    """Remove the phase journal of a generation that is finished or must restart."""
-    layout.phases(genid).unlink(missing_ok=True)
 
 
 def unfinished(layout: Layout) -> dict[str, GenId]:
@@ -144,17 +139,3 @@ def unfinished(layout: Layout) -> dict[str, GenId]:
         if genid is not None and layout.phases(genid).is_file():
             names[name] = genid
     return names
-
-
-def _read(path: Path) -> list[Mapping[str, Any]]:
-    """Return the readable lines; a truncated line belongs to a phase that was not complete."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        return []
-    return [value for value in map(json_object, lines) if value]
-
-
-def _result(value: Mapping[str, Any]) -> SplitResult:
-    predictions = [{**said, "value": said["prediction"]} for said in value["predictions"]]
-    return structured(SplitResult, {**value, "predictions": predictions})

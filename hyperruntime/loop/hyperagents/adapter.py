@@ -2,21 +2,27 @@
 
 Paths and commands are those of HyperAgents: the work tree at ``/hyperagents``, outputs below ``/tmp``, and earlier
 generations in ``/tmp/generate_<run_id>``. This directory is a read-only mount here, not a copy.
+
+The repository's own harness runs in the trial's container, on tables without labels. Its files are copied out, and the
+host adds the labels to the answers. ``domains.report`` then scores them in a container with the run's root state.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from hyperruntime.concurrency.parallel_map import parallel_map
 from hyperruntime.domain import Domain
+from hyperruntime.errors import PatchError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
-from hyperruntime.loop.evaluation.evaluator import Results
+from hyperruntime.loop.evaluation.evaluator import Results, SplitResult, evaluated_splits
 from hyperruntime.loop.generation.adapter import Attempt, ContractAdapter, GenerationAdapter
 from hyperruntime.loop.generation.generation_view import GenerationView
 from hyperruntime.loop.hyperagents import commands
-from hyperruntime.loop.hyperagents.domains import DOMAINS, repository_domain
+from hyperruntime.loop.hyperagents.domains import DOMAINS, TRAIN, OriginalDomain, repository_domain
 from hyperruntime.loop.hyperagents.ensemble import (
     AGENT_ARCHIVE_VIEW,
     Ensemble,
@@ -28,18 +34,19 @@ from hyperruntime.loop.hyperagents.ensemble import (
     prepare_agent_archive,
 )
 from hyperruntime.loop.hyperagents.ensemble import FOLDER as ANSWERS_FOLDER
-from hyperruntime.loop.hyperagents.evaluation import RepositoryEvaluator
-from hyperruntime.loop.hyperagents.initial import check_checkout, make_root
-from hyperruntime.loop.hyperagents.judging import Judge, open_judge, repository_container
-from hyperruntime.loop.hyperagents.labels import copy_without_labels
+from hyperruntime.loop.hyperagents.initial import check_checkout, make_root, reference_folder
+from hyperruntime.loop.hyperagents.judging import TABLE, Judge, repository_container, score_without_answers
+from hyperruntime.loop.hyperagents.labels import Labelled, copy_without_labels
 from hyperruntime.loop.hyperagents.problem import problem_statement
 from hyperruntime.loop.run_files.contract import Contract, repository_contract
-from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.layout import INITIAL, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import meta_agent_container
 from hyperruntime.loop.workbench.context import RunContext
+from hyperruntime.loop.workbench.copy_out import copy_files, read_below
 from hyperruntime.loop.workbench.failures import GenerationFailedError
 from hyperruntime.spec import Mount
+from hyperruntime.storage.atomic import storage_errors, write_file
 
 log = get_logger(__name__)
 
@@ -52,8 +59,10 @@ class RepositoryGeneration:
         self._attempt, self._context, self._plan = attempt, attempt.context, attempt.plan
         self._commit = self._plan.commit
         self._ensemble_results: Results = {}
+        self._domains = [DOMAINS[domain.name] for domain in self._context.domains]
         self._dgm = bool(self._context.baseline & {"dgm", "dgm_custom"})
-        mounts = self._agent_archive()
+        others = self._context.layout.root / AGENT_ARCHIVE_VIEW  # the run in agent_archive_path
+        mounts = [Mount(source=str(others), target=commands.AGENT_ARCHIVE)] if others.is_dir() else []
         self.agent = meta_agent_container(self._context, self._plan, attempt.private, *mounts, env=commands.ENV)
         self.trial = repository_container(attempt, "evaluation")
 
@@ -64,11 +73,18 @@ class RepositoryGeneration:
 
     def meta_agent_args(self) -> list[str]:
         """Return the argv of the meta agent."""
-        if self._dgm:
-            return commands.with_python(self._coding_agent())
-        left = self._context.options.max_generation - int(self._plan.genid)
-        evals, base = self._context.contract.evals, self._plan.commit
-        return commands.with_python(commands.meta_agent(evals_folder=evals, base_commit=base, iterations_left=left))
+        context, plan = self._context, self._plan
+        if not self._dgm:
+            left = context.options.max_generation - int(plan.genid)
+            return commands.with_python(commands.meta_agent(context.contract, plan.commit, left))
+        assert plan.parent is not None
+        statement = problem_statement(
+            context.layout.generation(plan.parent),
+            self._domains,
+            seed=f"{context.options.seed}:{plan.genid}:problem",
+            custom="dgm_custom" in context.baseline,
+        )
+        return commands.with_python(commands.coding_agent(problem_statement=statement, base_commit=plan.commit))
 
     def bring_in(self, commit: str) -> None:
         """Fill the directories of ``trial`` with a state."""
@@ -80,36 +96,20 @@ class RepositoryGeneration:
         options = self._context.options
         for args in commands.load_checks(dgm=self._dgm, select_parent=options.edit_select_parent):
             named, write = f"`{args[-1]}`", self._attempt.steps.write
-            self.trial.check_load(commands.with_python(args), named, options.timeout_check_s, write)
+            self.trial.run(commands.with_python(args), named, options.timeout_check_s, write, "does-not-load")
 
     def evaluate(self) -> bool:
-        """Evaluate the state on every domain; return whether the evaluation stopped after the first stage."""
-        context, staged_only = self._context, False
-        with open_judge(self._attempt) as judge:
-            if evaluates_agents(context.options):
-                staged_only = RepositoryEvaluator(self._attempt, self.trial, judge).evaluate()
-            if has_ensembles(context.options, context.domains):
+        """Evaluate the state as the plan says; return whether the evaluation stopped after the first stage."""
+        context, split, staged_only = self._context, self._plan.split, False
+        with Judge(self._attempt) as judge:
+            if split or evaluates_agents(context.options):
+                staged_only = self._evaluate_agent(judge)
+            if not split and has_ensembles(context.options, context.domains):
                 self._run_ensemble(judge, full=not staged_only)
         return staged_only
 
-    def evaluate_split(self, split: str) -> None:
-        """Evaluate the state in full on one split of each domain."""
-        with open_judge(self._attempt) as judge:
-            RepositoryEvaluator(self._attempt, self.trial, judge).evaluate_split(split)
-
     def write_results(self) -> None:
         """Do nothing: the results of each split are written when it is evaluated."""
-
-    def _coding_agent(self) -> list[str]:
-        context, plan = self._context, self._plan
-        assert plan.parent is not None
-        statement = problem_statement(
-            context.layout.generation(plan.parent),
-            [DOMAINS[domain.name] for domain in context.domains],
-            seed=f"{context.options.seed}:{plan.genid}:problem",
-            custom="dgm_custom" in context.baseline,
-        )
-        return commands.coding_agent(problem_statement=statement, base_commit=plan.commit)
 
     def _run_ensemble(self, judge: Judge, *, full: bool) -> None:
         """Evaluate the ensemble; if agents are evaluated too, a failed ensemble is only logged."""
@@ -120,10 +120,82 @@ class RepositoryGeneration:
                 raise
             self._attempt.steps.note(f"the ensemble failed: {error}")
 
-    def _agent_archive(self) -> tuple[Mount, ...]:
-        """Return the mount that shows the run in ``agent_archive_path`` to the meta agent; empty if there is none."""
-        folder = self._context.layout.root / AGENT_ARCHIVE_VIEW
-        return (Mount(source=str(folder), target=commands.AGENT_ARCHIVE),) if folder.is_dir() else ()
+    def _evaluate_agent(self, judge: Judge) -> bool:
+        """Evaluate the agent; return whether the evaluation stopped after the first stage.
+
+        The first stage runs on the train split of every domain. In both stages train is evaluated before val, and val
+        before test, so that the stored and shown files of a split contain nothing of a later split.
+        """
+        if self._plan.genid == INITIAL and not self._plan.split:
+            self._run_splits(judge, full=False)
+            return True
+        full = self._context.options.skip_staged_eval or bool(self._plan.split)
+        if not full:
+            full = all(self._run_at_once(judge, [(domain, TRAIN) for domain in self._domains], full=False))
+        self._run_splits(judge, full=full)
+        return not full
+
+    def _run_splits(self, judge: Judge, *, full: bool) -> None:
+        test, only = self._context.options.eval_test, self._plan.split
+        parts = [(domain, evaluated_splits(domain, test=test, only=only)) for domain in self._domains]
+        for number in range(max(len(splits) for _, splits in parts)):
+            asked = [(domain, split.name) for domain, splits in parts for split in splits[number : number + 1]]
+            self._run_at_once(judge, asked, full=full)
+
+    def _run_at_once(
+        self, judge: Judge, splits: Sequence[tuple[OriginalDomain, str]], *, full: bool
+    ) -> tuple[bool, ...]:
+        """Evaluate splits of different domains in parallel; return which ones have a sufficient score."""
+        return parallel_map(len(splits), lambda pair: self._run(judge, *pair, full=full), splits)
+
+    def _run(self, judge: Judge, domain: OriginalDomain, split: str, *, full: bool) -> bool:
+        """Evaluate a split unless it is done; return whether its score is enough for the full evaluation."""
+        done = self._attempt.phases.results.get(domain.name, {}).get(split)
+        if done is not None and (done.complete or not full):
+            return done.complete or domain.first_stage.is_passed(done.mean)
+        result = None if full else self._known(domain, split)
+        if result is None:
+            samples = judge.samples(domain) if full else domain.first_stage.staged_samples
+            self._answer(domain, split, samples)
+            folder = self._attempt.folder / domain.evaluation(split)
+            result = judge.score(domain, split, folder, self._labelled(judge, domain, split, samples), full=full)
+        self._attempt.phases.keep_split(domain.name, split, result)
+        return domain.first_stage.is_passed(result.mean)
+
+    def _known(self, domain: OriginalDomain, split: str) -> SplitResult | None:
+        """Return the initial agent's result from the checkout, or None; only for the initial generation."""
+        if self._plan.genid != INITIAL:
+            return None
+        name = domain.evaluation(split)
+        source = reference_folder(self._context.layout) / "initial" / name
+        score = domain.read_score(source)
+        if score is None:
+            return None
+        with storage_errors(self._attempt.folder):
+            shutil.copytree(source, self._attempt.folder / name, dirs_exist_ok=True)
+        self._attempt.steps.note(f"{name}: reuse the checkout's results of the initial agent")
+        return score_without_answers(domain, score, full=False)
+
+    def _answer(self, domain: OriginalDomain, split: str, samples: int) -> None:
+        """Run the harness and copy its files out."""
+        options, name = self._context.options, domain.evaluation(split)
+        args = commands.with_python(commands.harness(domain, split, samples=samples, workers=options.eval_workers))
+        self.trial.run(args, name, options.timeout_eval_s, self._attempt.steps.write)
+        self.trial.settle()
+        copy_files(self.trial.out, self._attempt.folder / name, below=name)
+
+    def _labelled(self, judge: Judge, domain: OriginalDomain, split: str, samples: int) -> Labelled | None:
+        """Add the labels to the table of answers; return None if the domain has no table."""
+        if not domain.datasets:
+            return None
+        path = f"{domain.evaluation(split)}/{TABLE}"
+        try:
+            said = read_below(self.trial.out, path, judge.table_limit(domain, split))
+        except PatchError as error:
+            raise GenerationFailedError("evaluation", f"{domain.evaluation(split)}: {error}") from error
+        labelled = judge.label(domain, split, said, samples)
+        write_file(self._attempt.folder / path, labelled.table)
+        return labelled
 
 
 class HyperAgentsContract:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hyperruntime.loop.generation.default_adapter import meta_agent_options
 from hyperruntime.loop.hyperagents.domains import OriginalDomain
+from hyperruntime.loop.run_files.contract import Contract
 
 REPO = "/hyperagents"
 TMP, AGENT_OUTPUT, AGENT_ARCHIVE = "/tmp", "/tmp/agent_output", "/tmp/agent_archive"  # noqa: S108 - inside a container
@@ -25,24 +27,16 @@ def with_python(args: Sequence[str]) -> list[str]:
     return ["/bin/sh", "-c", _PYTHON, *args]
 
 
-def meta_agent(*, evals_folder: str, base_commit: str, iterations_left: int) -> list[str]:
+def meta_agent(contract: Contract, base_commit: str, iterations_left: int) -> list[str]:
     """Return the argv of the meta agent, which edits the repository.
 
     Args:
-        evals_folder: directory in the container that shows earlier generations.
+        contract: names the directories in the container.
         base_commit: commit of the state that the meta agent edits.
         iterations_left: number of generations after this one.
     """
-    return [
-        *("python", "run_meta_agent.py"),
-        *("--chat_history_file", CHAT_HISTORY),
-        *("--repo_path", f"{REPO}/"),
-        *("--evals_folder", evals_folder),
-        *("--git_dir", REPO),
-        *("--base_commit", base_commit),
-        *("--outdir", AGENT_OUTPUT),
-        *("--iterations_left", str(iterations_left)),
-    ]
+    options = meta_agent_options(contract, f"{contract.repo}/", base_commit, iterations_left)
+    return ["python", "run_meta_agent.py", *options]
 
 
 def coding_agent(*, problem_statement: str, base_commit: str) -> list[str]:

@@ -7,7 +7,6 @@ needs to run them and to read their results. The host has no tasks of these doma
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +16,7 @@ import attrs
 
 from hyperruntime.domain import Domain, Score, Split, Task, mean_report
 from hyperruntime.errors import DomainNotFoundError, SpecError
+from hyperruntime.json_values import is_number
 from hyperruntime.loop.run_files.layout import REPORT, evaluation_name, read_json
 
 TRAIN, VAL, TEST = "train", "val", "test"
@@ -89,9 +89,7 @@ class OriginalDomain:
         if self.needs and not report.get(self.needs):
             return None
         value = report.get(self.score_key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            return None
-        return float(value) / self.scale
+        return float(value) / self.scale if is_number(value) else None
 
     def read_score(self, folder: Path, name: str = REPORT) -> float | None:
         """Return the score in the report ``name`` of a directory; None if there is no report or no valid score."""

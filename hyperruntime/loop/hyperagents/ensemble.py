@@ -23,8 +23,7 @@ from hyperruntime.loop.generation.generation_view import (
     shown_report,
 )
 from hyperruntime.loop.hyperagents import commands
-from hyperruntime.loop.hyperagents.domains import DOMAINS, TRAIN, OriginalDomain
-from hyperruntime.loop.hyperagents.evaluation import samples_of
+from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
 from hyperruntime.loop.hyperagents.judging import TABLE, Judge, repository_container
 from hyperruntime.loop.hyperagents.labels import blank
 from hyperruntime.loop.hyperagents.original import links_below
@@ -53,9 +52,8 @@ _INSIDE = "/opt/hyperruntime/generations"
 
 def has_ensembles(options: GenerateOptions, domains: Iterable[Domain]) -> bool:
     """Return whether a run evaluates ensembles."""
-    wanted = "ensemble" in options.optimize_option
-    able = all(DOMAINS[domain.name].ensemblable for domain in domains) if wanted else False
-    return able and "no_archive" not in (options.run_baseline or "")
+    wanted = "ensemble" in options.optimize_option and "no_archive" not in (options.run_baseline or "")
+    return wanted and all(DOMAINS[domain.name].ensemblable for domain in domains)
 
 
 def evaluates_agents(options: GenerateOptions) -> bool:
@@ -135,16 +133,10 @@ def prepare_agent_archive(options: GenerateOptions, domains: tuple[Domain, ...],
         name = generation_name(genid)
         add_generation(domains, source / name, target / name, add_answers)
         shown = make_directory(layout.root / AGENT_ARCHIVE_VIEW) / name
-        add_generation(domains, source / name, shown, _add_training, training=True)
+        add_generation(domains, source / name, shown, add_answers, training=True)
         patch = Path(AGENT_OUTPUT) / PATCH
         if (source / name / patch).is_file():
             write_file(layout.root / AGENT_ARCHIVE_VIEW / name / patch, (source / name / patch).read_bytes())
-
-
-def _add_training(domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
-    """Write the view of one split for meta agents: only the split ``train``."""
-    if split == TRAIN:
-        add_answers(domain, split, source, target, full=full)
 
 
 class Ensemble:
@@ -190,7 +182,7 @@ class Ensemble:
             place.close()
 
     def _run_split(self, place: AgentContainer, judge: Judge, domain: OriginalDomain, split: str) -> None:
-        samples, timeout_s = samples_of(self._context, domain), self._context.options.timeout_ensemble_s
+        samples, timeout_s = judge.samples(domain), self._context.options.timeout_ensemble_s
         args = commands.with_python(commands.ensemble(domain, split, folder=self._inside, samples=samples))
         name = f"ensemble_{domain.name}_{split}"
         result = place.run(args, f"the {name}", timeout_s, self._attempt.steps.write)
@@ -231,7 +223,7 @@ class Ensemble:
             write_file(mine / METADATA, json_document(facts))
             add_evaluations(self._context.domains, self._folder, mine, add_answers, full=full)
             ids.append(self._plan.genid)
-        write_file(folder / ARCHIVE_FILE, archive_line(list(ids)))
+        write_file(folder / ARCHIVE_FILE, archive_line(ids))
 
 
 def best_results(agent: Results, ensemble: Results) -> Results:

@@ -102,7 +102,10 @@ def make_root(
     _copy(Path(agent) / _DOMAINS, staging / _DOMAINS, _domains_filter(Path(agent) / _DOMAINS, domains))
     hide_labels(staging / _DOMAINS, reference_folder(layout) / _DOMAINS, domains)
     _check_datasets(options, domains, reference_folder(layout) / _DOMAINS)
-    write_file(staging / "README.md", _readme(options, domains).encode())
+    readme = _INTRODUCTION.format(domains=", ".join(domain.name for domain in domains))
+    readme += _ENSEMBLE if "ensemble" in options.optimize_option else ""
+    readme += _SELECTION if options.edit_select_parent else ""
+    write_file(staging / "README.md", readme.encode())
     if options.run_baseline is not None and options.run_baseline.startswith("dgm") and options.copy_root_dir is None:
         _use_coding_agent(Path(agent), staging)
     _keep_initial_results(Path(agent), reference_folder(layout), domains)
@@ -200,14 +203,6 @@ def hide_labels(folder: Path, reference: Path, domains: Sequence[OriginalDomain]
             write_file(reference / path.relative_to(folder), data)
             if shown != data:
                 write_file(path, shown)
-
-
-def _readme(options: GenerateOptions, domains: Sequence[OriginalDomain]) -> str:
-    """Return the README of a run's agent repository."""
-    text = _INTRODUCTION.format(domains=", ".join(domain.name for domain in domains))
-    if "ensemble" in options.optimize_option:
-        text += _ENSEMBLE
-    return text + (_SELECTION if options.edit_select_parent else "")
 
 
 def _check_datasets(options: GenerateOptions, domains: Sequence[OriginalDomain], reference: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hyperruntime.concurrency.closing import Closing
 from hyperruntime.domain import Score
 from hyperruntime.errors import AgentError, PatchError
 from hyperruntime.loop.evaluation.evaluator import SplitResult
@@ -19,10 +19,9 @@ from hyperruntime.loop.hyperagents.domains import OriginalDomain
 from hyperruntime.loop.hyperagents.initial import add_labels, read_dataset
 from hyperruntime.loop.hyperagents.labels import Labelled, relabel
 from hyperruntime.loop.run_files.layout import REPORT
+from hyperruntime.loop.run_files.options import ALL_SAMPLES
 from hyperruntime.loop.workbench.container import AgentContainer
-from hyperruntime.loop.workbench.context import RunContext
 from hyperruntime.loop.workbench.copy_out import read_file
-from hyperruntime.loop.workbench.events import StepLog
 from hyperruntime.loop.workbench.failures import GenerationFailedError
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import json_document, storage_errors, write_file
@@ -52,18 +51,32 @@ def repository_container(attempt: Attempt, name: str, *mounts: Mount, models: bo
     return place
 
 
-class Judge:
-    """Scores answers in a container without evolved code."""
+class Judge(Closing):
+    """Scores answers in a container with the run's root state and the labels; it contains no evolved code."""
 
-    def __init__(self, context: RunContext, place: AgentContainer, steps: StepLog) -> None:
-        """Use a container with the root state and the labels.
+    def __init__(self, attempt: Attempt) -> None:
+        """Fill the container's directories and begin to start it.
 
-        Args:
-            context: context of the run.
-            place: the container.
-            steps: receives the output.
+        Raises:
+            RepositoryError: the root state cannot be exported.
+            StorageError: a directory or a file cannot be written.
         """
-        self._context, self._place, self._steps = context, place, steps
+        self._context, self._steps = attempt.context, attempt.steps
+        asks = any(domain.name in _ASKING_REPORTS for domain in self._context.domains)
+        self._place = repository_container(attempt, "report", models=asks)
+        self._context.store.export(self._context.root, self._place.repo)
+        add_labels(self._context.layout, self._place.repo)
+        self._place.start_early()
+
+    def close(self) -> None:
+        """Remove the container."""
+        self._place.close()
+
+    def samples(self, domain: OriginalDomain) -> int:
+        """Return how many tasks of a split the full evaluation runs; -1 for all."""
+        names = [known.name for known in self._context.domains]
+        samples = self._context.options.samples(names.index(domain.name))
+        return ALL_SAMPLES if samples is None else samples
 
     def table_limit(self, domain: OriginalDomain, split: str) -> int:
         """Return the largest accepted size of a table of answers, in bytes.
@@ -127,26 +140,6 @@ class Judge:
         result = _result(domain, name, value, said, full=full)
         write_file(folder / REPORT, json_document(value))
         return result
-
-
-@contextmanager
-def open_judge(attempt: Attempt) -> Iterator[Judge]:
-    """Open a container with the run's root state and the labels; it contains no evolved code.
-
-    Raises:
-        RepositoryError: the root state cannot be exported.
-        StorageError: a directory or a file cannot be written.
-    """
-    context = attempt.context
-    asks = any(domain.name in _ASKING_REPORTS for domain in context.domains)
-    place = repository_container(attempt, "report", models=asks)
-    context.store.export(context.root, place.repo)
-    add_labels(context.layout, place.repo)
-    place.start_early()
-    try:
-        yield Judge(context, place, attempt.steps)
-    finally:
-        place.close()
 
 
 def score_without_answers(domain: OriginalDomain, score: float, *, full: bool) -> SplitResult:

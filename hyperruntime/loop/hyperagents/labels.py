@@ -128,7 +128,7 @@ def copy_without_labels(source: Path, target: Path, columns: Sequence[str]) -> N
     if not source.is_dir():
         return  # nothing was evaluated
     shutil.copytree(source, target, copy_function=link_or_copy, ignore=_tables)
-    for path in sorted(source.rglob("*.csv")):
+    for path in sorted(path for path in source.rglob("*.csv") if path.is_file()):
         try:
             data = blank(path.read_bytes(), columns, path.name)
         except AgentError:

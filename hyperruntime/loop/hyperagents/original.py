@@ -11,11 +11,12 @@ import ast
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hyperruntime.errors import ArchiveError
+from hyperruntime.json_values import is_integer
 from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
 from hyperruntime.loop.run_files.layout import INITIAL, METADATA, RUN_LOG, Layout, read_json
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -56,13 +57,6 @@ def finished_ids(layout: Layout) -> list[GenId]:
     return list(dict.fromkeys(longest))
 
 
-def logged_arguments(layout: Layout) -> dict[str, Any]:
-    """Return the arguments of the run's first start, with the root commit; {} if there is no log."""
-    found = _ARGS.search(_log_text(layout))
-    pairs = (pair.partition("=") for pair in _PAIRS.split(found[1])) if found else ()
-    return {name: _value(value) for name, _, value in pairs}
-
-
 def root_candidates(layout: Layout) -> list[str]:
     """Return the root commits in the log, that of the first start first; later starts may have used a patched state."""
     return list(dict.fromkeys(re.findall(r"\broot_commit=['\"]?([0-9a-f]{4,64})\b", _log_text(layout))))
@@ -76,7 +70,7 @@ def _log_text(layout: Layout) -> str:
 
 
 def original_options(layout: Layout, ids: Sequence[GenId]) -> GenerateOptions:
-    """Return the options of a run from its log; missing options get their defaults.
+    """Return the options of a run from the arguments of its first start in its log; missing ones get their defaults.
 
     Args:
         layout: paths of the run.
@@ -85,11 +79,14 @@ def original_options(layout: Layout, ids: Sequence[GenId]) -> GenerateOptions:
     Raises:
         ArchiveError: the domains are unknown, or the logged options are invalid.
     """
-    given = logged_arguments(layout)
+    found = _ARGS.search(_log_text(layout))
+    pairs = (pair.partition("=") for pair in _PAIRS.split(found[1])) if found else ()
+    given = {name: _value(value) for name, _, value in pairs}
     domains = _domains(layout, given.get("domains"))
     taken = {name: given[name] for name in _TAKEN if given.get(name) is not None}
     last = max((genid for genid in ids if isinstance(genid, int)), default=0)
-    taken["max_generation"] = max(last, _whole(taken.get("max_generation"), last))
+    known = taken.get("max_generation")
+    taken["max_generation"] = max(last, known) if is_integer(known) else last
     samples = taken.pop("eval_samples", None)
     if isinstance(samples, list) and len(samples) == len(domains):
         taken["eval_samples"] = tuple(samples)
@@ -121,20 +118,21 @@ def read_generation(layout: Layout, genid: GenId, domains: Sequence[OriginalDoma
     metadata = read_json(layout.generation(genid) / METADATA)
     first = genid == INITIAL or metadata.get("parent_genid") is None
     staged_only = genid == INITIAL or not metadata.get("run_full_eval")
-    run_eval = first or bool(metadata.get("run_eval"))
+    failure: FailureClass | None
+    if first or metadata.get("run_eval"):
+        failure = None
+    elif not metadata.get("parent_agent_success"):
+        failure = "agent"
+    else:
+        failure = "evaluation" if patch_of(layout, genid).strip() else "empty-diff"
     return GenerationRecord(
         genid=genid,
         parent=None if first else genid_from_json(metadata["parent_genid"]),
         scores=_scores(layout, genid, domains, staged_only=staged_only),
         valid_parent=first or bool(metadata.get("valid_parent")),
-        failure=None if run_eval else _failure(layout, genid, metadata),
+        failure=failure,
         staged_only=staged_only,
     )
-
-
-def can_select(layout: Layout, genid: GenId) -> bool:
-    """Return whether a generation's own parent selection has no recorded failure."""
-    return read_json(layout.generation(genid) / METADATA).get("can_select_next_parent") is not False
 
 
 def links_below(generation: Path) -> list[Path]:
@@ -173,12 +171,6 @@ def _scores(
     return scores
 
 
-def _failure(layout: Layout, genid: GenId, metadata: Mapping[str, Any]) -> FailureClass:
-    if not metadata.get("parent_agent_success"):
-        return "agent"
-    return "evaluation" if patch_of(layout, genid).strip() else "empty-diff"
-
-
 def _domains(layout: Layout, given: object) -> tuple[str, ...]:
     """Return the domains of a run from log and directories; HyperAgents removes polyglot from the list in its log."""
     known = [name for name in given if name in DOMAINS] if isinstance(given, (list, tuple)) else []
@@ -194,7 +186,3 @@ def _value(text: str) -> Any:  # noqa: ANN401 - any Python literal
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
-
-
-def _whole(value: object, otherwise: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,30 +17,21 @@ from filelock import FileLock
 
 from hyperruntime.domain import Domain
 from hyperruntime.errors import RunError, SpecError, unknown_name
-from hyperruntime.loop.evaluation.evaluator import Results
-from hyperruntime.loop.generation.adapter import Attempt
-from hyperruntime.loop.generation.generation import ATTEMPTS
-from hyperruntime.loop.generation.phases import Phases
+from hyperruntime.loop.generation.generation import make_with_results
 from hyperruntime.loop.run.export import find_generation
-from hyperruntime.loop.run.interrupt import on_interrupt
 from hyperruntime.loop.run.opened_run import OpenedRun
 from hyperruntime.loop.run.plan import choose_image, contract_adapter, load_domains
 from hyperruntime.loop.run_files.archive import Archive, read_run
 from hyperruntime.loop.run_files.layout import Layout, generation_name
 from hyperruntime.loop.run_files.options import ALL_SAMPLES, GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.run_files.record import GenerationRecord, structured
 from hyperruntime.loop.workbench.container import discard
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
-from hyperruntime.loop.workbench.events import OnEvent, StepLog
-from hyperruntime.loop.workbench.failures import (
-    InfrastructureFailedError,
-    RunInterruptedError,
-    one_line,
-    translate_failure,
-)
+from hyperruntime.loop.workbench.events import OnEvent
+from hyperruntime.loop.workbench.failures import RunInterruptedError
 from hyperruntime.loop.workbench.model_access import evaluation_models
-from hyperruntime.loop.workbench.open_containers import LoopRuntime
+from hyperruntime.loop.workbench.open_containers import LoopRuntime, on_interrupt
 from hyperruntime.storage.atomic import (
     finish_directory,
     json_document,
@@ -52,8 +41,6 @@ from hyperruntime.storage.atomic import (
 )
 
 RESULT = "evaluation.json"
-_PHASES = ".phases.jsonl"
-_STORED = ("genid", "split", "repeat", "score", "scores", "tasks")
 
 
 @attrs.frozen(kw_only=True)
@@ -110,7 +97,7 @@ def evaluate_generation(
         StorageError: a file cannot be written.
     """
     layout = Layout(Path(run_dir).absolute())
-    options, _, stored = read_run(layout)
+    options, stored = read_run(layout)
     adapter = contract_adapter(options.contract)
     domains = load_domains(options.domains, adapter)
     run = OpenedRun(
@@ -125,7 +112,7 @@ def evaluate_generation(
     record = find_generation(run.archive, genid)
     suffix = "" if samples is None else f"_{samples}"
     names = [f"{generation_name(record.genid)}_{split}{suffix}_{number}" for number in range(repeat)]
-    with evaluation_models(options, stored, layout.evaluations) as models:
+    with evaluation_models(options, stored, layout) as models:
         context = run.context(runtime, image, on_event, models)
         with on_interrupt(context.containers.stop):
             return context.containers.run(
@@ -150,26 +137,28 @@ def _chosen(options: GenerateOptions, domains: Sequence[Domain], split: str, sam
 def _one(context: RunContext, record: GenerationRecord, split: str, number: int, name: str) -> Evaluation:
     """Return one evaluation, and make it if it does not exist; a lock prevents two processes from making it."""
     home = make_directory(context.layout.evaluations)
-    final, work = home / name, home / f".{name}.work"
+    final = home / name
     with FileLock(home / f".{name}.lock"):
-        if known := _read(final):
-            return known
-        partial = make_private_directory(work) / name
+        if final.exists():
+            return _read(final, known=True)
+        work = make_private_directory(home / f".{name}.work")
         try:
-            _make(context, record, split, number, partial)
-            finish_directory(partial, final)
+            finish_directory(_make(context, record, split, number, work), final)
+        except RunInterruptedError as error:
+            raise RunInterruptedError("the evaluation was interrupted; its files are removed") from error
         finally:
             discard(context, work)
-        made = _read(final)
-    assert made is not None
-    return attrs.evolve(made, known=False)
+        return _read(final, known=False)
 
 
-def _make(context: RunContext, record: GenerationRecord, split: str, number: int, folder: Path) -> None:
-    """Evaluate a generation and write the results to a directory."""
-    seed = (context.options.seed or 0) + number
-    seeded = attrs.evolve(context, options=attrs.evolve(context.options, seed=seed))
-    results = _attempts(seeded, record, split, folder)
+def _make(context: RunContext, record: GenerationRecord, split: str, number: int, work: Path) -> Path:
+    """Evaluate a generation, as one without a meta agent; return the directory with the results, below ``work``."""
+    options = attrs.evolve(context.options, seed=(context.options.seed or 0) + number)
+    separate = attrs.evolve(context, options=options, layout=Layout(context.layout.root, work))
+    plan = GenerationPlan(genid=record.genid, parent=None, commit=record.commit, split=split)
+    made, results = make_with_results(separate, plan)
+    if made.failure is not None:
+        raise RunError(f"generation {record.genid} could not be evaluated: {made.failure}: {made.detail}")
     scores = {domain: splits[split].mean for domain, splits in results.items()}
     facts = {
         "genid": record.genid,
@@ -178,70 +167,18 @@ def _make(context: RunContext, record: GenerationRecord, split: str, number: int
         "score": sum(scores.values()) / len(scores),
         "scores": scores,
         "tasks": {domain: len(splits[split].scores) for domain, splits in results.items()},
-        "seed": seed,
+        "seed": options.seed,
         "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
-    (folder / _PHASES).unlink(missing_ok=True)
+    folder = separate.layout.partial(record.genid)
     write_file(folder / RESULT, json_document(facts))
+    return folder
 
 
-def _read(path: Path) -> Evaluation | None:
-    """Return an existing evaluation, or None."""
+def _read(path: Path, *, known: bool) -> Evaluation:
+    """Return an evaluation from its directory; ``known``: whether it existed already."""
     try:
         value = json.loads((path / RESULT).read_bytes())
-    except FileNotFoundError:
-        return None
+        return structured(Evaluation, {**value, "path": str(path), "known": known})
     except (OSError, ValueError) as error:
         raise RunError(f"{str(path / RESULT)!r} cannot be read: {error}; remove {str(path)!r}") from error
-    return Evaluation(path=str(path), known=True, **{name: value[name] for name in _STORED})
-
-
-def _attempts(context: RunContext, record: GenerationRecord, split: str, folder: Path) -> Results:
-    """Evaluate a generation; retry after infrastructure failures.
-
-    Raises:
-        RunError: the evaluation failed, or the infrastructure failed in every attempt.
-        RunInterruptedError: the evaluation was interrupted.
-    """
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return _evaluate(context, record, split, folder)
-        except InfrastructureFailedError as error:
-            if attempt == ATTEMPTS:
-                raise RunError(f"generation {record.genid} could not be evaluated: {error}") from error
-    raise AssertionError
-
-
-def _evaluate(context: RunContext, record: GenerationRecord, split: str, folder: Path) -> Results:
-    private = folder.with_name(f"{folder.name}.private")
-    shutil.rmtree(folder, ignore_errors=True)
-    discard(context, private)
-    make_directory(folder)
-    started = time.monotonic()
-    plan = GenerationPlan(genid=record.genid, parent=None, commit=record.commit)
-    with StepLog(record.genid, context.events, folder) as steps:
-        phases = Phases(folder / _PHASES)
-        attempt = Attempt(context=context, plan=plan, private=private, folder=folder, steps=steps, phases=phases)
-        adapter = context.adapter.open_generation(attempt)
-        try:
-            steps.run("state", lambda: adapter.bring_in(record.commit))
-            steps.run("start", adapter.trial.start)
-            steps.run("load check", adapter.check_load)
-            steps.run("evaluate", lambda: adapter.evaluate_split(split))
-            steps.run("copy out", adapter.write_results)
-        except Exception as error:
-            if context.containers.stopping:
-                raise RunInterruptedError("the evaluation was interrupted; its files are removed") from error
-            reason = translate_failure(error, steps.current)
-            steps.settled(None, reason.failure, started)
-            if isinstance(reason, InfrastructureFailedError):
-                raise reason from error
-            raise RunError(
-                f"generation {record.genid} could not be evaluated ({reason.failure}): {one_line(str(reason))}"
-            ) from error
-        finally:
-            try:
-                steps.run("remove", adapter.trial.close)
-            finally:
-                steps.run("reset", lambda: discard(context, private))
-    return adapter.results

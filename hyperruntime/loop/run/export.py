@@ -81,7 +81,7 @@ def export_generation(run_dir: str | os.PathLike[str], genid: GenId, target: str
         StorageError: a file cannot be written.
     """
     layout = Layout(Path(run_dir))
-    _, _, stored = read_run(layout)
+    _, stored = read_run(layout)
     archive, store = Archive.load(layout), RepositoryStore(layout.repository)
     records = _lineage(archive, find_generation(archive, genid))
     commits = [(store.tree(record.commit), _message(record), record.started) for record in records]

@@ -20,14 +20,13 @@ from hyperruntime.errors import ArchiveError, PatchError, ReclaimError, Reposito
 from hyperruntime.git.bare_repository import BareRepository
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
-from hyperruntime.loop.evaluation.evaluator import selected_split
+from hyperruntime.loop.evaluation.evaluator import mean_score, selected_split
 from hyperruntime.loop.generation.meta_patches import FOLDER as META_PATCHES
-from hyperruntime.loop.generation.metadata import ends_a_chapter
-from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
+from hyperruntime.loop.generation.publish import ends_a_chapter
+from hyperruntime.loop.hyperagents.domains import DOMAINS
 from hyperruntime.loop.hyperagents.initial import hide_labels, reference_folder
 from hyperruntime.loop.hyperagents.original import (
     REPOSITORY,
-    can_select,
     finished_ids,
     is_original,
     links_below,
@@ -39,18 +38,12 @@ from hyperruntime.loop.hyperagents.original import (
 from hyperruntime.loop.run.plan import contract_adapter, load_domains
 from hyperruntime.loop.run_files.archive import Archive, write_run
 from hyperruntime.loop.run_files.contract import repository_contract
-from hyperruntime.loop.run_files.journal import GenerationMark
-from hyperruntime.loop.run_files.layout import LINEAGE, Layout, parse_genid
+from hyperruntime.loop.run_files.layout import LINEAGE, METADATA, Layout, parse_genid, read_json
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord
 from hyperruntime.loop.workbench.context import protected_paths
 from hyperruntime.reclaim.trees import reclaim_trees
-from hyperruntime.storage.atomic import (
-    make_directory,
-    make_private_directory,
-    storage_errors,
-    write_file,
-)
+from hyperruntime.storage.atomic import make_directory, make_private_directory, storage_errors, write_file
 from hyperruntime.storage.run_lock import RunLock
 
 log = get_logger(__name__)
@@ -158,7 +151,7 @@ class _Import:
             except PatchError as error:
                 failure, detail = "refused-patch", f"its diff does not apply to its parent's state: {error}"
         self._commits[found.genid] = commit
-        score = _selection_score(self._originals, found)
+        score = mean_score([found.scores.get(one.name, {}).get(selected_split(one)) for one in self._originals])
         record = attrs.evolve(
             found,
             score=score if failure is None else None,
@@ -172,7 +165,8 @@ class _Import:
             patch = self._store.patch_between(start, commit)
             write_file(self._layout.generation(found.genid) / LINEAGE, patch)
         self._archive.add(record)
-        if not can_select(self._layout, found.genid):
+        metadata = read_json(self._layout.generation(found.genid) / METADATA)
+        if metadata.get("can_select_next_parent") is False:
             self._archive.mark(GenerationMark(kind="no-selection", genid=found.genid))
 
     def _apply(self, parent: str, patch: bytes, name: GenId) -> str:
@@ -180,13 +174,6 @@ class _Import:
             parent, patch, name, protected=self._protected, max_file_bytes=_LARGEST, fuzz=True
         )
         return snapshot.commit
-
-
-def _selection_score(domains: Sequence[OriginalDomain], found: GenerationRecord) -> float | None:
-    """Return the mean over the domains of the selected split's score; None if a domain has no score."""
-    values = [found.scores.get(domain.name, {}).get(selected_split(domain)) for domain in domains]
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _move_left_overs(layout: Layout, finished: set[GenId]) -> None:

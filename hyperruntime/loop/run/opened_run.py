@@ -21,21 +21,17 @@ from hyperruntime.loop.generation.phases import unfinished
 from hyperruntime.loop.generation.publish import amend_marked, publish_missing
 from hyperruntime.loop.run.plan import RunPlan, check_agent, contract_adapter, load_domains, settled_references
 from hyperruntime.loop.run_files.archive import Archive, read_run, write_run
-from hyperruntime.loop.run_files.contract import contract_from_json
+from hyperruntime.loop.run_files.contract import Contract
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH, RUN_LOG, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.run_files.record import structured
 from hyperruntime.loop.workbench.context import RunContext, protected_paths
 from hyperruntime.loop.workbench.events import Events, OnEvent
-from hyperruntime.loop.workbench.gateway_choice import agent_directory
-from hyperruntime.loop.workbench.model_access import ModelAccess
+from hyperruntime.loop.workbench.model_access import ModelAccess, agent_directory
 from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContainers
 from hyperruntime.reclaim.trees import remove_reclaimed
-from hyperruntime.storage.atomic import (
-    make_directory,
-    make_private_directory,
-    storage_errors,
-)
+from hyperruntime.storage.atomic import make_directory, make_private_directory, storage_errors
 
 log = get_logger(__name__)
 
@@ -84,7 +80,7 @@ class OpenedRun:
             options=self.options,
             layout=self.layout,
             store=self.store,
-            contract=contract_from_json(self.stored["contract"]),
+            contract=structured(Contract, self.stored["contract"]),
             adapter=self.adapter,
             root=self.stored["root_commit"],
             first=self.start.commit,
@@ -172,7 +168,7 @@ def reopen_run(layout: Layout, options: GenerateOptions, reclaim_args: Sequence[
         DomainNotFoundError: a domain of the run is no longer installed.
         StorageError: a file cannot be written.
     """
-    stored_options, _, stored = read_run(layout)
+    stored_options, stored = read_run(layout)
     adapter = contract_adapter(options.contract)
     domains = load_domains(options.domains, adapter)
     archive = Archive.load(layout)

@@ -24,7 +24,7 @@ from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
 from hyperruntime.loop.run_files.contract import HYPERAGENTS, agent_needs
 from hyperruntime.loop.run_files.layout import INITIAL, PREFIX, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.gateway_choice import agent_directory, choose_gateway
+from hyperruntime.loop.workbench.model_access import agent_directory, choose_gateway
 from hyperruntime.storage.run_lock import is_unowned_remnant, owner_state
 
 _DOMAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -20,7 +20,6 @@ from hyperruntime.loop.generation.parent_program import ParentProgram
 from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.generation.publish import finish_generation, mark_generation, parent_mark
 from hyperruntime.loop.run.import_hyperagents import import_run
-from hyperruntime.loop.run.interrupt import on_interrupt
 from hyperruntime.loop.run.opened_run import OpenedRun, create_run, reopen_run
 from hyperruntime.loop.run.plan import RunPlan, run_image
 from hyperruntime.loop.run_files.archive import read_run
@@ -31,9 +30,8 @@ from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.events import OnEvent
 from hyperruntime.loop.workbench.failures import RunInterruptedError
-from hyperruntime.loop.workbench.gateway_choice import stored_gateway
-from hyperruntime.loop.workbench.model_access import ModelAccess
-from hyperruntime.loop.workbench.open_containers import POLL_S, LoopRuntime
+from hyperruntime.loop.workbench.model_access import ModelAccess, stored_gateway
+from hyperruntime.loop.workbench.open_containers import POLL_S, LoopRuntime, on_interrupt
 from hyperruntime.storage.atomic import make_directory
 from hyperruntime.storage.run_lock import RunLock
 
@@ -115,9 +113,9 @@ def resume_run(
     """
     layout = Layout(Path(run_dir).absolute())
     import_run(layout.root)
-    stored_options, _, stored = read_run(layout)
+    stored_options, stored = read_run(layout)
     options = _changed(stored_options, {"max_generation": max_generation, "parallel": parallel, **(changes or {})})
-    gateway = stored_gateway(options, stored, layout.root, layout)
+    gateway = stored_gateway(options, stored, layout)
     image = runtime.images.ensure(run_image(options))
     make_executor = registry.load_executor(options.executor)
     with RunLock(layout.root) as lock:
@@ -202,7 +200,7 @@ class _Run:
         return self._opened.start.genid not in self._archive or next(self._missing(), None) is not None
 
     def _plan(self, number: int) -> GenerationPlan:
-        begun = Phases.of(self._context.layout, number).plan
+        begun = Phases(self._context.layout.phases(number)).plan
         if begun is not None and begun.parent is not None and begun.parent in self._archive:
             return attrs.evolve(begun, commit=self._opened.commit_of(begun.parent))
         parent = self._choose_parent(number)
@@ -210,15 +208,16 @@ class _Run:
         return GenerationPlan(genid=number, parent=parent, commit=commit, archived=len(self._archive))
 
     def _choose_parent(self, number: int) -> GenId:
-        chosen = None if self._evolved is None else self._evolved.choose(number)
-        if chosen is not None:
-            return chosen
+        if (evolved := self._evolved) is not None:
+            chosen = self._containers.run(lambda: evolved.choose(number))
+            if chosen is not None:
+                return chosen
         options, candidates = self._options, self._archive.candidates()
         assert options.seed is not None
         return select_parent(options.parent_selection, candidates, seed=options.seed, generation=number)
 
     def _submit(self, executor: Executor, plan: GenerationPlan) -> None:
-        phases = Phases.of(self._context.layout, plan.genid)
+        phases = Phases(self._context.layout.phases(plan.genid))
         if phases.plan != plan:
             phases.begin(plan)
         if self._answers is not None:

@@ -1,8 +1,8 @@
 """The finished generations of a run, read from its journal and held in memory.
 
 The journal has one line per generation, appended after the generation's directory got its final name. Truncated and
-damaged lines are skipped and reported. A finished directory without a line is added; a repeated line is skipped. The
-data for parent selection is updated with each new generation, so that a selection reads no file.
+damaged lines are skipped and reported. A finished directory without a line is added; a repeated line is skipped. A
+selection of parents reads no file.
 """
 
 from __future__ import annotations
@@ -19,11 +19,19 @@ import attrs
 
 from hyperruntime.errors import ArchiveError
 from hyperruntime.loop.run_files.archive_file import ArchiveFile
-from hyperruntime.loop.run_files.journal import GenerationMark, mark_to_json, read_journal
 from hyperruntime.loop.run_files.layout import INITIAL, METADATA, Layout, generation_name, generations_in
-from hyperruntime.loop.run_files.options import GenerateOptions, options_from_json, options_to_json
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import Candidate, GenId
-from hyperruntime.loop.run_files.record import SCHEMA, GenerationRecord, record_from_json, record_to_json
+from hyperruntime.loop.run_files.record import (
+    SCHEMA,
+    GenerationMark,
+    GenerationRecord,
+    mark_to_json,
+    read_journal,
+    record_from_json,
+    record_to_json,
+)
+from hyperruntime.option_fields import from_json, to_json
 from hyperruntime.storage.atomic import append_line, json_document, write_atomic
 from hyperruntime.storage.run_lock import owner_state
 
@@ -67,7 +75,6 @@ class Archive:
         self._records: dict[GenId, GenerationRecord] = {}
         self._ids: list[GenId] = []
         self._children: Counter[GenId] = Counter()
-        self._candidates: dict[GenId, Candidate] = {}
         self._depths: dict[GenId, int] = {}
         self._unselecting: set[GenId] = set()
         self._unlisted: list[GenerationRecord] = []
@@ -81,7 +88,14 @@ class Archive:
         """
         archive = cls(layout)
         for number, entry in read_journal(layout.journal, archive.problems):
-            archive._take(f"line {number} of {layout.journal.name}", entry)
+            if isinstance(entry, GenerationMark):
+                archive._apply(entry)
+            elif entry.genid in archive:
+                archive.problems.append(
+                    f"line {number} of {layout.journal.name} repeats generation {entry.genid} and was skipped"
+                )
+            else:
+                archive._index(entry)
         archive._adopt(layout)
         return archive
 
@@ -169,7 +183,12 @@ class Archive:
     def candidates(self) -> list[Candidate]:
         """Return the generations that may become a parent, in archive order; if none may, the first generation."""
         first = self._ids[0] if self._ids else INITIAL
-        return list(self._candidates.values()) or [Candidate(first, 0.0, self._children[first])]
+        found = [
+            Candidate(record.genid, record.score, self._children[record.genid])
+            for record in self
+            if record.valid_parent and record.score is not None
+        ]
+        return found or [Candidate(first, 0.0, self._children[first])]
 
     def can_select(self, genid: GenId) -> bool:
         """Return whether a generation is archived and its own parent selection has no recorded failure."""
@@ -208,21 +227,8 @@ class Archive:
         self._records[record.genid] = record
         self._ids.append(record.genid)
         self._depths[record.genid] = 0 if record.parent is None else self.depth(record.parent) + 1
-        if record.valid_parent and record.score is not None:
-            self._candidates[record.genid] = Candidate(record.genid, record.score, self._children[record.genid])
         if record.parent is not None:
             self._children[record.parent] += 1
-            if known := self._candidates.get(record.parent):
-                self._candidates[record.parent] = Candidate(known.genid, known.score, known.children + 1)
-
-    def _take(self, where: str, entry: GenerationRecord | GenerationMark) -> None:
-        """Add an entry of the journal; skip a repeated generation."""
-        if isinstance(entry, GenerationMark):
-            self._apply(entry)
-        elif entry.genid in self._records:
-            self.problems.append(f"{where} repeats generation {entry.genid} and was skipped")
-        else:
-            self._index(entry)
 
     def _apply(self, mark: GenerationMark) -> None:
         self.marks.append(mark)
@@ -230,7 +236,6 @@ class Archive:
             self._unselecting.add(mark.genid)
         elif record := self._records.get(mark.genid):
             self._records[mark.genid] = attrs.evolve(record, valid_parent=False)
-            self._candidates.pop(mark.genid, None)
 
     def _adopt(self, layout: Layout) -> None:
         """Add the finished directories that have no line in the journal."""
@@ -255,7 +260,7 @@ def load_run(run_dir: str | os.PathLike[str]) -> RunView:
         ArchiveError: the directory is not a run directory, or its ``run.json`` or journal cannot be read.
     """
     layout = Layout(Path(run_dir))
-    options, seed = read_run(layout)[:2]
+    options, stored = read_run(layout)
     is_owned = owner_state(layout.root) == "alive"  # before the archive is read: the run may end meanwhile
     archive = Archive.load(layout)
     state: RunState = "interrupted"
@@ -266,7 +271,7 @@ def load_run(run_dir: str | os.PathLike[str]) -> RunView:
     return RunView(
         run_dir=str(run_dir),
         options=options,
-        seed=seed,
+        seed=stored["seed"],
         state=state,
         generations=tuple(archive),
         problems=tuple(archive.problems),
@@ -284,13 +289,13 @@ def write_run(layout: Layout, options: GenerateOptions, facts: Mapping[str, Any]
     Raises:
         StorageError: the file cannot be written.
     """
-    value = {"schema": SCHEMA, "seed": options.seed, **facts, "options": options_to_json(options)}
+    value = {"schema": SCHEMA, "seed": options.seed, **facts, "options": to_json(options)}
     write_atomic(layout.run, json_document(value))
     return value
 
 
-def read_run(layout: Layout) -> tuple[GenerateOptions, int, dict[str, Any]]:
-    """Return the options, the seed and the whole content of ``run.json``.
+def read_run(layout: Layout) -> tuple[GenerateOptions, dict[str, Any]]:
+    """Return the options and the whole content of ``run.json``.
 
     Raises:
         ArchiveError: ``run.json`` does not exist or cannot be read.
@@ -309,4 +314,4 @@ def read_run(layout: Layout) -> tuple[GenerateOptions, int, dict[str, Any]]:
         raise ArchiveError(f"{str(layout.run)!r} cannot be read: {error}") from error
     if not isinstance(value, dict) or not isinstance(value.get("seed"), int):
         raise ArchiveError(f"{str(layout.run)!r} is not a valid run file: it has no seed")
-    return options_from_json(value.get("options", {})), value["seed"], value
+    return from_json(GenerateOptions, value.get("options", {}), strict=False), value

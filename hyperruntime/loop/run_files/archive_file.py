@@ -7,16 +7,15 @@ is written each time the archive has grown by 1/256, and when a run stops.
 from __future__ import annotations
 
 import json
-import os
+import mmap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.storage.atomic import append_line, json_line, storage_errors, write_atomic
 
 _EVERY = 256
-_TAIL_BYTES = 64 * 1024
 
 
 class ArchiveFile:
@@ -68,18 +67,13 @@ def _line(ids: Sequence[GenId]) -> dict[str, Any]:
 
 def _last_list(path: Path) -> list[GenId] | None:
     """Remove a truncated last line; return the ids of the last complete line, or None if that line is not valid."""
-    try:
-        file = open(path, "rb+")  # noqa: SIM115 - closed below
-    except FileNotFoundError:
+    if not path.exists() or path.stat().st_size == 0:
         return []
-    with file:
-        size = file.seek(0, os.SEEK_END)
-        end = _after_line_feed(file, size)
-        if end < size:
-            file.truncate(end)
-        start = _after_line_feed(file, end - 1)
-        file.seek(start)
-        text = file.read(end - start)
+    with open(path, "rb+") as file:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            end = data.rfind(b"\n") + 1
+            text = data[data.rfind(b"\n", 0, max(0, end - 1)) + 1 : end]
+        file.truncate(end)
     if not text:
         return []
     try:
@@ -87,15 +81,3 @@ def _last_list(path: Path) -> list[GenId] | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return listed if isinstance(listed, list) else None
-
-
-def _after_line_feed(file: BinaryIO, below: int) -> int:
-    """Return the offset after the last line feed below an offset; 0 if there is no line feed."""
-    while below > 0:
-        begin = max(0, below - _TAIL_BYTES)
-        file.seek(begin)
-        at = file.read(below - begin).rfind(b"\n")
-        if at >= 0:
-            return begin + at + 1
-        below = begin
-    return 0

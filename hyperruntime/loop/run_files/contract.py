@@ -135,15 +135,6 @@ def repository_contract(run_id: str) -> Contract:
     )
 
 
-def contract_from_json(value: Mapping[str, Any]) -> Contract:
-    """Return a stored contract; unknown fields are ignored."""
-    known = {field.name for field in attrs.fields(Contract)}
-    fields: dict[str, Any] = {
-        name: tuple(item) if isinstance(item, list) else item for name, item in value.items() if name in known
-    }
-    return Contract(**fields)
-
-
 def agent_needs(agent: str) -> AgentNeeds:
     """Return the requirements of an agent, given as a template name or a repository's directory.
 

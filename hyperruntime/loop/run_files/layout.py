@@ -20,11 +20,11 @@ user's umask decides for the rest. Why: docs/decisions/0031-private-directories.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
+from hyperruntime.json_values import json_object_of_file
 from hyperruntime.loop.run_files.parent_rules import GenId
 
 PREFIX = "generate_"
@@ -72,19 +72,7 @@ def generations_in(folder: Path) -> list[GenId]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return a JSON object from a file; empty if the file cannot be read or is not an object."""
-    try:
-        return json_object(path.read_bytes())
-    except OSError:
-        return {}
-
-
-def json_object(data: bytes | bytearray) -> dict[str, Any]:
-    """Return a JSON object; empty if the data is not one."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    return json_object_of_file(path) or {}
 
 
 class Layout:
@@ -94,8 +82,8 @@ class Layout:
         root: the run directory.
     """
 
-    def __init__(self, root: Path) -> None:
-        """Compute the paths below a run directory; it need not exist."""
+    def __init__(self, root: Path, work: Path | None = None) -> None:
+        """Compute the paths below a run directory, which need not exist; ``work`` may be elsewhere."""
         self.root = root
         self.run = root / "run.json"
         self.journal = root / "journal.jsonl"
@@ -103,7 +91,7 @@ class Layout:
         self.exchanges = root / "exchanges.jsonl"
         self.repository = root / "repository.git"
         self.view = root / "view"
-        self.work = root / "work"
+        self.work = work or root / "work"
         self.evaluations = root / "evaluations"
 
     def generation(self, genid: GenId) -> Path:

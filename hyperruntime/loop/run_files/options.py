@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,18 +15,7 @@ from hyperruntime.gateway.config.source import absolute_source
 from hyperruntime.loop.run_files.contract import KINDS, detect_contract
 from hyperruntime.loop.run_files.layout import INITIAL
 from hyperruntime.loop.run_files.parent_rules import SELECTIONS, GenId
-from hyperruntime.option_fields import (
-    ABOVE_ZERO,
-    AtLeast,
-    Check,
-    OneOf,
-    Option,
-    about,
-    from_json,
-    option,
-    parts,
-    to_json,
-)
+from hyperruntime.option_fields import ABOVE_ZERO, AtLeast, Check, OneOf, Option, about, option, parts
 from hyperruntime.spec import LIMITS_MODES, NETWORKS, Limits, LimitsMode, Network, as_gpus, check_seconds
 from hyperruntime.units import GIB, MIB
 
@@ -213,17 +202,3 @@ class GenerateOptions:
             return None
         number = self.eval_samples[position]
         return None if number == ALL_SAMPLES else number
-
-
-def options_to_json(options: GenerateOptions) -> dict[str, Any]:
-    """Return the options as JSON values."""
-    return to_json(options)
-
-
-def options_from_json(value: Mapping[str, Any]) -> GenerateOptions:
-    """Return stored options; unknown fields are ignored.
-
-    Raises:
-        ArchiveError: the stored options are invalid.
-    """
-    return from_json(GenerateOptions, value, strict=False)

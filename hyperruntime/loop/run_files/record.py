@@ -1,14 +1,22 @@
-"""The record of a finished generation."""
+"""``journal.jsonl``: the append-only journal of the finished generations.
+
+A line is the record of a generation, or a *mark*: a fact about an earlier generation, for example that it may no longer
+become a parent. So written lines never change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import attrs
 
+from hyperruntime.errors import ArchiveError
 from hyperruntime.gateway.log.budget import Spent
+from hyperruntime.json_values import is_integer
 from hyperruntime.loop.run_files.parent_rules import GenId
 
 if TYPE_CHECKING:
@@ -17,6 +25,7 @@ if TYPE_CHECKING:
 FailureClass = Literal[
     "agent", "empty-diff", "refused-patch", "does-not-load", "evaluation", "timeout", "budget", "infrastructure"
 ]
+MarkKind = Literal["no-parent", "no-selection"]
 FAILURES: tuple[str, ...] = get_args(FailureClass)
 SCHEMA = 1
 _Kind = TypeVar("_Kind")
@@ -61,6 +70,23 @@ class GenerationRecord:
     usage: Spent | None = None
 
 
+@attrs.frozen(kw_only=True)
+class GenerationMark:
+    """A fact about a generation that was learned after it had finished.
+
+    Attributes:
+        kind: ``no-parent``: it may no longer become a parent; ``no-selection``: its own parent selection failed.
+        genid: the generation.
+        by: the later generation that showed the fact, or None.
+        detail: one sentence for people, or "".
+    """
+
+    kind: MarkKind
+    genid: GenId
+    by: GenId | None = None
+    detail: str = ""
+
+
 def record_to_json(record: GenerationRecord) -> dict[str, Any]:
     """Return a record as a line of the journal."""
     value = attrs.asdict(record)
@@ -83,6 +109,39 @@ def record_from_json(value: object) -> GenerationRecord:
     return structured(
         GenerationRecord, {**value, "genid": value.get("current_genid"), "parent": value.get("parent_genid")}
     )
+
+
+def mark_to_json(mark: GenerationMark) -> dict[str, Any]:
+    """Return a mark as a line of the journal."""
+    value = attrs.asdict(mark)
+    return {"schema": SCHEMA, "mark": value.pop("kind"), **value}
+
+
+def read_journal(path: Path, problems: list[str]) -> Iterator[tuple[int, GenerationRecord | GenerationMark]]:
+    """Yield the number and the content of each readable line.
+
+    Args:
+        path: the journal; it may be missing.
+        problems: receives one sentence for each line that cannot be read.
+
+    Raises:
+        ArchiveError: the file cannot be read.
+    """
+    try:
+        lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ArchiveError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+            if isinstance(value, dict) and "mark" in value:
+                yield number, structured(GenerationMark, {**value, "kind": value["mark"]})
+            else:
+                yield number, record_from_json(value)
+        except (ValueError, OverflowError, RecursionError) as error:
+            problems.append(f"line {number} of {path.name} is damaged and was skipped: {error}")
 
 
 def structured(kind: type[_Kind], value: Mapping[str, Any]) -> _Kind:
@@ -113,7 +172,8 @@ def genid_from_json(value: object) -> GenId:
     Raises:
         ValueError: the value is not a generation id.
     """
-    if value == "initial" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
-        assert isinstance(value, (str, int))
+    if value == "initial":
+        return "initial"
+    if is_integer(value) and value >= 0:
         return value
     raise ValueError(f"not a generation id: {value!r}")

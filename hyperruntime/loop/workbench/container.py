@@ -152,30 +152,19 @@ class AgentContainer:
             name: name of the command in error messages.
             timeout_s: time limit of the command, in seconds.
             write: called with each piece of output.
-            failure: class of the failure if the command fails within the time limit.
+            failure: class of the failure if the command fails within the time limit; ``does-not-load`` also after it.
 
         Raises:
             GenerationFailedError: the command failed, or the time limit passed.
         """
         result = self.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: write(chunk))
         if result.timed_out:
-            raise GenerationFailedError("timeout", f"{name} took more than {timeout_s:g} s")
+            late: FailureClass = "does-not-load" if failure == "does-not-load" else "timeout"
+            raise GenerationFailedError(late, f"{name} took more than {timeout_s:g} s")
         if result.exit_code != 0:
             why = last_line(result.stderr, "it wrote nothing on standard error")
             raise GenerationFailedError(failure, f"{name} ended with exit code {result.exit_code}: {why}")
         return result
-
-    def check_load(self, args: Sequence[str], name: str, timeout_s: float, write: Callable[[bytes], None]) -> None:
-        """Run a command that imports classes of the agent; the parameters are those of :meth:`run`.
-
-        Raises:
-            GenerationFailedError: a class cannot be imported, or the time limit passed.
-        """
-        result = self.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: write(chunk))
-        if result.timed_out:
-            raise GenerationFailedError("does-not-load", f"{name} took more than {timeout_s:g} s")
-        if result.exit_code != 0:
-            raise GenerationFailedError("does-not-load", last_line(result.stderr, f"{name} failed"))
 
     def settle(self) -> None:
         """Make this user the owner of the files that the container wrote, and remove special bits.

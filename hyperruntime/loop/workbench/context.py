@@ -64,11 +64,6 @@ class RunContext:
     models: ModelAccess
 
     @property
-    def protected(self) -> tuple[str, ...]:
-        """Paths of the agent repository that no patch may change."""
-        return protected_paths(self.domains)
-
-    @property
     def baseline(self) -> frozenset[str]:
         """Parts of the run's baseline, the loop without one of its features; empty if the run has none."""
         return frozenset((self.options.run_baseline or "").split("+")) - {""}
@@ -109,9 +104,11 @@ class GenerationPlan:
         parent: id of its parent; None for the first generation, which is evaluated unchanged.
         commit: the state that it starts from.
         archived: number of archived generations when the parent was chosen.
+        split: the only split to evaluate, in full; "": all splits, in stages.
     """
 
     genid: GenId
     parent: GenId | None
     commit: str
     archived: int = 0
+    split: str = ""

@@ -42,13 +42,17 @@ def copy_files(source: Path, target: Path, *, below: str = "", keep: bool = Fals
             for path, found in sorted(tree.found.items()):
                 if not path.startswith(prefix) or found.mode not in (FILE, PROGRAM):
                     continue
-                if found.size > min(_MAX_FILE_BYTES, left):
+                place, limit = target / os.fsdecode(path.removeprefix(prefix)), min(_MAX_FILE_BYTES, left)
+                if found.size > limit or copied >= _MAX_FILES or (keep and place.exists()):
                     continue
-                place = target / os.fsdecode(path.removeprefix(prefix))
-                if copied >= _MAX_FILES or (keep and place.exists()):
+                try:
+                    data = tree.read(path, limit)
+                except OSError:
                     continue
-                left -= _copy(tree, path, place, min(_MAX_FILE_BYTES, left))
-                copied += 1
+                if len(data) <= limit:
+                    write_file(place, data)
+                    copied += 1
+                left -= len(data)
     except PatchError:
         return copied
     return copied
@@ -104,13 +108,3 @@ def read_below(folder: Path, path: str, limit: int) -> bytes:
     if len(data) > limit:
         raise PatchError(f"{path} has more than {limit} bytes")
     return data
-
-
-def _copy(tree: WorkTree, path: bytes, place: Path, limit: int) -> int:
-    try:
-        data = tree.read(path, limit)
-    except OSError:
-        return 0
-    if len(data) <= limit:
-        write_file(place, data)
-    return len(data)

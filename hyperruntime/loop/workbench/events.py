@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -85,23 +84,17 @@ class StepLog(Closing):
         self._left = _MAX_LOG_BYTES
         self._lock = threading.Lock()
 
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Time the body of the ``with`` statement as one step."""
+    def run(self, name: str, action: Callable[[], None]) -> None:
+        """Run and time ``action`` as one step."""
         started, self.current = time.monotonic(), name
         self._tell(name, "start")
         self.note(f"== {name}")
         try:
-            yield
+            action()
         except BaseException as error:
             self._end(name, "failed", started, str(error))
             raise
         self._end(name, "done", started, "")
-
-    def run(self, name: str, action: Callable[[], None]) -> None:
-        """Run ``action`` as one step."""
-        with self.step(name):
-            action()
 
     def settled(self, score: float | None, failure: str, started: float) -> None:
         """Report the end of the generation.
@@ -112,15 +105,7 @@ class StepLog(Closing):
             started: start time by ``time.monotonic()``.
         """
         duration = time.monotonic() - started
-        event = StepEvent(
-            generation=self._genid,
-            step="generation",
-            state="failed" if failure else "done",
-            duration_s=duration,
-            score=score,
-            detail=failure,
-        )
-        self._events.emit(event)
+        self._tell("generation", "failed" if failure else "done", duration, failure, score)
         log.info("generation done", generation=self._genid, score=score, failure=failure, duration_s=duration)
 
     def note(self, text: str) -> None:
@@ -153,7 +138,10 @@ class StepLog(Closing):
         self._tell(name, state, duration, detail)
         log.info("step ended", generation=self._genid, step=name, state=state, duration_s=round(duration, 4))
 
-    def _tell(self, name: str, state: StepState, duration_s: float = 0.0, detail: str = "") -> None:
-        self._events.emit(
-            StepEvent(generation=self._genid, step=name, state=state, duration_s=duration_s, detail=detail)
+    def _tell(
+        self, step: str, state: StepState, duration_s: float = 0.0, detail: str = "", score: float | None = None
+    ) -> None:
+        event = StepEvent(
+            generation=self._genid, step=step, state=state, duration_s=duration_s, score=score, detail=detail
         )
+        self._events.emit(event)

@@ -43,28 +43,16 @@ def last_line(output: bytes, otherwise: str) -> str:
 
 
 class GenerationFailedError(HyperRuntimeError):
-    """The generation itself failed; the failure is recorded and the run continues.
+    """The generation failed; the failure is recorded and the run continues.
 
     Attributes:
         failure: class of the failure.
+        again: whether the infrastructure may be at fault, so that another attempt may help.
     """
 
-    def __init__(self, failure: FailureClass, detail: str) -> None:
+    def __init__(self, failure: FailureClass, detail: str, *, again: bool = False) -> None:
         """Store the class and one sentence about the failure."""
-        self.failure = failure
-        super().__init__(detail)
-
-
-class InfrastructureFailedError(HyperRuntimeError):
-    """The infrastructure failed; the generation is retried.
-
-    Attributes:
-        failure: class of the failure, recorded after the last attempt.
-    """
-
-    def __init__(self, detail: str, failure: FailureClass = "infrastructure") -> None:
-        """Store one sentence about the failure, and its class."""
-        self.failure = failure
+        self.failure, self.again = failure, again
         super().__init__(detail)
 
 
@@ -72,7 +60,7 @@ class RunInterruptedError(HyperRuntimeError):
     """The run is being interrupted; the generation is not recorded, and a resumed run continues it."""
 
 
-def translate_failure(error: Exception, step: str) -> GenerationFailedError | InfrastructureFailedError:
+def translate_failure(error: Exception, step: str) -> GenerationFailedError:
     """Return the failure of a generation that an error in one of its steps means.
 
     If a container exceeded a limit, the generation failed. If a container was lost for another reason, the machine may
@@ -84,24 +72,24 @@ def translate_failure(error: Exception, step: str) -> GenerationFailedError | In
         step: the step that raised it.
     """
     blame = _BLAME.get(step, "infrastructure")
-    if isinstance(error, (GenerationFailedError, InfrastructureFailedError)):
+    if isinstance(error, GenerationFailedError):
         return error
     if isinstance(error, BudgetExceededError):
         return GenerationFailedError("budget", str(error))
     if isinstance(error, ContainerLostError):
         post_mortem = error.post_mortem
         if not isinstance(post_mortem, PostMortem):
-            return InfrastructureFailedError(str(error), blame)
+            return GenerationFailedError(blame, str(error), again=True)
         if post_mortem.limit:
             why = f"the container exceeded a limit: {post_mortem.ended_by}"
             return GenerationFailedError("timeout" if post_mortem.limit == "wall_s" else blame, why)
         if post_mortem.oom_killed:
             return GenerationFailedError(blame, str(error))
-        return InfrastructureFailedError(str(error), "infrastructure" if post_mortem.ended_by else blame)
+        return GenerationFailedError("infrastructure" if post_mortem.ended_by else blame, str(error), again=True)
     if isinstance(error, ExecStartError):
         return GenerationFailedError(blame, str(error))
     if isinstance(error, RepositoryError) and step == "diff":
-        return InfrastructureFailedError(str(error), blame)
+        return GenerationFailedError(blame, str(error), again=True)
     if isinstance(error, HyperRuntimeError):
-        return InfrastructureFailedError(str(error))
-    return InfrastructureFailedError(f"{type(error).__name__}: {error}", blame)
+        return GenerationFailedError("infrastructure", str(error), again=True)
+    return GenerationFailedError(blame, f"{type(error).__name__}: {error}", again=True)

@@ -1,26 +1,32 @@
-"""The models of a run: the access of each generation to the gateway, its budget and its usage.
+"""The models of a run: which gateway it has, and the access of each generation to it, its budget and its usage.
 
-A run without a gateway also has a :class:`ModelAccess`, which gives no access.
+The gateway follows from the options, a configuration file, the environment and the agent's ``.env``. A run without a
+gateway also has a :class:`ModelAccess`, which gives no access.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hyperruntime.agents import is_template
 from hyperruntime.concurrency.closing import Closing
-from hyperruntime.errors import GatewayError
-from hyperruntime.gateway.config.values import Budget, GatewayConfig
+from hyperruntime.errors import GatewayConfigError, GatewayError
+from hyperruntime.gateway.config.environment import borrowed_url, derive_config, read_dotenv
+from hyperruntime.gateway.config.source import RECORD, load_source, require_servers
+from hyperruntime.gateway.config.values import Budget, GatewayConfig, ModelRule
 from hyperruntime.gateway.log.budget import Meter, Spent, total_spent
+from hyperruntime.git.user_repository import ENV_FILE
+from hyperruntime.loop.run_files.contract import HYPERAGENTS
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.workbench.gateway_choice import generation_budget, stored_gateway
 from hyperruntime.loop.workbench.open_containers import LoopContainer
 
 if TYPE_CHECKING:
@@ -30,27 +36,27 @@ if TYPE_CHECKING:
 class ModelAccess(Closing):
     """The gateway of a run, open until :meth:`close`; thread-safe."""
 
-    def __init__(self, config: GatewayConfig | None = None, options: GenerateOptions | None = None) -> None:
+    def __init__(self, config: GatewayConfig | None, options: GenerateOptions) -> None:
         """Open the gateway, if there is one; usage before a resume counts towards the budget of the run.
 
         Args:
             config: configuration of the gateway; None: no gateway.
-            options: options of the run; None: no gateway.
+            options: options of the run.
 
         Raises:
             GatewayError: the gateway cannot be opened, or its log cannot be read.
             StorageError: its log cannot be written.
         """
-        self._config, self._run = config, ""
+        self._config, self._run, self._budget = config, str(options.run_id), generation_budget(options)
         self._gateway: Gateway | None = None
-        self._budget = Budget()
         self._before: dict[str, Spent] = {}
         self._meters: dict[str, Meter] = {}
         self._lock = threading.Lock()
-        if config is not None and options is not None:
-            self._run, self._budget = str(options.run_id), generation_budget(options)
+        if config is not None:
+            from hyperruntime.gateway import Gateway
+
             self._before = spent_by_generation(Path(str(config.log)), self._run)
-            self._gateway = _open_gateway(config, total_spent(self._before.values()))
+            self._gateway = Gateway(config, total_spent(self._before.values()))
 
     @property
     def used_up(self) -> str:
@@ -62,7 +68,7 @@ class ModelAccess(Closing):
         with self._lock:
             key = str(genid)
             if (meter := self._meters.pop(key, None)) is not None:
-                self._before[key] = total_spent((self._before.get(key, Spent()), meter.spent))
+                self._before[key] = self._before.get(key, Spent()) + meter.spent
             self._meters[key] = Meter(f"generation {genid}", self._budget)
 
     def usage(self, genid: GenId) -> Spent | None:
@@ -72,7 +78,7 @@ class ModelAccess(Closing):
         with self._lock:
             meter = self._meters.get(str(genid))
             before = self._before.get(str(genid), Spent())
-        return before if meter is None else total_spent((before, meter.spent))
+        return before if meter is None else before + meter.spent
 
     def open(self, container: LoopContainer, genid: GenId, step: str) -> Access | None:
         """Return a container's access to the models; None without a gateway.
@@ -110,13 +116,113 @@ class ModelAccess(Closing):
             self._gateway.close()
 
 
-def evaluation_models(options: GenerateOptions, stored: Mapping[str, Any], folder: Path) -> ModelAccess:
+def choose_gateway(
+    options: GenerateOptions, agent: Path | None, layout: Layout, *, required: bool = False
+) -> GatewayConfig | None:
+    """Return the configuration of the run's gateway; None if the run needs no gateway.
+
+    The option ``gateway`` has priority. Without it, a model, a budget, a ``.env`` of the agent repository or the
+    contract ``hyperagents`` leads to a gateway for the servers in the usual variables of the host's environment or of
+    ``.env``.
+
+    Args:
+        options: options of the run.
+        agent: directory of the agent repository; None for a shipped agent.
+        layout: paths of the run; its directory need not exist yet.
+        required: whether a gateway is necessary: the run had one before, or the agent needs models.
+
+    Raises:
+        GatewayConfigError: a required server is missing, a key or the configuration cannot be read, or a budget of
+            money is set and no model has a price.
+        SpecError: the configuration does not contain the model.
+    """
+    config = _base(options, agent, required=required)
+    if config is None:
+        return None
+    if options.model is not None:
+        config = config.with_model(options.model)
+    for upstream in config.upstreams:
+        upstream.check()
+    budget = _limits(options, "budget", config.budget)
+    if any(one.money is not None for one in (budget, generation_budget(options))):
+        _check_prices(config.models[:1] if options.model is not None else config.models)
+    return attrs.evolve(config, budget=budget, log=config.log or str(layout.exchanges))
+
+
+def _check_prices(models: Sequence[ModelRule]) -> None:
+    """Raise if no model has a price: a budget of money would then have no effect."""
+    if not any(rule.input_price or rule.output_price for rule in models):
+        raise GatewayConfigError(
+            "a budget of money is given, but no model has a price; set input_price and output_price in a file with a "
+            "table [gateway], or give a budget of tokens"
+        )
+
+
+def agent_directory(agent: str) -> Path | None:
+    """Return the absolute directory of an agent; None for a shipped agent."""
+    return None if is_template(agent) else Path(agent).absolute()
+
+
+def stored_gateway(options: GenerateOptions, stored: Mapping[str, Any], layout: Layout) -> GatewayConfig | None:
+    """Return the configuration of the gateway for an existing run; None if it needs no gateway.
+
+    The agents of a run that HyperAgents wrote could change its work tree, and so its ``.env``. They must not choose the
+    server that receives a key of the host.
+
+    Args:
+        options: options of the run.
+        stored: content of its ``run.json``.
+        layout: paths of the run.
+
+    Raises:
+        GatewayConfigError: the environment has a key, and only the ``.env`` of such a work tree names its server; or as
+            for :func:`choose_gateway`.
+        SpecError: as for :func:`choose_gateway`.
+    """
+    imported, reads_env = stored.get("imported") is True, options.gateway is None or options.gateway.startswith(RECORD)
+    agent = agent_directory(os.path.join(layout.root if imported else "", str(stored.get("agent", ""))))
+    if imported and agent is not None and reads_env and (name := borrowed_url(agent / ENV_FILE)):
+        raise GatewayConfigError(
+            f"{name} is set only in {str(agent / ENV_FILE)!r}, which agents of the run could change, but its key is in "
+            "the environment; set both in the environment, or give --gateway"
+        )
+    return choose_gateway(options, agent, layout, required=stored.get("gateway") is True)
+
+
+def _base(options: GenerateOptions, agent: Path | None, *, required: bool) -> GatewayConfig | None:
+    env_file = None if agent is None else agent / ENV_FILE
+    if options.gateway is not None:
+        return load_source(options.gateway, env_file)
+    if options.model is not None:
+        return require_servers(env_file, "a model is given")
+    if any(one != Budget() for one in (_limits(options, "budget"), generation_budget(options))):
+        return require_servers(env_file, "a budget is given")
+    if required:
+        return require_servers(env_file, "the agent asks models, or the run did before")
+    asks_models = options.contract == HYPERAGENTS  # although none of the agent's files says so
+    may_use = asks_models or (env_file is not None and read_dotenv(env_file))
+    return derive_config(env_file) if may_use else None
+
+
+def _limits(options: GenerateOptions, prefix: str, base: Budget | None = None) -> Budget:
+    """Return a budget; the limits in the options override those of ``base``."""
+    names = [field.name for field in attrs.fields(Budget)]
+    given = {name: getattr(options, f"{prefix}_{name}") for name in names}
+    return attrs.evolve(base or Budget(), **{name: value for name, value in given.items() if value is not None})
+
+
+def generation_budget(options: GenerateOptions) -> Budget:
+    """Return the budget of one generation."""
+    return _limits(options, "budget_generation")
+
+
+def evaluation_models(options: GenerateOptions, stored: Mapping[str, Any], layout: Layout) -> ModelAccess:
     """Return the models for a separate evaluation: without the run's budgets, and with its own log.
 
     Args:
         options: options of the run.
         stored: content of its ``run.json``.
-        folder: directory for the log, directly below the run directory.
+        layout: paths of the run.
 
     Raises:
         GatewayError, SpecError: as for :func:`choose_gateway`.
@@ -124,9 +230,8 @@ def evaluation_models(options: GenerateOptions, stored: Mapping[str, Any], folde
     """
     free: dict[str, Any] = {name: None for name in attrs.fields_dict(GenerateOptions) if name.startswith("budget_")}
     options = attrs.evolve(options, **free)
-    layout = Layout(folder)
-    config = stored_gateway(options, stored, folder.parent, layout)
-    return ModelAccess(None if config is None else attrs.evolve(config, log=str(layout.exchanges)), options)
+    config, log = stored_gateway(options, stored, layout), layout.evaluations / layout.exchanges.name
+    return ModelAccess(None if config is None else attrs.evolve(config, log=str(log)), options)
 
 
 def spent_by_generation(log: Path, run_id: str) -> dict[str, Spent]:
@@ -144,7 +249,7 @@ def spent_by_generation(log: Path, run_id: str) -> dict[str, Spent]:
         with open(log, "rb") as lines:
             for line in lines:
                 if (known := _spent_of(line, run_id)) is not None:
-                    found[known[0]] = total_spent((found.get(known[0], Spent()), known[1]))
+                    found[known[0]] = found.get(known[0], Spent()) + known[1]
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -163,9 +268,3 @@ def _spent_of(line: bytes, run_id: str) -> tuple[str, Spent] | None:
         return genid, Spent(requests=1, money=float(entry["money"]), **tokens)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-
-
-def _open_gateway(config: GatewayConfig, spent: Spent) -> Gateway:
-    from hyperruntime.gateway import Gateway
-
-    return Gateway(config, spent)

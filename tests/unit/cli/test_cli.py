@@ -20,7 +20,7 @@ from hyperruntime.cli.app import COMMANDS, app
 from hyperruntime.cli.command import State
 from hyperruntime.cli.signals import last_signal
 from hyperruntime.errors import ImageNotFoundError
-from hyperruntime.loop.run.interrupt import on_interrupt
+from hyperruntime.loop.workbench.open_containers import on_interrupt
 
 HEAVY = ("podman", "docker", "rich", "stevedore", "asyncio", "structlog", "openai", "torch", "requests", "attrs")
 Run = Callable[..., tuple[int, str, str]]

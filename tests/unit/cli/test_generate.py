@@ -19,7 +19,8 @@ from hyperruntime.cli.loop.generate import generate
 from hyperruntime.cli.loop.options import changed_options, make_options
 from hyperruntime.errors import AgentError, SpecError
 from hyperruntime.loop.run_files.archive import load_run
-from hyperruntime.loop.run_files.options import GenerateOptions, options_to_json
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.option_fields import to_json
 from hyperruntime.spec import Limits
 
 DOMAINS = ("--domains", "circle_packing")
@@ -232,7 +233,7 @@ def run_dir(tmp_path: Path) -> Path:
     options = GenerateOptions(
         domains=("circle_packing",), max_generation=5, run_id="1", seed=7, output_dir_parent=str(tmp_path)
     )
-    (path / "run.json").write_text(json.dumps({"seed": 7, "options": options_to_json(options)}))
+    (path / "run.json").write_text(json.dumps({"seed": 7, "options": to_json(options)}))
     return path
 
 

@@ -16,9 +16,10 @@ from hyperruntime.cli.loop.options import make_options
 from hyperruntime.cli.loop.progress import Tracker, plain_progress
 from hyperruntime.cli.tables import plain_lines
 from hyperruntime.errors import SpecError
-from hyperruntime.loop.run_files.options import GenerateOptions, options_to_json
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
 from hyperruntime.loop.workbench.events import StepEvent
+from hyperruntime.option_fields import to_json
 
 RECORDS = (
     GenerationRecord(
@@ -37,7 +38,7 @@ def run_dir(tmp_path: Path) -> Path:
     path = tmp_path / "generate_1"
     path.mkdir()
     options = GenerateOptions(domains=("circle_packing",), max_generation=5, run_id="1", seed=7)
-    (path / "run.json").write_text(json.dumps({"seed": 7, "options": options_to_json(options)}))
+    (path / "run.json").write_text(json.dumps({"seed": 7, "options": to_json(options)}))
     lines = [json.dumps(record_to_json(record)) for record in RECORDS]
     (path / "journal.jsonl").write_text("\n".join([lines[0], "{torn", *lines[1:]]) + "\n")
     return path

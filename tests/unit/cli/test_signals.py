@@ -272,7 +272,7 @@ def test_event_loops_are_started_only_in_the_module_signals() -> None:
 # A handler stops a run; another signal arrives at each line of the code that stops it.
 STOPPING = """
 import os, signal, sys
-from hyperruntime.loop.run.interrupt import on_interrupt
+from hyperruntime.loop.workbench.open_containers import on_interrupt
 from hyperruntime.loop.workbench.open_containers import OpenContainers
 from hyperruntime.testing.fake import FakeRuntime
 
@@ -307,7 +307,7 @@ GOES_ON = """
 import os, signal, time
 from hyperruntime.cli.command import State
 from hyperruntime.cli.signals import interrupting, last_signal
-from hyperruntime.loop.run.interrupt import on_interrupt
+from hyperruntime.loop.workbench.open_containers import on_interrupt
 
 state, stopped = State(), []
 with interrupting(state), last_signal(state), on_interrupt(lambda: stopped.append(1)):

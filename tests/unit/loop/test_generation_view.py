@@ -12,10 +12,9 @@ from hyperruntime.loop.generation.generation_view import GenerationView, add_fig
 from hyperruntime.loop.hyperagents.domains import repository_domain
 from hyperruntime.loop.hyperagents.ensemble import AGENT_ARCHIVE_FOLDER, AGENT_ARCHIVE_VIEW, prepare_agent_archive
 from hyperruntime.loop.run_files.archive import Archive
-from hyperruntime.loop.run_files.journal import GenerationMark
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
+from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, record_to_json
 
 DOMAIN = "paper_review"
 SCORES = {DOMAIN: {"train": 0.125, "val": 0.25, "test": 0.0625}}

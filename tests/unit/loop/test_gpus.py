@@ -13,7 +13,8 @@ from hyperruntime import registry
 from hyperruntime.errors import SpecError
 from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
-from hyperruntime.loop.run_files.options import GenerateOptions, options_from_json, options_to_json
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.option_fields import from_json, to_json
 from hyperruntime.spec import ContainerSpec, Limits
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
@@ -55,9 +56,9 @@ def test_limits_and_their_mode_reach_the_containers(tmp_path: Path) -> None:
 
 def test_stored_options_keep_gpus_and_limits() -> None:
     options = GenerateOptions(domains="d", gpus=("0",), limits_mode="watchdog", limits=Limits(wall_s=2.5))
-    assert options_from_json(json.loads(json.dumps(options_to_json(options)))) == options
-    old = {name: value for name, value in options_to_json(options).items() if name not in ("gpus", "limits_mode")}
-    assert options_from_json(old).gpus == "auto:1"
+    assert from_json(GenerateOptions, json.loads(json.dumps(to_json(options))), strict=False) == options
+    old = {name: value for name, value in to_json(options).items() if name not in ("gpus", "limits_mode")}
+    assert from_json(GenerateOptions, old, strict=False).gpus == "auto:1"
 
 
 @pytest.mark.parametrize("change", [{"gpus": "some"}, {"gpus": ()}, {"limits_mode": "hope"}])

@@ -6,11 +6,12 @@ import pytest
 
 from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.domains import DOMAINS
+from hyperruntime.loop.run_files.contract import repository_contract
 
 PAPER = DOMAINS["paper_review"]
 GOLDEN = {
     "meta agent": (
-        commands.meta_agent(evals_folder="/tmp/generate_a", base_commit="abc", iterations_left=4),
+        commands.meta_agent(repository_contract("a"), "abc", 4),
         "python run_meta_agent.py --chat_history_file /tmp/agent_output/meta_agent_chat_history.md "
         "--repo_path /hyperagents/ --evals_folder /tmp/generate_a --git_dir /hyperagents --base_commit abc "
         "--outdir /tmp/agent_output --iterations_left 4",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.errors import AgentError
-from hyperruntime.loop.hyperagents.labels import blank, format_table, parse_table, relabel
+from hyperruntime.loop.hyperagents.labels import blank, copy_without_labels, format_table, parse_table, relabel
 
 FIELDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 IDS = st.one_of(st.text("abc0157.", min_size=1, max_size=3), st.sampled_from(["7", "007", "7.0", 'a"b', "a,b", "a\nb"]))
@@ -104,3 +105,10 @@ def test_a_row_with_too_many_fields_is_rejected() -> None:
 def test_a_field_may_be_long() -> None:
     text = "x" * 500_000
     assert relabel(dataset([("q", text, "accept")]), b"question_id,prediction\nq,yes\n", "question_id", None).answers
+
+
+def test_a_directory_with_the_name_of_a_table_does_not_stop_the_copy(tmp_path: Path) -> None:
+    (tmp_path / "source" / "odd.csv").mkdir(parents=True)
+    (tmp_path / "source" / "odd.csv" / "t.csv").write_bytes(b"id,label\n0,accept\n")
+    copy_without_labels(tmp_path / "source", tmp_path / "target", ["label"])
+    assert (tmp_path / "target" / "odd.csv" / "t.csv").read_bytes() == b"id,label\n0,\n"

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from hyperruntime.git.store import RepositoryStore
-from hyperruntime.loop.generation import metadata as metadata_module
-from hyperruntime.loop.generation.metadata import amend_metadata
-from hyperruntime.loop.generation.publish import amend_marked
+from hyperruntime.loop.generation import publish
+from hyperruntime.loop.generation.publish import amend_marked, amend_metadata
 from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.run_files.archive import Archive
-from hyperruntime.loop.run_files.journal import GenerationMark
 from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.record import GenerationMark
 from tests.unit.loop.conftest import WholeRun
 
 KEYS = [
@@ -66,7 +65,7 @@ def test_a_failure_is_described_with_the_keys_of_hyperagents(
 def test_a_long_lineage_lists_few_patches_that_give_the_same_state(
     run: Callable[..., RunSummary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata_module, "MAX_LISTED_LINEAGE", 2)
+    monkeypatch.setattr(publish, "MAX_LISTED_LINEAGE", 2)
     summary = run(max_generation=5, parent_selection="latest")
     root = Path(summary.run_dir)
     store = RepositoryStore(Layout(root).repository)

@@ -17,8 +17,12 @@ from hyperruntime.gateway.config.environment import derive_config
 from hyperruntime.gateway.config.values import parse_dotenv
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.gateway_choice import check_stored_servers, choose_gateway, stored_agent
-from hyperruntime.loop.workbench.model_access import evaluation_models, spent_by_generation
+from hyperruntime.loop.workbench.model_access import (
+    choose_gateway,
+    evaluation_models,
+    spent_by_generation,
+    stored_gateway,
+)
 
 VARIABLES = [
     f"{who}_{what}" for who in ("OPENAI", "ANTHROPIC", "GEMINI") for what in ("API_KEY", "BASE_URL", "API_BASE")
@@ -242,20 +246,18 @@ def test_a_host_key_is_never_sent_to_a_server_that_an_agent_may_have_named(
 ) -> None:
     write_env(tmp_path, "OPENAI_BASE_URL=http://198.51.100.1/v1\n")
     given = options(contract="hyperagents", gateway=gateway)
-    check_stored_servers(given, stored_agent(tmp_path, IMPORTED), IMPORTED)
+    stored_gateway(given, IMPORTED, Layout(tmp_path))
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-host")
     with pytest.raises(GatewayConfigError, match=r"OPENAI_BASE_URL is set only in .*--gateway"):
-        check_stored_servers(given, stored_agent(tmp_path, IMPORTED), IMPORTED)
+        stored_gateway(given, IMPORTED, Layout(tmp_path))
     with pytest.raises(GatewayConfigError):
-        evaluation_models(given, IMPORTED, tmp_path / "evaluations")
+        evaluation_models(given, IMPORTED, Layout(tmp_path))
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
-    check_stored_servers(given, stored_agent(tmp_path, IMPORTED), IMPORTED)
+    stored_gateway(given, IMPORTED, Layout(tmp_path))
 
 
 def test_an_evaluation_of_an_imported_run_uses_the_models_of_its_checkout(tmp_path: Path) -> None:
     write_env(tmp_path, "OPENAI_BASE_URL=http://127.0.0.1:9/v1\nOPENAI_API_KEY=sk-of-the-env\n")
     (tmp_path / "evaluations").mkdir()
-    with evaluation_models(
-        options(contract="hyperagents", run_id="x", seed=1), IMPORTED, tmp_path / "evaluations"
-    ) as models:
+    with evaluation_models(options(contract="hyperagents", run_id="x", seed=1), IMPORTED, Layout(tmp_path)) as models:
         assert models.usage("initial") == Spent()

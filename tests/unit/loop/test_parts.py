@@ -26,13 +26,13 @@ from hyperruntime.errors import (
     RepositoryError,
 )
 from hyperruntime.loop.evaluation.predictions import Prediction, PredictionReader, prediction_to_json
-from hyperruntime.loop.generation.default_adapter import meta_agent_args
+from hyperruntime.loop.generation.default_adapter import meta_agent_options
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.contract import Contract, parse_contract
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.copy_out import copy_files, read_file
-from hyperruntime.loop.workbench.failures import GenerationFailedError, one_line, translate_failure
+from hyperruntime.loop.workbench.failures import one_line, translate_failure
 from hyperruntime.registry import load_executor
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
@@ -157,9 +157,9 @@ def test_the_default_contract_applies_if_hyperrun_toml_is_missing_or_empty() -> 
 
 
 def test_the_meta_agent_gets_the_arguments_of_the_contract() -> None:
-    args = meta_agent_args(Contract(), base_commit="abc", iterations_left=4)
-    assert args[:2] == ["python3", "run_meta_agent.py"]
-    options = dict(zip(args[2::2], args[3::2], strict=True))
+    args = meta_agent_options(Contract(), "/repo", "abc", 4)
+    options = dict(zip(args[::2], args[1::2], strict=True))
+    assert options["--repo_path"] == "/repo"
     assert options["--base_commit"] == "abc"
     assert options["--iterations_left"] == "4"
     assert set(options) == {
@@ -189,9 +189,8 @@ def test_an_invalid_contract_raises_a_one_line_error(data: bytes) -> None:
     ],
 )
 def test_an_error_is_translated_to_its_failure_class(error: Exception, step: str, failure: str, final: bool) -> None:
-    translated: HyperRuntimeError = translate_failure(error, step)
-    assert getattr(translated, "failure") == failure  # noqa: B009 - either of two classes
-    assert isinstance(translated, GenerationFailedError) == final
+    translated = translate_failure(error, step)
+    assert (translated.failure, translated.again) == (failure, not final)
 
 
 def test_text_of_an_agent_is_made_safe_to_print() -> None:

@@ -206,7 +206,7 @@ def test_parents_follow_from_seed_and_archive_also_after_an_interruption(
     )
     assert summary.interrupted
     layout = Layout(finished)
-    plans = {genid: Phases.of(layout, genid).plan for genid in set(unfinished(layout).values())}
+    plans = {genid: Phases(layout.phases(genid)).plan for genid in set(unfinished(layout).values())}
     assert plans
     resumed = resume_run(FakeRuntime(), finished)
     made = {record.genid: record for record in resumed.generations}

@@ -75,7 +75,7 @@ def evaluated(domains: Sequence[Graded], **options: Any) -> tuple[dict[tuple[str
     def keep(domain: Any, split: Split, result: SplitResult) -> None:
         kept.append((domain.name, split.name, len(result.scores)))
 
-    evaluator = Evaluator(answers, answers, on_result=keep)  # type: ignore[arg-type]
+    evaluator = Evaluator(answers, answers, {}, keep)  # type: ignore[arg-type]
     made = GenerateOptions(domains=tuple(domain.name for domain in domains), **options)
     early = evaluate_domains(evaluator, domains, made)
     assert len(set(kept)) == len(kept), "a split was kept twice"

@@ -17,8 +17,9 @@ from matplotlib.image import imread
 from hyperruntime.errors import ExtraMissingError
 from hyperruntime.loop.run_files.archive import RunView, load_run
 from hyperruntime.loop.run_files.layout import Layout
-from hyperruntime.loop.run_files.options import GenerateOptions, options_to_json
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
+from hyperruntime.option_fields import to_json
 from hyperruntime.report.figures import draw_lineage, draw_progress
 from hyperruntime.report.nodes import Node, best_path, best_so_far, every_series, steps_up, whole_run, whose_scores
 from hyperruntime.report.pictures import write_pictures, write_plots
@@ -126,7 +127,7 @@ def view(tmp_path: Path) -> RunView:
     layout = Layout(tmp_path / "generate_1")
     layout.root.mkdir()
     options = GenerateOptions(domains="circle_packing", max_generation=1, seed=5)
-    layout.run.write_text(json.dumps({"options": options_to_json(options), "seed": 5}))
+    layout.run.write_text(json.dumps({"options": to_json(options), "seed": 5}))
     for one in (
         record("initial", None, 0.2, circle_packing={"train": 0.1, "val": 0.2}),
         record(1, "initial", 0.4, circle_packing={"train": 0.3, "val": 0.4}),
