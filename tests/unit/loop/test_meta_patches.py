@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import AgentError, RepositoryError, SpecError
+from hyperruntime.git.command import git
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.generation.meta_patches import reset_paths
 from hyperruntime.loop.run.plan import plan_run
@@ -40,17 +40,16 @@ def agent(tmp_path: Path) -> Path:
 def diffs(tmp_path: Path, agent: Path) -> list[str]:
     """Return two diffs as another run leaves them; the second applies on top of the first."""
     work = tmp_path / "evolved"
-    subprocess.run(["git", "clone", "-q", agent, work], check=True)
+    git(["clone", "-q", str(agent), str(work)])
     found = []
     for number, names in enumerate((["task_agent.py", "hyperrun.toml"], ["meta_agent.py", "notes.txt"])):
         for name in names:
             with open(work / name, "a") as file:
                 file.write(CHANGES[name])
-        subprocess.run(["git", "-C", work, "add", "--all"], check=True)
-        done = subprocess.run(["git", "-C", work, "diff", "--cached", "--binary"], check=True, capture_output=True)
-        subprocess.run(["git", "-C", work, "commit", "-q", "-m", "x"], check=True)
+        git(["-C", str(work), "add", "--all"])
         path = tmp_path / f"diff {number}.diff"
-        path.write_bytes(done.stdout)
+        path.write_bytes(git(["-C", str(work), "diff", "--cached", "--binary"]))
+        git(["-C", str(work), "commit", "-q", "-m", "x"])
         found.append(str(path))
     return found
 

@@ -73,7 +73,7 @@ def test_a_running_evaluation_has_a_private_directory(finished: Path) -> None:
     assert list((finished / "evaluations").glob(".*.work")) == []
 
 
-@pytest.fixture(params=[0o000, 0o022, 0o077, 0o777])
+@pytest.fixture(params=[0o000, 0o022, 0o077, 0o377])
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     """Set and return a umask of the process."""
     before = os.umask(request.param)
