@@ -113,7 +113,7 @@ class Container(Closing):
         """Return whether its supervisor answers, after at most ``timeout_s``; runs no command.
 
         Args:
-            timeout_s: seconds to wait; None is the time after which a silent container counts as lost.
+            timeout_s: seconds to wait; None means the time after which a silent container counts as lost.
 
         Raises:
             ContainerStateError: it belongs to another process.
@@ -142,12 +142,12 @@ class Container(Closing):
 
         Args:
             args: argv, never a shell string.
-            timeout_s: seconds after which all processes of the command are killed, even hidden ones; None is no limit.
+            timeout_s: seconds after which all processes of the command, even hidden ones, are killed; None means never.
             env: variables for this command, in addition to the spec's.
-            workdir: absolute path; None is the spec's.
-            user: ``name`` or ``uid``, with an optional ``:group``; None is the spec's. The first exec as another user
-                needs one exec of the engine; the first as a :class:`~hyperruntime.run_as.RunAs` needs a fork.
-            input: bytes, or a binary file that is read as fast as the command reads; None is an empty input.
+            workdir: absolute path; None means the spec's.
+            user: ``name`` or ``uid``, with an optional ``:group``; None means the spec's. The first exec as another
+                user needs one exec of the engine; the first as a :class:`~hyperruntime.run_as.RunAs` needs a fork.
+            input: bytes, or a binary file that is read as fast as the command reads; None means an empty input.
             on_output: called in this thread as ``on_output("stdout" | "stderr", chunk)`` while it runs.
             output_limit_bytes: limit for each stream; of longer output the head and the tail are kept.
             group: name of a group of execs, whose processes :meth:`end_group` kills.
@@ -193,7 +193,7 @@ class Container(Closing):
         Args:
             user: as for :meth:`exec`.
             env: variables, in addition to the spec's.
-            workdir: working directory at the start; None is the spec's.
+            workdir: working directory at the start; None means the spec's.
             group: as for :meth:`exec`.
 
         Raises:
@@ -236,7 +236,7 @@ class Container(Closing):
         Args:
             source: path on the host.
             target: absolute path in the container.
-            timeout_s: seconds after which the copy is stopped and its ``tar`` killed, 600 by default; None is no limit.
+            timeout_s: seconds after which the copy is stopped and its ``tar`` killed, 600 by default; None means never.
             user: as for :meth:`exec`; owner of the new files.
             group: as for :meth:`exec`.
 
@@ -277,7 +277,7 @@ class Container(Closing):
             source: absolute path in the container.
             target: path on the host; its parent directory must exist.
             limits: limits on the copied data; None is 8 GiB and 200,000 files, directories and links.
-            timeout_s: seconds after which the copy is stopped and its ``tar`` killed, 600 by default; None is no limit.
+            timeout_s: seconds after which the copy is stopped and its ``tar`` killed, 600 by default; None means never.
                 A partial copy is then removed, and a complete one is put in place, before this returns.
             user: as for :meth:`exec`.
             group: as for :meth:`exec`.

@@ -165,7 +165,7 @@ class Domain(Protocol):
 
         Args:
             split: name of the split.
-            limit: maximum number of tasks; None is all.
+            limit: maximum number of tasks; None means all.
 
         Raises:
             KeyError: the split does not exist.

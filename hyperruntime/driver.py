@@ -199,7 +199,7 @@ class LiveContainer(Protocol):
 
         Args:
             error_text: the engine's messages about it.
-            user: user of the shell; None is the spec's user.
+            user: user of the shell; None means the spec's user.
         """
         ...
 

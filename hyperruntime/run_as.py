@@ -38,7 +38,7 @@ class RunAs:
     Attributes:
         uid: user id in the container; if the engine maps ids, it must be a mapped one (below 65,536).
         gid: group id; default is ``uid``. The user has no other groups.
-        pids: limit on processes and threads of this uid, which includes two for each running command; None is no limit.
+        pids: limit on processes and threads of this uid, two for each running command included; None means no limit.
             Linux counts them over all containers of a user namespace, so with a rootful engine use a uid in one
             container only.
         umask: file mode mask of its commands.

@@ -167,7 +167,7 @@ def open_runtime(name: str | None = None, *, run_id: str = "") -> Runtime:
 
     Args:
         name: a driver's name, or ``"auto"``: the first working one of podman, apptainer, docker and the other drivers.
-            None is the value of the environment variable ``HYPERRUNTIME_RUNTIME``, else ``auto``.
+            None means the value of the environment variable ``HYPERRUNTIME_RUNTIME``, else ``auto``.
         run_id: id of the run, for the labels of every container; "" is none.
 
     Raises:

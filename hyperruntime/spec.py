@@ -40,7 +40,7 @@ _TAIL_BYTES = 2000
 
 
 def frozen_mapping(value: Mapping[str, str] | None) -> Mapping[str, str]:
-    """Return a read-only copy of a mapping; None is an empty one."""
+    """Return a read-only copy of a mapping; None means an empty one."""
     return MappingProxyType(dict(value or {}))
 
 
@@ -183,13 +183,13 @@ class Mount:
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """The resource limits of a container; None is no limit.
+    """The resource limits of a container; None means no limit.
 
     Attributes:
         memory_bytes: memory and swap together.
         cpus: number of cores, may be a fraction; at least 0.01.
         pids: number of processes and threads; ``EngineInfo.limits`` says how this machine enforces it.
-        tmpfs_bytes: size of a memory file system at ``/tmp``; None is no such file system.
+        tmpfs_bytes: size of a memory file system at ``/tmp``; None means no such file system.
         wall_s: lifetime of the container in seconds; enforced by this library on every engine.
         disk_bytes: size of its writable mounts (with their earlier content), its changes to the image's files and its
             memory file systems; enforced by this library on every engine.
@@ -214,8 +214,8 @@ class ContainerSpec:
         mounts: the only host paths visible in the container. Targets must be different, and must not be ``/``,
             ``/run`` or ``/dev``, or lie in ``/proc``, ``/sys`` or ``/run/hyperruntime``.
         env: environment of every exec.
-        workdir: working directory of execs; None is the image's.
-        user: user of execs, as ``name``, ``uid`` or ``uid:gid``; None is the image's.
+        workdir: working directory of execs; None means the image's.
+        user: user of execs, as ``name``, ``uid`` or ``uid:gid``; None means the image's.
         network: ``none``, ``host`` or ``bridge``.
         gpus: None; ``"all"``; ``"auto:N"``, the N least used GPUs that no other run of this user has (``"auto"`` is
             one); or indices (``"0"``), UUIDs and CDI device names (``"nvidia.com/gpu=0"``).

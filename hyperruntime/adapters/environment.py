@@ -96,7 +96,7 @@ class HyperEnvironment:
             command: text of any length without NUL.
             cwd: working directory: absolute, or relative to the environment's ``cwd``; "" is that one.
             timeout: time limit in seconds, after which the whole process tree is ended; None for the default.
-            stdin_data: standard input; None is empty.
+            stdin_data: standard input; None means empty.
 
         Returns:
             ``output``: standard output and standard error in the order in which they were written. ``returncode``: the

@@ -32,7 +32,7 @@ class ExecRequest:
     Attributes:
         args: argv, as bytes to allow any file name.
         env: variables for this command only, in addition to the container's.
-        workdir: working directory; None is the container's.
+        workdir: working directory; None means the container's.
         has_input: whether it gets standard input; else that is empty.
     """
 
@@ -54,7 +54,7 @@ def make_request(
     Args:
         args: argv, never a shell string.
         env: variables for this command only, in addition to the container's.
-        workdir: absolute path in the container; None is the container's.
+        workdir: absolute path in the container; None means the container's.
         has_input: whether it gets standard input.
 
     Raises:

@@ -59,7 +59,7 @@ class Lane:
     Attributes:
         program: name of the shell program that runs in it, as the supervisor's request.
         name: name of its directory in the exchange directory; a secret between the host and its user inside.
-        user: user of its commands; None is the user of its session.
+        user: user of its commands; None means the user of its session.
         mark: mark of its own processes, from the first one on.
         sequence: number of the current or last exec.
         group: process group (and session) of its shell inside; 0 while unknown or shared.
@@ -79,7 +79,7 @@ class Lane:
         Args:
             exchange: the exchange directory on the host.
             mark: mark of the lane's processes.
-            user: user of its commands; None is the session's user.
+            user: user of its commands; None means the session's user.
             checks: whether it must report the reason if it cannot start.
 
         Raises:

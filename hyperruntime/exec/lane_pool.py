@@ -40,7 +40,7 @@ class LanePool:
         """Return a lane for one exec as a user: an idle lane, else a new one.
 
         Args:
-            user: user of the lane; None is the session's own.
+            user: user of the lane; None means the session's own.
             checks: whether a new lane must report the reason if it cannot start.
 
         Raises:
@@ -58,7 +58,7 @@ class LanePool:
 
         Args:
             kind: class of the lane.
-            user: user of the lane; None is the session's own.
+            user: user of the lane; None means the session's own.
             checks: whether it must report the reason if it cannot start.
 
         Raises:

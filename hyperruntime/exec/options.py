@@ -43,14 +43,14 @@ class ExecOptions:
     """The options of one exec, apart from its command.
 
     Attributes:
-        timeout_s: seconds after which all processes of the command are killed; None is no limit.
+        timeout_s: seconds after which all processes of the command are killed; None means no limit.
         env: variables for this command, in addition to the container's.
-        workdir: absolute path; None is the container's.
-        input: source of its standard input; None is an empty one.
+        workdir: absolute path; None means the container's.
+        input: source of its standard input; None means an empty one.
         on_output: called with each chunk of output while the command runs.
         output_limit_bytes: number of bytes of each stream that are kept.
-        user: user of the command; None is the container's.
-        group: name of the group of execs that it belongs to; None is no group.
+        user: user of the command; None means the container's.
+        group: name of the group of execs that it belongs to; None means no group.
         cancel_fd: descriptor that becomes readable when the caller cancels; None if it cannot.
     """
 

@@ -69,7 +69,7 @@ class OutputStreams:
 
         Args:
             limit_bytes: number of bytes of each stream that are kept.
-            on_output: called with each chunk; None is no callback.
+            on_output: called with each chunk; None means no callback.
         """
         self.buffers: dict[Stream, OutputBuffer] = {name: OutputBuffer(limit_bytes) for name in _NAMES}
         self._on_output = on_output

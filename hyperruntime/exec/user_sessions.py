@@ -50,7 +50,7 @@ class UserSessions:
         Args:
             name: the container's name.
             engine: the engine's name, for errors.
-            user: user of the container's main shell; None is the image's user.
+            user: user of the container's main shell; None means the image's user.
             exchange: the exchange directory on the host.
             remove: starts removing the container in the background.
         """
@@ -74,7 +74,7 @@ class UserSessions:
         """Return whether the container's main shell answers in time.
 
         Args:
-            timeout_s: seconds to wait; None is the session's usual patience.
+            timeout_s: seconds to wait; None means the session's usual patience.
 
         Raises:
             ContainerStateError: the container belongs to another process.

@@ -91,7 +91,7 @@ class Gateway(Closing):
 
         Args:
             config: the gateway's configuration.
-            spent: earlier usage that counts against the run's budget, for example of a resumed run; None is zero.
+            spent: earlier usage that counts against the run's budget, for example of a resumed run; None means zero.
 
         Raises:
             GatewayError: a key or a file of recorded exchanges is missing.

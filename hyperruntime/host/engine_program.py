@@ -138,7 +138,7 @@ def start_refusal(error_text: str, spec: ContainerSpec, user: str | None, full: 
     Args:
         error_text: the engine's messages.
         spec: the container's spec.
-        user: user of the shell; None is the spec's user.
+        user: user of the shell; None means the spec's user.
         full: the message if no space is left.
     """
     if _UNKNOWN_USER.search(error_text):

@@ -273,7 +273,7 @@ def stale_directories() -> Iterator[Path]:
 
 
 def _new_path(identity: OwnerIdentity, root: str | None = None) -> str:
-    """Return the path of a new directory in ``root``; None is the directory for temporary files."""
+    """Return the path of a new directory in ``root``; None means the directory for temporary files."""
     try:
         return os.path.join(root or tempfile.gettempdir(), f"{_prefix()}{identity.token}-{secrets.token_hex(4)}")
     except FileNotFoundError as error:

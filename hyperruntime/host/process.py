@@ -70,10 +70,10 @@ def run_process(
 
     Args:
         args: argv.
-        input: data for its standard input; None is an empty one.
-        cwd: working directory; None is this process's.
+        input: data for its standard input; None means an empty one.
+        cwd: working directory; None means this process's.
         env: whole environment; None as for :func:`spawn`.
-        timeout_s: seconds it may take; None is no limit.
+        timeout_s: seconds it may take; None means no limit.
 
     Raises:
         FileNotFoundError: the program or ``cwd`` does not exist.
@@ -104,7 +104,7 @@ def stream_process(
 
     Args:
         on_line: called with each line, without its line end.
-        cwd: working directory; None is this process's.
+        cwd: working directory; None means this process's.
         env: whole environment; None as for :func:`spawn`.
         before_kill: called with its pid before it is killed, for any reason.
 
@@ -160,8 +160,8 @@ def spawn(
         stdin: as for ``subprocess.Popen``, like stdout and stderr.
         stdout: see stdin.
         stderr: see stdin.
-        cwd: working directory; None is this process's.
-        env: whole environment; None is this process's without the variables that change how a shell script runs.
+        cwd: working directory; None means this process's.
+        env: whole environment; None means this process's without the variables that change how a shell script runs.
 
     Raises:
         FileNotFoundError: the program or ``cwd`` does not exist.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -209,11 +210,11 @@ def _environment(work: Path) -> Mapping[str, str]:
 
 @contextmanager
 def _work_directory() -> Iterator[Path]:
-    """Yield a scratch directory that is removed afterwards: in memory if enough is free, else in TMPDIR.
+    """Yield a scratch directory that is removed afterwards.
 
     Package installation makes thousands of small synced writes; in memory it takes half the time.
     """
-    work = Path(tempfile.mkdtemp(prefix="hyperruntime-bootstrap-", dir=_memory_directory()))
+    work = Path(tempfile.mkdtemp(prefix="hyperruntime-bootstrap-", dir=_scratch_parent()))
     try:
         work.chmod(0o755)  # in a user namespace, mmdebstrap runs as another user
         yield work
@@ -252,15 +253,29 @@ def mount_points_under(path: Path, mountinfo: str) -> list[str]:
     return [point for point in points if point == top or point.startswith(f"{top}/")]
 
 
-def _memory_directory() -> str | None:
-    """Return /dev/shm if a root filesystem fits and may be used there, else None; TMPDIR has precedence."""
+def _scratch_parent() -> str | None:
+    """Return the directory of the scratch tree: TMPDIR, /dev/shm if a root filesystem fits, else /tmp.
+
+    An ordinary user's build runs as other users of a user namespace, who cannot enter a TMPDIR below a private home.
+    """
+    wanted = tempfile.gettempdir() if os.environ.get("TMPDIR") else None
+    if wanted and (os.geteuid() == 0 or _can_others_enter(Path(wanted))):
+        return wanted
+    if wanted:
+        log.info("scratch directory elsewhere", tmpdir=wanted, reason="the users of the build cannot enter TMPDIR")
     shm = "/dev/shm"  # noqa: S108 - the directory in it is made by mkdtemp
-    if os.environ.get("TMPDIR") or not os.access(shm, os.W_OK | os.X_OK):
-        return None
-    stat = os.statvfs(shm)
-    forbidden = stat.f_flag & (os.ST_NOEXEC | os.ST_NODEV)
-    free = min(stat.f_bavail * stat.f_frsize, psutil.virtual_memory().available // 2)
-    return shm if not forbidden and free >= _WORK_BYTES else None
+    if os.access(shm, os.W_OK | os.X_OK):
+        there = os.statvfs(shm)
+        forbidden = there.f_flag & (os.ST_NOEXEC | os.ST_NODEV)
+        free = min(there.f_bavail * there.f_frsize, psutil.virtual_memory().available // 2)
+        if not forbidden and free >= _WORK_BYTES:
+            return shm
+    return "/tmp" if wanted else None  # noqa: S108 - likewise
+
+
+def _can_others_enter(path: Path) -> bool:
+    path = path.resolve()
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.parents))
 
 
 def _failure(result: ProcessResult) -> str:

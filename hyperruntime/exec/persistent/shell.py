@@ -80,8 +80,8 @@ class Shell(Closing):
 
         Args:
             text: shell code of any number of lines.
-            timeout_s: seconds after which all processes of this text, and only these, are killed; None is no limit.
-            input: standard input; None is an empty one.
+            timeout_s: seconds after which all processes of this text, and only these, are killed; None means no limit.
+            input: standard input; None means an empty one.
             on_output: as for :meth:`Container.exec`.
             output_limit_bytes: as for :meth:`Container.exec`.
 

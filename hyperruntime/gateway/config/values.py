@@ -126,7 +126,7 @@ class ModelRule:
 
 @attrs.frozen(kw_only=True)
 class Budget:
-    """The usage after which requests are refused; None is no limit.
+    """The usage after which requests are refused; None means no limit.
 
     Tokens are counted after an answer, so requests that run at that moment may exceed the limit.
 

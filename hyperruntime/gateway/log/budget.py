@@ -77,7 +77,7 @@ class Meter:
         Args:
             name: the owner of the budget, as messages name it.
             budget: the limits.
-            spent: earlier usage to count from; None is zero.
+            spent: earlier usage to count from; None means zero.
         """
         self.name, self.budget = name, budget
         self.spent = spent or Spent()

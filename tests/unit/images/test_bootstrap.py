@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,21 @@ def test_the_scratch_directory_is_accessible_to_the_namespace_and_is_removed() -
         assert stat.S_IMODE(work.stat().st_mode) == 0o755
         (work / "left").write_text("over")
     assert not work.exists()
+
+
+def test_an_ordinary_users_build_avoids_a_tmpdir_that_its_namespace_cannot_enter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # pytest's own directories are private
+        private, inner = Path(name), Path(name, "inner")
+        inner.mkdir(mode=0o755)
+        monkeypatch.setenv("TMPDIR", str(inner))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        for mode, inside in ((0o711, True), (0o700, False)):
+            private.chmod(mode)
+            with bootstrap._work_directory() as work:
+                assert work.is_relative_to(private) is inside
 
 
 def test_a_tree_with_a_mount_in_it_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
