@@ -71,7 +71,7 @@ class ApptainerContainer:
         self.exec_env: Mapping[str, str] = gpus.env
         self._launch, self._on_unknown_failure = launch, on_unknown_failure
         places = _make_places(launch, image, workdir, gpus)
-        self.layer = places.layer
+        self.layer = f"{places.layer}/upper"  # beside it is overlayfs's own directory, which nobody can read
         with ExitStack() as undo:
             undo.callback(records.discard, places.files, places.record)
             with program_needed(NAME, "/bin/sh", "reinstall it"):
