@@ -8,12 +8,14 @@ port as the first line. The library does not import it: the container's Python r
 
 import collections.abc
 import contextlib
+import resource
 import selectors
 import socket
 import sys
 
 CHUNK = 65536
-MOST = 200  # connections; each has four descriptors, and a process may usually have 1024
+MOST = 200  # connections
+EACH, SPARE = 4, 16  # descriptors of each connection, and of the rest
 
 
 def pipe(source: socket.socket, sink: socket.socket) -> "collections.abc.Iterator[tuple[socket.socket, int]]":
@@ -74,14 +76,19 @@ def main(path: str, port: int = 0) -> None:
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
     print(listener.getsockname()[1], flush=True)
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST if limit == resource.RLIM_INFINITY else min(MOST, (limit - SPARE) // EACH)
     while True:
         for key, _ in selector.select():
             if key.fileobj is not listener:
                 selector.unregister(key.fileobj)
                 advance(selector, key.data)
                 continue
-            client, _ = listener.accept()
-            if len(selector.get_map()) < 2 * MOST:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                continue  # the client has gone
+            if len(selector.get_map()) < 2 * most:
                 join(selector, client, path)
             else:
                 client.close()
