@@ -134,5 +134,5 @@ def _generated(choice: Mapping[str, Any]) -> dict[str, list[Any]]:
         found["logprobs"] = [entry.get("logprob") for entry in entries]
     elif isinstance(tokens := logprobs.get("tokens"), list):
         found["tokens"] = tokens
-        found["logprobs"] = list(logprobs.get("token_logprobs") or ())
+        found["logprobs"] = values if isinstance(values := logprobs.get("token_logprobs"), list) else []
     return found

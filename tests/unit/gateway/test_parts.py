@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hyperruntime.errors import GatewayError, SpecError
 from hyperruntime.gateway.answer.headers import retry_after
 from hyperruntime.gateway.answer.sse import EventSplitter, event_data
-from hyperruntime.gateway.answer.usage import StreamUsage, usage_of
+from hyperruntime.gateway.answer.usage import GeneratedTokens, StreamUsage, usage_of
 from hyperruntime.gateway.config.source import load_config
 from hyperruntime.gateway.config.values import Budget, GatewayConfig, ModelRule, Upstream
 from hyperruntime.gateway.log.budget import Meter, Tokens
@@ -134,6 +134,24 @@ def test_the_usage_of_a_stream_accumulates_and_a_truncated_stream_is_estimated()
     assert usage.total(complete=False, request_bytes=4, answer_bytes=4000) == Tokens(
         input=7, output=1000, estimated=True
     )
+
+
+_JSON = st.recursive(
+    st.none() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "token", "logprob"]), inner),
+    max_leaves=5,
+)
+_LOGPROBS = st.fixed_dictionaries({"tokens": st.just([]) | _JSON, "token_logprobs": _JSON}) | st.fixed_dictionaries(
+    {"content": _JSON}
+)
+
+
+@given(_LOGPROBS | _JSON, _JSON)
+def test_any_form_of_generated_tokens_is_collected_or_ignored(logprobs: object, ids: object) -> None:
+    tokens = GeneratedTokens()
+    tokens.see({"prompt_token_ids": ids, "choices": [{"index": 0, "logprobs": logprobs, "token_ids": ids}]})
+    for choice in tokens.to_json()["choices"]:
+        assert all(isinstance(choice[name], list) for name in choice.keys() - {"index"})
 
 
 def test_retry_after_is_parsed_as_seconds_or_as_a_date() -> None:
