@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -112,22 +113,31 @@ def stream_process(
         FileNotFoundError: the program or ``cwd`` does not exist.
     """
     process = spawn(args, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, cwd=cwd, env=env)
-    assert process.stdout is not None
+    output = io.BufferedReader(cast(io.RawIOBase, process.stdout))
     _streaming[process] = before_kill
     tail: deque[bytes] = deque(maxlen=400)
     try:
-        with io.BufferedReader(cast(io.RawIOBase, process.stdout)) as output:
-            for line in output:
-                tail.append(line)
-                on_line(line.decode(errors="replace").rstrip("\r\n"))
+        for line in output:
+            tail.append(line)
+            on_line(line.decode(errors="replace").rstrip("\r\n"))
         process.wait()
     except BaseException:
+        # A program whose output nobody reads is killed by SIGPIPE or blocks, and so cannot clean up after itself.
+        threading.Thread(target=_discard, args=(output,), daemon=True).start()
         _kill_after(process, before_kill)
+        process.wait()
         raise
     finally:
         del _streaming[process]
+    output.close()
     kept = b"".join(tail)[-_TAIL_BYTES:]
     return ProcessResult(args=tuple(args), exit_code=process.returncode, stdout=b"", stderr=kept)
+
+
+def _discard(output: IO[bytes]) -> None:
+    with output:
+        for _ in output:
+            pass
 
 
 def end_streams() -> None:

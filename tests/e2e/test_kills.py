@@ -207,11 +207,12 @@ def test_an_interrupt_ends_everything_in_time_even_if_agents_ignore_signals(
 
 @pytest.fixture
 def own_image(base_image: str, tmp_path: Path) -> Iterator[str]:
-    """Yield a name of the base image from which no other test builds."""
+    """Yield an image of its own: Podman lists a build's container under any name of the image that it starts from."""
     name = f"localhost/hyperruntime-test/base-of-{os.getpid()}:{tmp_path.name.lower()}"
-    subprocess.run(["podman", "tag", base_image, name], check=True)
+    lines = f"FROM {base_image}\nLABEL of={tmp_path}\n"
+    subprocess.run(["podman", "build", "--quiet", "--tag", name, "-"], input=lines.encode(), check=True)
     yield name
-    subprocess.run(["podman", "untag", name, name], check=True)  # removes only this name
+    subprocess.run(["podman", "rmi", name], check=True)
 
 
 @pytest.mark.parametrize("wait_s", [1.2, 2.0, 4.0])
