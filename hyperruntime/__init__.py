@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hyperruntime.gateway import GatewayConfig as GatewayConfig
     from hyperruntime.gateway import ModelRule as ModelRule
     from hyperruntime.gateway import Upstream as Upstream
+    from hyperruntime.host.inherited import raise_file_limit as raise_file_limit
     from hyperruntime.pool.lease import Lease as Lease
     from hyperruntime.pool.manager import PoolManager as PoolManager
     from hyperruntime.pool.pool import SlotPool as SlotPool
@@ -57,6 +58,7 @@ _NAMES = {
     "errors": ("HyperRuntimeError",),
     "exec.persistent.shell": ("Shell",),
     "gateway": ("Access", "Budget", "Gateway", "GatewayConfig", "ModelRule", "Upstream"),
+    "host.inherited": ("raise_file_limit",),
     "pool.lease": ("Lease",),
     "pool.manager": ("PoolManager",),
     "pool.pool": ("SlotPool",),

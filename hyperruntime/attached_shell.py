@@ -6,9 +6,10 @@ from typing import Protocol
 
 
 class AttachedShell(Protocol):
-    """A live ``/bin/sh`` in a container, attached by pipes.
+    """A live ``/bin/sh`` in a container, attached by pipes or a socket.
 
-    ``input``, ``output`` and ``errors`` are file descriptors. Closing ``input`` ends the shell.
+    ``input`` and ``output`` are file descriptors, and may be the same one. Closing ``input`` ends the shell. An idle
+    container should hold no other descriptor and no thread.
     """
 
     @property
@@ -18,12 +19,18 @@ class AttachedShell(Protocol):
 
     @property
     def output(self) -> int:
-        """Descriptor from which the shell's output is read."""
+        """Descriptor that is readable when :meth:`read` has something to return."""
         ...
 
-    @property
-    def errors(self) -> int:
-        """Descriptor from which the engine's messages are read."""
+    def read(self) -> bytes:
+        """Return the next output of the shell and messages of the engine, in whole lines of their own; never block.
+
+        Returns:
+            The bytes; empty at the end, when the shell has ended.
+
+        Raises:
+            BlockingIOError: there is nothing to read.
+        """
         ...
 
     def close_input(self) -> None:
@@ -39,5 +46,5 @@ class AttachedShell(Protocol):
         ...
 
     def close_output(self) -> None:
-        """Close the output descriptors; called when no thread reads them."""
+        """Close the output descriptor; called when no thread reads it."""
         ...

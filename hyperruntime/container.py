@@ -13,7 +13,8 @@ from typing import Unpack
 import attrs
 
 from hyperruntime.concurrency.blocking import run_cancellable
-from hyperruntime.concurrency.closing import Closing
+from hyperruntime.concurrency.closing import AsyncClosing
+from hyperruntime.concurrency.end_event import EndEvent
 from hyperruntime.driver import Driver, Launch, LiveContainer
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.exec.exec_script import export_script, make_request, shell_keeps
@@ -38,7 +39,7 @@ _CLOSE_TIMEOUT_S = 3.0
 _LOST_TIMEOUT_S = 0.3
 
 
-class Container(Closing):
+class Container(AsyncClosing):
     """A running container; made by :meth:`Runtime.container`, used as a context manager.
 
     Safe to use from many threads at once.
@@ -46,6 +47,7 @@ class Container(Closing):
     Attributes:
         spec: the spec from which it was made.
         name: its name, unique on this machine.
+        closed: set when it was closed and removed.
     """
 
     def __init__(self, driver: Driver, owner: Owner, spec: ContainerSpec, labels: Mapping[str, str]) -> None:
@@ -60,7 +62,7 @@ class Container(Closing):
         Raises:
             HyperRuntimeError: it cannot be started; the subclass gives the reason.
         """
-        self.spec = spec
+        self.spec, self.closed = spec, EndEvent()
         self.name = f"hyperruntime-{uuid.uuid4().hex[:12]}"
         self._pid = os.getpid()
         self._removal: threading.Thread | None = None
@@ -307,7 +309,10 @@ class Container(Closing):
         )
 
     def close(self) -> None:
-        """Kill all its processes and remove it; may be called again. Does nothing in a forked child."""
+        """Kill all its processes and remove it; may be called again. Does nothing in a forked child.
+
+        :meth:`Runtime.close` closes all containers of a runtime, many at once.
+        """
         if os.getpid() != self._pid:
             return
         self._close(_CLOSE_TIMEOUT_S)
@@ -325,6 +330,7 @@ class Container(Closing):
             unwatch(self._sessions.watch)
             self._gpus.release()
             shutil.rmtree(self._dir, ignore_errors=True)
+            self.closed.set()
 
     def _remove_async(self) -> None:
         self._removal = threading.Thread(target=self._close_lost)

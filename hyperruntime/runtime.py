@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 
 from hyperruntime import registry
-from hyperruntime.concurrency.closing import Closing
+from hyperruntime.concurrency.blocking import STARTS, blocking
+from hyperruntime.concurrency.closing import AsyncClosing
+from hyperruntime.concurrency.parallel_map import parallel_map
 from hyperruntime.container import Container
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo
 from hyperruntime.errors import (
@@ -19,6 +23,7 @@ from hyperruntime.errors import (
     HyperRuntimeError,
     PruneError,
     SpecError,
+    too_many_files,
 )
 from hyperruntime.host.owner import LABEL, Owner, OwnerIdentity, stale_directories
 from hyperruntime.host.process import wait_until
@@ -32,6 +37,9 @@ log = get_logger(__name__)
 AUTO = "auto"
 ENVIRONMENT_VARIABLE = "HYPERRUNTIME_RUNTIME"
 _REMOVE_AGAIN_S = 10.0  # for the directory of a dead owner
+_START_S = 60.0  # longest wait for the start of a container in another thread
+_CLOSED_AT_ONCE = 16
+_CLOSED = "the runtime is closed; open another one"
 
 
 @attrs.frozen(kw_only=True)
@@ -49,12 +57,11 @@ class OwnedContainer:
     owner_state: str
 
 
-class Runtime(Closing):
+class Runtime(AsyncClosing):
     """An opened engine; a context manager. Safe to use from many threads.
 
     Attributes:
         name: the driver's name.
-        images: the engine's images.
     """
 
     def __init__(self, driver: Driver, *, run_id: str = "") -> None:
@@ -73,7 +80,21 @@ class Runtime(Closing):
         except BaseException:
             self._owner.close()
             raise
-        self.images = ImageStore(driver.images)
+        self._images = ImageStore(driver.images)
+        self._changed = threading.Condition()  # for the three below
+        self._open: set[Container] = set()
+        self._starting: set[int] = set()  # threads
+        self._closed = False
+
+    @property
+    def images(self) -> ImageStore:
+        """The engine's images.
+
+        Raises:
+            EngineError: the runtime is closed.
+        """
+        self._check_open()
+        return self._images
 
     @property
     def info(self) -> EngineInfo:
@@ -85,7 +106,7 @@ class Runtime(Closing):
         return self._driver.probe()
 
     def container(self, spec: object, *, labels: Mapping[str, str] | None = None) -> Container:
-        """Start a container; the caller closes it or uses it in a ``with`` statement.
+        """Start a container; the caller closes it or uses it in a ``with`` statement, else :meth:`close` closes it.
 
         Args:
             spec: a :class:`~hyperruntime.spec.ContainerSpec`.
@@ -95,7 +116,8 @@ class Runtime(Closing):
             ImageNotFoundError: the image is not on this machine.
             UnsupportedOptionError: a field cannot be honoured on this machine.
             EngineUnavailableError: the engine cannot run a container.
-            EngineError: this process is a forked child of the process that opened the runtime.
+            StorageError: no file descriptor or no space is left.
+            EngineError: the runtime is closed, or this process is a forked child of the process that opened it.
             TypeError: ``spec`` is not a ContainerSpec.
             SpecError: the source of a mount does not exist.
         """
@@ -107,18 +129,31 @@ class Runtime(Closing):
             if not os.path.exists(mount.source):
                 raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
         run = {f"{LABEL}.run": self._run_id} if self._run_id else {}
-        given = {**(labels or {}), **run}
-        known = self._driver.probe()
-        try:
-            return Container(self._driver, self._owner, spec, given)
-        except EngineUnavailableError:
-            if self._driver.probe() is known:
-                raise
-        log.info("what is known of the engine was out of date; starting once more", driver=self.name)
-        return Container(self._driver, self._owner, spec, given)
+        with self._starting_here(), _naming_full_tables():
+            container = self._start(spec, {**(labels or {}), **run})
+            with self._changed:
+                if not self._closed:
+                    self._open.add(container)
+                    container.closed.listen(lambda: self._forget(container))
+                    return container
+            container.close()
+            raise EngineError(_CLOSED)
+
+    async def acontainer(self, spec: object, *, labels: Mapping[str, str] | None = None) -> Container:
+        """Do what :meth:`container` does without blocking the event loop; at most 16 start at once, others wait.
+
+        If the caller is cancelled, the container is closed as soon as it has started. Use it with
+        ``async with await runtime.acontainer(spec) as container``.
+        """
+        return await blocking(STARTS, lambda: self.container(spec, labels=labels), undo=Container.close)
 
     def containers(self) -> tuple[OwnedContainer, ...]:
-        """Return this user's containers of this library, of all owners."""
+        """Return this user's containers of this library, of all owners.
+
+        Raises:
+            EngineError: the runtime is closed, or the engine does not list them.
+        """
+        self._check_open()
         found = []
         for record in self._driver.containers():
             owner = OwnerIdentity.from_labels(record.labels)
@@ -131,6 +166,7 @@ class Runtime(Closing):
 
         Raises:
             PruneError: some could not be removed; the others were.
+            EngineError: the runtime is closed.
         """
         removed, reasons = [], []
         for owned in self.containers():
@@ -153,13 +189,55 @@ class Runtime(Closing):
         return tuple(removed)
 
     def close(self) -> None:
-        """Stop the driver's services and the guard; close the containers before.
+        """Close all its containers, many at once, and stop the driver's services and the guard; may be called again.
 
-        Does nothing in a forked child, because the parent owns the runtime.
+        Later calls raise an error that says so. Does nothing in a forked child, because the parent owns the runtime.
+
+        Raises:
+            EngineError: a container could not be removed; all others were.
         """
-        if self._owner.is_here:
-            self._driver.close()
-            self._owner.close()
+        if not self._owner.is_here:
+            return
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: not self._starting - {threading.get_ident()}, _START_S)
+            containers = tuple(self._open)
+        errors = [error for error in parallel_map(_CLOSED_AT_ONCE, _close, containers) if error is not None]
+        self._driver.close()
+        self._owner.close()
+        if errors:
+            raise errors[0]
+
+    @contextmanager
+    def _starting_here(self) -> Iterator[None]:
+        """Let :meth:`close` wait for the start of a container in this thread."""
+        with self._changed:
+            self._check_open()
+            self._starting.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._starting.discard(threading.get_ident())
+                self._changed.notify_all()
+
+    def _start(self, spec: ContainerSpec, labels: Mapping[str, str]) -> Container:
+        known = self._driver.probe()
+        try:
+            return Container(self._driver, self._owner, spec, labels)
+        except EngineUnavailableError:
+            if self._driver.probe() is known:
+                raise
+        log.info("what is known of the engine was out of date; starting once more", driver=self.name)
+        return Container(self._driver, self._owner, spec, labels)
+
+    def _forget(self, container: Container) -> None:
+        with self._changed:
+            self._open.discard(container)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineError(_CLOSED)
 
 
 def open_runtime(name: str | None = None, *, run_id: str = "") -> Runtime:
@@ -185,6 +263,24 @@ def open_runtime(name: str | None = None, *, run_id: str = "") -> Runtime:
         except (DriverLoadError, EngineUnavailableError) as error:
             reasons.append(str(error))
     raise EngineUnavailableError(AUTO, "; ".join(reasons) or "no driver is installed", "see `hyperrun doctor`")
+
+
+@contextmanager
+def _naming_full_tables() -> Iterator[None]:
+    """Turn the error of a process that has no file descriptor left into one that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise too_many_files(error) or error from None
+
+
+def _close(container: Container) -> HyperRuntimeError | None:
+    """Close a container; return the error, so that the others are closed too."""
+    try:
+        container.close()
+    except HyperRuntimeError as error:
+        return error
+    return None
 
 
 def _usable_driver(name: str) -> Driver:

@@ -57,9 +57,11 @@ class State:
 
     def open_runtime(self, *, run_id: str = "") -> Runtime:
         """Open and return the requested runtime."""
+        from hyperruntime.host.inherited import raise_file_limit
         from hyperruntime.runtime import open_runtime
 
         self.check_interrupted()
+        raise_file_limit()
         return open_runtime(self.runtime, run_id=run_id)
 
 

@@ -4,40 +4,116 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TypeVar
 
 from hyperruntime.concurrency.end_event import make_waiter
+from hyperruntime.errors import too_many_files
 
 T = TypeVar("T")
 
 EXECS, STARTS, RESETS = "exec", "start", "reset"
 _THREADS = {EXECS: 1024, STARTS: 16, RESETS: 32}
+_PAUSE_S = 0.0005  # between two starts: hundreds of new threads at once keep an event loop from running for a second
 
-_executors: dict[tuple[int, str], ThreadPoolExecutor] = {}
+
+class Threads:
+    """Daemon threads for one kind of work; they start as work needs them, and stay."""
+
+    def __init__(self, name: str, most: int) -> None:
+        """Start the thread that starts the others, which takes milliseconds; :meth:`submit` must not wait for it.
+
+        Args:
+            name: name of the threads.
+            most: maximum number of threads; more work waits.
+        """
+        self._name, self._most = name, most
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._unfinished = self._count = 0
+        self._wanted = threading.Semaphore(0)
+        threading.Thread(target=self._start_threads, name=f"{name}-starter", daemon=True).start()
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Run work in a thread; return its future at once. Work that has not started can be cancelled."""
+        future: Future[T] = Future()
+
+        def job() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = work()
+                except BaseException as error:  # noqa: BLE001 - raised where the result is wanted
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+
+        with self._lock:
+            self._unfinished += 1
+            more = self._count < min(self._most, self._unfinished)
+        self._jobs.put(job)
+        if more:
+            self._wanted.release()
+        return future
+
+    def _start_threads(self) -> None:
+        while self._wanted.acquire():
+            with self._lock:
+                more = self._count < min(self._most, self._unfinished)
+                self._count += more
+            if more:
+                self._start_one()
+                time.sleep(_PAUSE_S)
+
+    def _start_one(self) -> None:
+        try:
+            threading.Thread(target=self._serve, name=self._name, daemon=True).start()
+        except RuntimeError:  # the machine has no more threads: the work waits for the others
+            with self._lock:
+                alone = self._count == 1
+                self._count -= not alone
+            if alone:
+                self._serve()
+
+    def _serve(self) -> None:
+        while True:
+            self._jobs.get()()
+            with self._lock:
+                self._unfinished -= 1
 
 
-async def blocking(kind: str, work: Callable[[], T]) -> T:
+_threads: dict[tuple[int, str], Threads] = {}
+
+
+async def blocking(kind: str, work: Callable[[], T], *, undo: Callable[[T], object] | None = None) -> T:
     """Run blocking work in a thread; each kind of work has threads of its own, so that kinds do not delay each other.
 
     Args:
         kind: ``STARTS`` or ``RESETS``.
         work: called in the thread; its result is returned.
+        undo: called in the thread with the result, if the caller is cancelled while the work runs; None does nothing.
+
+    Raises:
+        asyncio.CancelledError: the caller was cancelled; the work does not begin, or goes on without it.
     """
-    return await asyncio.get_running_loop().run_in_executor(threads(kind), work)
+    begun = threads(kind).submit(work)
+    try:
+        await _until_done(begun)
+    except asyncio.CancelledError:
+        if not begun.cancel() and undo is not None:
+            begun.add_done_callback(lambda _: begun.exception() or threads(kind).submit(lambda: undo(begun.result())))
+        raise
+    return begun.result()
 
 
-def threads(kind: str) -> ThreadPoolExecutor:
+def threads(kind: str) -> Threads:
     """Return the threads of this process for a kind of work: ``EXECS``, ``STARTS`` or ``RESETS``."""
     key = (os.getpid(), kind)  # a forked child has none of its parent's threads
-    known = _executors.get(key)
-    if known is None:
-        known = _executors.setdefault(
-            key, ThreadPoolExecutor(_THREADS[kind], thread_name_prefix=f"hyperruntime-{kind}")
-        )
-    return known
+    known = _threads.get(key)
+    return known if known is not None else _threads.setdefault(key, Threads(f"hyperruntime-{kind}", _THREADS[kind]))
 
 
 async def run_cancellable(work: Callable[[int], T]) -> T:
@@ -47,14 +123,10 @@ async def run_cancellable(work: Callable[[int], T]) -> T:
 
     Raises:
         asyncio.CancelledError: the caller was cancelled, once or more; raised after the work has ended.
+        StorageError: no file descriptor is left.
     """
     signal = _CancelSignal()
-    try:
-        begun = threads(EXECS).submit(work, signal.descriptor)
-    except BaseException:
-        signal.close()
-        raise
-    begun.add_done_callback(lambda _: signal.close())
+    begun = threads(EXECS).submit(lambda: signal.run(work))
     try:
         await _until_done(begun)
     except asyncio.CancelledError:
@@ -91,19 +163,27 @@ async def _until_done(begun: Future[T]) -> None:
 
 
 class _CancelSignal:
-    """Signals to running work that its caller was cancelled; closed when the work is done."""
+    """Signals to running work that its caller was cancelled; holds a descriptor only while the work runs."""
 
     def __init__(self) -> None:
-        self.descriptor = os.eventfd(0)
+        self._descriptor, self._is_set = -1, False
         self._lock = threading.Lock()
+
+    def run(self, work: Callable[[int], T]) -> T:
+        try:
+            with self._lock:
+                self._descriptor = descriptor = os.eventfd(int(self._is_set))
+        except OSError as error:
+            raise too_many_files(error) or error from None
+        try:
+            return work(descriptor)
+        finally:
+            with self._lock:
+                self._descriptor = -1
+                os.close(descriptor)
 
     def set(self) -> None:
         with self._lock:
-            if self.descriptor >= 0:
-                os.eventfd_write(self.descriptor, 1)
-
-    def close(self) -> None:
-        with self._lock:
-            if self.descriptor >= 0:
-                os.close(self.descriptor)
-                self.descriptor = -1
+            self._is_set = True
+            if self._descriptor >= 0:
+                os.eventfd_write(self._descriptor, 1)

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
+from hyperruntime.concurrency.blocking import RESETS, blocking
+
 
 class Closing(ABC):
     """A context manager that closes itself; for classes with a ``close`` method."""
@@ -28,6 +30,22 @@ class Closing(ABC):
     @abstractmethod
     def close(self) -> object:
         """End it; the result is not used here."""
+
+
+class AsyncClosing(Closing):
+    """The same for an event loop, which is not blocked."""
+
+    async def aclose(self) -> None:
+        """Do what ``close`` does in a thread; it goes on if the caller is cancelled."""
+        await blocking(RESETS, self.close)
+
+    async def __aenter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it in a thread."""
+        await self.aclose()
 
 
 @contextmanager

@@ -6,7 +6,6 @@ The calling thread does all the work, so no thread switch delays the result.
 from __future__ import annotations
 
 import enum
-import errno
 import math
 import os
 import select
@@ -18,6 +17,7 @@ from hyperruntime.errors import (
     HyperRuntimeError,
     StorageError,
     WorkdirNotFoundError,
+    too_many_files,
 )
 from hyperruntime.exec.exec_marks import Mark
 from hyperruntime.exec.exec_script import ExecRequest
@@ -295,8 +295,6 @@ def no_user_error(user: RunAs | None) -> ExecStartError:
 
 def storage_error(error: OSError) -> StorageError:
     """Return the error for a host that has no space or no file descriptors left."""
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return StorageError(f"no file descriptors left for another exec ({error}); raise `ulimit -n`")
-    return StorageError(
+    return too_many_files(error) or StorageError(
         f"the exchange directory cannot be used: {error}; free space there, or set TMPDIR to another disk"
     )

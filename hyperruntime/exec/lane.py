@@ -7,12 +7,15 @@ list, so the other users cannot reach each other's lanes.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import select
 import shutil
 import stat
+import termios
 import time
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from hyperruntime.run_as import RunAs
 
 EXCHANGE_TARGET = "/run/hyperruntime"
 _PROGRAMS = ("supervisor.sh", "lane.sh", "shell.sh", "state.sh")
+_NO_BYTES = bytes(4)  # an int of the C language
 _READ_INSIDE = ("go", "i")  # FIFOs that are read in the container; the others are written there
 
 
@@ -54,7 +58,7 @@ def make_exchange(private_dir: str, exports: bytes) -> str:
 
 
 class Lane:
-    """The host's end of one lane.
+    """The host's end of one lane. Between two execs it holds only one descriptor, ``go``.
 
     Attributes:
         program: name of the shell program that runs in it, as the supervisor's request.
@@ -67,7 +71,7 @@ class Lane:
         checks: whether it must report the reason if it cannot start.
         input: descriptor that feeds the running command, or None.
         go: descriptor that starts an exec.
-        status: descriptor from which the host reads its status lines.
+        status: descriptor from which the host reads its status lines; -1 while the lane rests.
     """
 
     program = "lane"
@@ -92,14 +96,14 @@ class Lane:
         self._dir = os.path.join(exchange, self.name)
         self._prologue = b"" if user is None else user.prologue()
         self._open: list[int] = []
-        self._script_bytes = 0
+        self._script_bytes, self._has_rested = 0, False
         os.mkdir(self._dir)
         try:
             os.chmod(self._dir, 0o755)
             for name in ("go", "i", "o", "e", "s"):
                 self._make_fifo(name)
-            self._script = self._keep(os.open(self._path("c"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644))
-            os.fchmod(self._script, 0o644)
+            self._write_script(b"")
+            os.chmod(self._path("c"), 0o644)
             self.go = self._keep(self._open_fifo("go", os.O_RDWR))
             self.status = self._keep(self._open_fifo("s", os.O_RDONLY))
         except BaseException:
@@ -110,8 +114,33 @@ class Lane:
         """Return whether its shell runs or may still start, and no other process has written to ``go``."""
         poll = select.poll()
         poll.register(self.status, 0)
-        poll.register(self.go, select.POLLIN)
-        return not poll.poll(0)
+        poll.register(self.go, 0)
+        return fcntl.ioctl(self.go, termios.FIONREAD, _NO_BYTES) == _NO_BYTES and not poll.poll(0)
+
+    def rest(self) -> None:
+        """Close every descriptor but one until :meth:`wake`, after an exec has ended.
+
+        From now on ``go`` is open for writing only, so that the end of the shell, its only reader, shows.
+
+        Raises:
+            OSError: too many open files.
+        """
+        if not self._has_rested:
+            both, self.go = self.go, self._keep(self._open_fifo("go", os.O_WRONLY))
+            self._has_rested = True
+            self._drop(both)
+        self._drop(self.status)
+        self.status = -1
+
+    def wake(self) -> bool:
+        """Prepare for another exec after :meth:`rest`; return whether the lane is usable.
+
+        Raises:
+            OSError: too many open files.
+        """
+        # First `s`, then a look at `go`: the kernel reports the end of a writer only if it was there at this moment.
+        self.status = self._keep(self._open_fifo("s", os.O_RDONLY))
+        return self.is_usable()
 
     def next_exec(self) -> None:
         """Begin the next exec: from now on only status lines with its number count."""
@@ -136,7 +165,8 @@ class Lane:
         """
         script, self._prologue = self._prologue + lane_script(request, self.sequence, mark, announce=announce), b""
         self._write_script(script)
-        os.write(self.go, b"\n")
+        with suppress(BrokenPipeError):  # the shell has just ended: its status shows it
+            os.write(self.go, b"\n")
 
     def read_status(self) -> list[list[str]] | None:
         """Return the words of each status line that has arrived; None at the end, when no process holds the FIFO."""
@@ -220,10 +250,14 @@ class Lane:
 
     def _write_script(self, script: bytes) -> None:
         written = 0
-        while written < len(script):
-            written += os.pwrite(self._script, script[written:], written)
-        if self._script_bytes > len(script) + self._max_rest_bytes:
-            os.ftruncate(self._script, len(script))
+        file = os.open(self._path("c"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            while written < len(script):
+                written += os.write(file, script[written:])
+            if self._script_bytes > len(script) + self._max_rest_bytes:
+                os.ftruncate(file, len(script))
+        finally:
+            os.close(file)
         self._script_bytes = len(script)
 
     def _path(self, name: str) -> str:
@@ -243,3 +277,7 @@ class Lane:
     def _keep(self, descriptor: int) -> int:
         self._open.append(descriptor)
         return descriptor
+
+    def _drop(self, descriptor: int) -> None:
+        self._open.remove(descriptor)
+        os.close(descriptor)

@@ -48,8 +48,12 @@ class LanePool:
             OSError: no space or no file descriptors for a new lane.
         """
         while (idle := self._pop_idle(user)) is not None:
-            if idle.is_usable():
-                return idle
+            try:
+                if idle.wake():
+                    return idle
+            except BaseException:
+                self.retire(idle)
+                raise
             self.retire(idle)
         return self.begin(self.make(Lane, user, checks=checks))
 
@@ -86,6 +90,13 @@ class LanePool:
 
     def release(self, lane: Lane) -> None:
         """Keep a clean lane for the next exec of its user."""
+        try:
+            lane.rest()
+        except BaseException as error:
+            self.retire(lane)
+            if isinstance(error, OSError):  # no descriptor is left; the next exec gets a new lane
+                return
+            raise
         with self._lock:
             if not self._closing and lane in self._lanes:
                 self._idle.setdefault(lane.user, []).append(lane)

@@ -1,9 +1,10 @@
 """The long-lived shell in a container through which execs run: it starts lanes and kills process trees.
 
 A session owns one attached shell (the supervisor, ``sh/supervisor.sh``). The supervisor starts lanes and kills process
-trees; the lanes run the execs, and an exec in an idle lane uses only the FIFOs of that lane. One thread per session
-reads the supervisor's answers, keeps the last lines of its errors, and drains streams that background processes still
-hold. Design: docs/decisions/0002-exec.md.
+trees; the lanes run the execs, and an exec in an idle lane uses only the FIFOs of that lane. One thread for all the
+sessions of this process (:mod:`hyperruntime.concurrency.poller`) reads the supervisors' answers, keeps the last lines
+of the engine's messages, and drains streams that background processes still hold. Designs: docs/decisions/0002-exec.md,
+docs/decisions/0044-descriptors.md.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from hyperruntime.attached_shell import AttachedShell
+from hyperruntime.concurrency.poller import poller
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.exec.exec_marks import Mark, MarkLimit, MarkNumbers, MarkSeries
 from hyperruntime.exec.killers import Tree, TreeKiller, kill_user
@@ -68,7 +71,8 @@ class Session:
             exchange: the exchange directory on the host.
             numbers: the container's mark numbers.
             on_death: called by the thread that finds a lane dead.
-            on_lost: called once when the shell has ended, for any reason.
+            on_lost: called once when the shell has ended, for any reason; must not block, because the thread that calls
+                it serves all sessions.
         """
         self.lost = threading.Event()
         self.on_death, self._on_lost = on_death, on_lost
@@ -86,20 +90,22 @@ class Session:
         self.refusal = ""
         self._ready = threading.Event()
         self._closing = False
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._thread = threading.Thread(target=self._serve, name="hyperruntime-session", daemon=True)
+        self._partial = b""
+        self._poller = poller()
+        self._over: threading.Event | None = None  # set when the output has ended and is closed; None before the start
 
     def start(self, timeout_s: float) -> bool:
         """Start the supervisor; return whether it answered within ``timeout_s``.
 
         If it did not answer because its process ended, :meth:`error_text` returns the last lines of that process.
         """
-        self._thread.start()
+        self._over = threading.Event()
+        self._poller.add(self._shell.output, self._read)
         deadline = time.monotonic() + timeout_s
         try:
             self._send(f"_hr_dir={EXCHANGE_TARGET}; . {EXCHANGE_TARGET}/supervisor.sh\n")
         except ContainerLostError:
-            self._thread.join(timeout_s)
+            self._over.wait(timeout_s)
         while not self._ready.wait(0.05):
             if self.lost.is_set() or time.monotonic() > deadline:
                 return self._ready.is_set()
@@ -140,10 +146,9 @@ class Session:
             full = len(self._drains) >= _MAX_DRAINS or self._closing
             if not full:
                 self._drains.add(descriptor)
+                self._poller.add(descriptor, partial(self._drop, descriptor))
         if full:
             os.close(descriptor)
-        else:
-            self._wake()
 
     def end_tree(self, group: int, marks: Iterable[Mark]) -> bool:
         """Kill every process that an exec started; return whether none is left.
@@ -194,18 +199,16 @@ class Session:
             self._closing = True
         self._shell.close_input()
         ended = self._shell.wait(timeout_s) is not None
-        self._wake()
-        if self._thread.is_alive() and ended:
-            self._thread.join(timeout_s)
+        if self._over is not None and ended:
+            self._over.wait(timeout_s)
         self.lanes.close()
         return ended
 
     def abandon(self) -> None:
-        """End the attached process and the thread, after the engine removed the container."""
+        """End the attached process, after the engine removed the container, and wait until its output is closed."""
         self._shell.close()
-        self._wake()
-        if self._thread.is_alive():
-            self._thread.join(2)
+        if self._over is not None:
+            self._over.wait(2)
 
     def descriptors(self) -> tuple[int, ...]:
         """Return the descriptors whose end-of-file shows the container that its owner is gone.
@@ -246,65 +249,43 @@ class Session:
                 self.lost.set()
                 raise ContainerLostError("the container is gone") from None
 
-    def _wake(self) -> None:
-        with self._lock:
-            if self._wake_write >= 0:
-                try:
-                    os.write(self._wake_write, b"x")
-                except BlockingIOError:
-                    pass
-
-    def _serve(self) -> None:
+    def _read(self) -> None:
+        """Read what the shell and its engine have written; in the poller's thread, as everything below."""
         try:
-            self._serve_streams()
-        finally:
-            with self._answered:
-                self.lost.set()
-                self._answered.notify_all()
-            with self._lock:
-                drains, self._drains, self._closing = self._drains, set(), True
-                for descriptor in (*drains, self._wake_read, self._wake_write):
-                    os.close(descriptor)
-                self._wake_write = -1
-            for lane in self.lanes.all():
-                lane.hang_up()
-            self._shell.close_output()
-            self._on_lost()
-
-    def _serve_streams(self) -> None:
-        partial = {self._shell.output: b"", self._shell.errors: b""}
-        while self._shell.output in partial:
-            poll = select.poll()
-            with self._lock:
-                watched = (*partial, self._wake_read, *self._drains)
-            for descriptor in watched:
-                poll.register(descriptor, select.POLLIN)
-            for descriptor, _ in poll.poll():
-                if descriptor == self._wake_read:
-                    os.read(descriptor, 4096)
-                elif descriptor in partial:
-                    self._read_lines(descriptor, partial)
-                else:
-                    self._drop(descriptor)
-
-    def _read_lines(self, descriptor: int, partial: dict[int, bytes]) -> None:
-        try:
-            chunk = os.read(descriptor, 65536)
-        except OSError:
+            chunk = self._shell.read()
+        except BlockingIOError:
+            return
+        except Exception as error:  # noqa: BLE001 - of a driver; without the answers the session is over
+            log.debug("shell not read", error=repr(error))
             chunk = b""
-        *lines, rest = (partial[descriptor] + chunk).split(b"\n")
-        partial[descriptor] = rest[-_LINE_LIMIT:]
+        *lines, rest = (self._partial + chunk).split(b"\n")
+        self._partial = rest[-_LINE_LIMIT:]
         for line in lines:
-            text = line[-_LINE_LIMIT:].decode(errors="replace")
-            if descriptor == self._shell.output:
-                self._hear(text.split())
-            else:
-                self._error_tail.append(text)
+            self._hear(line[-_LINE_LIMIT:].decode(errors="replace"))
         if not chunk:
-            del partial[descriptor]
+            self._end()
 
-    def _hear(self, words: list[str]) -> None:
-        match words:
+    def _end(self) -> None:
+        assert self._over is not None
+        if self._partial:
+            self._error_tail.append(self._partial.decode(errors="replace"))
+        with self._answered:
+            self.lost.set()
+            self._answered.notify_all()
+        with self._lock:
+            drains, self._drains, self._closing = self._drains, set(), True
+        for descriptor in drains:
+            self._poller.remove(descriptor)
+            os.close(descriptor)
+        for lane in self.lanes.all():
+            lane.hang_up()
+        self._poller.remove(self._shell.output)
+        self._shell.close_output()
+        self._over.set()
+        self._on_lost()
+
+    def _hear(self, line: str) -> None:
+        match line.split():
             case ["ready", group, option, hard, *shell] if not self._ready.is_set():
                 self._ender.private_groups = group == "setsid"
                 self.announces = shell == ["bash"]
@@ -320,8 +301,10 @@ class Session:
                     if key in self._answers:
                         self._answers[key] = int(number)
                         self._answered.notify_all()
-            case _:
+            case ["ready" | "unmarked" | "done", *_] | []:
                 pass
+            case _:
+                self._error_tail.append(line)
 
     def _drop(self, descriptor: int) -> None:
         try:
@@ -333,6 +316,7 @@ class Session:
         if not chunk:
             with self._lock:
                 self._drains.discard(descriptor)
+            self._poller.remove(descriptor)
             os.close(descriptor)
 
 

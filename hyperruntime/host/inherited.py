@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import stat
 import sys
@@ -22,6 +23,8 @@ _RESET = (
 )
 # Signals that Popen restores in every child. Source: Python's subprocess, ``restore_signals``.
 _RESTORED = {signal.SIGPIPE, signal.SIGXFSZ}
+_MOST_FILES = 1 << 16  # some programs close every descriptor below their limit, which takes seconds for a million
+_soft_file_limit: int | None = None  # the caller's own, before it was raised
 
 
 def shell_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -57,6 +60,32 @@ def nproc_option(wanted: int) -> str:
     """Return the prlimit(1) option for a limit on processes, lowered to :func:`process_ceiling`."""
     count = stricter(wanted, process_ceiling())
     return f"--nproc={count}:{count}"
+
+
+def raise_file_limit() -> int:
+    """Raise this process's soft limit on open files to its hard limit, at most 65,536; return the new soft limit.
+
+    An idle container holds three descriptors and a running command about five more; the usual soft limit is 1024. Call
+    it once, before the first container. ``hyperrun`` does it itself. Commands in containers keep the old limit.
+    Programs that this process starts inherit the new one.
+    """
+    global _soft_file_limit  # noqa: PLW0603 - the limit is one per process too
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    _soft_file_limit = soft if _soft_file_limit is None else _soft_file_limit
+    return wanted
+
+
+def file_limit_args(args: Sequence[str]) -> list[str]:
+    """Return an argv that runs ``args`` with the soft limit on open files from before :func:`raise_file_limit`.
+
+    For drivers whose engine passes our limits on to the processes of a container. Source: prlimit(1).
+    """
+    program = None if _soft_file_limit is None else shutil.which("prlimit")
+    return list(args) if program is None else [program, f"--nofile={_soft_file_limit}:", *args]
 
 
 def ignored_signals() -> frozenset[signal.Signals]:

@@ -22,11 +22,12 @@ from typing import IO, cast
 
 import attrs
 
-from hyperruntime.host.inherited import default_signals_args, ignored_signals, shell_environment
+from hyperruntime.host.inherited import default_signals_args, file_limit_args, ignored_signals, shell_environment
 
 _TAIL_BYTES = 64 * 1024
 DEVNULL = subprocess.DEVNULL
 PIPE = subprocess.PIPE
+STDOUT = subprocess.STDOUT
 HostProcess = subprocess.Popen[bytes]
 _streaming: dict[HostProcess, Callable[[int], None] | None] = {}  # processes of stream_process, with before_kill
 
@@ -189,9 +190,9 @@ def spawn(
 
 
 def spawn_attached(args: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a program in ``/`` with pipes for its streams and with all signals at their defaults.
+    """Start a program in ``/`` for a :class:`ProcessShell`, with all signals and the limit on open files as they were.
 
-    For drivers whose engine passes our ignored signals on to the processes of a container.
+    For drivers whose engine passes our ignored signals and limits on to the processes of a container.
 
     Args:
         args: argv.
@@ -200,11 +201,12 @@ def spawn_attached(args: Sequence[str], env: Mapping[str, str]) -> subprocess.Po
     Raises:
         FileNotFoundError: the program does not exist.
     """
-    if not ignored_signals():
-        return spawn(args, cwd="/", env=env)
     if shutil.which(args[0], path=env.get("PATH")) is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), args[0])
-    return spawn(default_signals_args(args, env), cwd="/", env=os.environ)
+    args = file_limit_args(args)
+    if not ignored_signals():
+        return spawn(args, stderr=STDOUT, cwd="/", env=env)
+    return spawn(default_signals_args(args, env), stderr=STDOUT, cwd="/", env=os.environ)
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -333,11 +335,16 @@ class ProcessShell:
     """An attached shell that is a process of the engine's command line; most drivers return it."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        """Take over a process whose three streams are pipes."""
-        if process.stdin is None or process.stdout is None or process.stderr is None:
-            raise ValueError("an attached shell needs three pipes")
-        self._process, self._stdin, self._outputs = process, process.stdin, (process.stdout, process.stderr)
-        self.input, self.output, self.errors = (stream.fileno() for stream in (self._stdin, *self._outputs))
+        """Take over a process whose input and output are pipes; ``stderr=STDOUT`` saves one."""
+        if process.stdin is None or process.stdout is None or process.stderr is not None:
+            raise ValueError("an attached shell needs stdin=PIPE, stdout=PIPE and stderr=STDOUT")
+        self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
+        self.input, self.output = self._stdin.fileno(), self._stdout.fileno()
+        os.set_blocking(self.output, False)
+
+    def read(self) -> bytes:
+        """Return the next output; see :class:`~hyperruntime.attached_shell.AttachedShell`."""
+        return os.read(self.output, _TAIL_BYTES)
 
     def close_input(self) -> None:
         """Let the shell read end-of-file."""
@@ -355,6 +362,5 @@ class ProcessShell:
             self._process.wait()
 
     def close_output(self) -> None:
-        """Close the output descriptors; call it when no thread reads them."""
-        for stream in self._outputs:
-            stream.close()
+        """Close the output descriptor; call it when no thread reads it."""
+        self._stdout.close()

@@ -15,9 +15,9 @@ import attrs
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch, PostMortem
 from hyperruntime.errors import DeviceError, HyperRuntimeError, SpecError, StorageError, UnsupportedOptionError
 from hyperruntime.host.engine_program import program_needed, start_refusal, unknown_failure
-from hyperruntime.host.inherited import process_ceiling
+from hyperruntime.host.inherited import file_limit_args, process_ceiling
 from hyperruntime.host.probe_cache import TrustedProbe
-from hyperruntime.host.process import PIPE, ProcessShell, last_line, spawn
+from hyperruntime.host.process import PIPE, STDOUT, ProcessShell, last_line, spawn
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.args import (
     NAME,
@@ -75,9 +75,8 @@ class ApptainerContainer:
         with ExitStack() as undo:
             undo.callback(records.discard, places.files, places.record)
             with program_needed(NAME, "/bin/sh", "reinstall it"):
-                process = spawn(
-                    run_args(launch, settings, places, gpus), stdin=PIPE, cwd="/", env=environment(os.environ)
-                )
+                args = file_limit_args(run_args(launch, settings, places, gpus))
+                process = spawn(args, stdin=PIPE, stderr=STDOUT, cwd="/", env=environment(os.environ))
             self.shell = ProcessShell(process)
             undo.callback(self.shell.close_output)
             undo.callback(self.shell.close)

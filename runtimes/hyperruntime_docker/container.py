@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import select
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -87,7 +88,7 @@ class DockerContainer:
                         raise self._explain(read_text(connection, early, _END_TIMEOUT_S), user)
             except APIError as error:
                 raise self._explain(said(error), user) from error
-        return SocketShell(connection, early, lambda: self._exec_code(exec_id))
+        return SocketShell(connection, early, lambda _: self._exec_code(exec_id))
 
     def observe(self) -> None:
         """Record whether the kernel killed a process in the container's cgroups, which vanish with the container."""
@@ -133,7 +134,7 @@ class DockerContainer:
                 # Request the exit code before the end: the daemon forgets it with an auto-removed container.
                 url = f"{api.base_url}/v{api.api_version}/containers/{self.id}/wait"
                 ending = api.post(url, params={"condition": "removed"}, stream=True, timeout=None)
-                shell = SocketShell(connection, early, lambda: self._exit_code(ending))
+                shell = SocketShell(connection, early, lambda left_s: self._exit_code(ending, left_s), ending.close)
                 api.start(self.id)
                 return shell
             except BaseException as error:
@@ -152,16 +153,20 @@ class DockerContainer:
             self._on_unknown_failure()
         return error
 
-    def _exit_code(self, ending: Any) -> int | None:  # noqa: ANN401 - requests.Response
-        """Block until the container is removed; return its exit code, or None if the daemon does not answer."""
+    def _exit_code(self, ending: Any, timeout_s: float) -> int | None:  # noqa: ANN401 - requests.Response
+        """Wait until the container is removed; return its exit code, or None if that is not known in time."""
         from requests.exceptions import RequestException
 
         try:
-            return int(json.loads(ending.content)["StatusCode"])
-        except (RequestException, OSError, ValueError, KeyError):
-            return _KILLED if self._state().get("Status") == "removed" else None
-        finally:
-            ending.close()
+            answer = select.poll()
+            answer.register(ending.raw, select.POLLIN)
+            if not answer.poll(int(timeout_s * 1000) + 1):
+                return None
+            code: int | None = int(json.loads(ending.content)["StatusCode"])
+        except (RequestException, OSError, ValueError, KeyError, AttributeError):  # no `fileno` after it was closed
+            code = _KILLED if self._state().get("Status") == "removed" else None
+        ending.close()
+        return code
 
     def _exec_code(self, exec_id: str) -> int:
         try:

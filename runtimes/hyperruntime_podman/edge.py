@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from hyperruntime.errors import EngineError
 from hyperruntime.host.engine_program import program_needed
 from hyperruntime.host.inherited import LINKER_VARIABLES, is_own_directory, own_runtime_directory, program_environment
-from hyperruntime.host.process import PIPE, HostProcess, ProcessResult, run_process, spawn, stream_process
+from hyperruntime.host.process import PIPE, STDOUT, HostProcess, ProcessResult, run_process, spawn, stream_process
 from hyperruntime_podman.args import NAME
 
 _RUN_FILES = "/tmp/podman-run"  # noqa: S108 - made for this user alone, and looked at
@@ -54,14 +54,14 @@ def stream_podman(
 
 
 def attach_podman(args: Sequence[str]) -> HostProcess:
-    """Start Podman with pipes for its streams.
+    """Start Podman with one pipe for its input and one for both its outputs.
 
     Raises:
         EngineUnavailableError: Podman cannot be started.
         SpecError: the argv is too long.
     """
     with program_needed(NAME, NAME, INSTALL_HINT):
-        return spawn(args, stdin=PIPE, cwd="/", env=environment())
+        return spawn(args, stdin=PIPE, stderr=STDOUT, cwd="/", env=environment())
 
 
 def environment() -> dict[str, str]:

@@ -14,7 +14,7 @@ import attrs
 
 import hyperruntime as hr
 from hyperruntime.runtime import Runtime
-from tests.bench import execs, gateway, generations, rollouts, slots
+from tests.bench import crowds, execs, gateway, generations, rollouts, slots
 from tests.bench.measure import Row, machine
 
 HEAD = """# {title}
@@ -24,7 +24,7 @@ actions run in turn within one run, so the ratios are more reliable than the fig
 """
 # suite: (page, title, the command that writes it, parts)
 SUITES = {
-    "core": ("docs/benchmarks.md", "Benchmarks", "make bench", ("execs", "generations", "gateway")),
+    "core": ("docs/benchmarks.md", "Benchmarks", "make bench", ("execs", "crowds", "generations", "gateway")),
     "slots": (
         "docs/benchmarks-slots.md",
         "Benchmarks of slots and rollouts",
@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--write", metavar="FILE", nargs="+", help="only write the suite's page, from files of --json")
     parser.add_argument("--suite", choices=SUITES, default="core", help="suite to measure")
     parser.add_argument(
-        "--only", choices=["execs", "generations", "gateway", "slots", "rollouts"], help="part to measure"
+        "--only", choices=["execs", "crowds", "generations", "gateway", "slots", "rollouts"], help="part to measure"
     )
     parser.add_argument("--trajectories", type=int, default=1000, help="number of trajectories of rollouts")
     parser.add_argument("--cycles", type=int, default=10_000, help="number of acquires and releases of slots")
@@ -62,11 +62,13 @@ def main() -> int:
 
 def measure(name: str, wanted: Sequence[str], cycles: int, trajectories: int) -> dict[str, Any]:
     rows: list[Row] = []
+    hr.raise_file_limit()
     with hr.open_runtime(name) as runtime:
         image = runtime.images.ensure("base")
         parts = []
         if "execs" in wanted:
             parts += [execs.exec_rows, execs.deadline_rows, execs.life_rows, execs.stream_rows]
+        parts += [crowds.crowd_rows, crowds.stall_rows] if "crowds" in wanted else []
         parts += [generations.overhead_rows] if "generations" in wanted else []
         if "generations" in wanted and name == "podman":
             parts += [generations.long_run_rows, generations.parallel_rows]

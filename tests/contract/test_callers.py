@@ -102,7 +102,7 @@ def test_cancelling_works_twice_and_for_queued_execs(
     container: hr.Container, processes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(blocking._THREADS, blocking.EXECS, 64)
-    monkeypatch.setattr(blocking, "_executors", {})
+    monkeypatch.setattr(blocking, "_threads", {})
 
     async def scenario() -> None:
         slow = [asyncio.create_task(container.aexec(["sleep", "934"])) for _ in range(64)]
@@ -238,7 +238,8 @@ def test_a_user_can_kill_only_its_own_shell(container: hr.Container, has_users: 
 def test_a_forged_report_is_ignored(container: hr.Container, forged: str) -> None:
     # A lane numbers its execs from 1, so the command tries every number that its own may be.
     lines = "for N in $(seq 1 200); do printf '%b\\n' \"" + forged + '"; done'
-    script = f"for s in /run/hyperruntime/*/s; do {{ {lines}; }} >$s & done; wait; echo mine; exit 7"
+    # `<>` does not wait for a reader, which a lane at rest has not.
+    script = f"for s in /run/hyperruntime/*/s; do {{ {lines}; }} 1<>$s & done; wait; echo mine; exit 7"
     result = container.exec(["sh", "-c", script], timeout_s=120)
     assert (result.exit_code, result.stdout) == (7, b"mine\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import textwrap
@@ -12,6 +13,7 @@ import attrs
 import pytest
 
 import hyperruntime as hr
+from hyperruntime.errors import ContainerStateError, EngineError
 from hyperruntime.host.owner import LABEL, OwnerIdentity
 from hyperruntime.host.process import run_process
 
@@ -103,3 +105,25 @@ def test_a_closed_runtime_leaves_no_guard_no_service_and_no_files(
     assert not os.path.exists(f"/proc/{guard}")
     assert not leftovers([name])
     assert private.encode() not in run_process(["ps", "-axo", "args="]).stdout
+
+
+def test_a_closed_runtime_has_ended_its_containers_and_says_that_it_is_closed(
+    runtime_name: str, base_image: str, leftovers: Leftovers
+) -> None:
+    spec = hr.ContainerSpec(image=base_image)
+    opened = hr.open_runtime(runtime_name)
+    started = [opened.container(spec) for _ in range(2)]
+    for container in started:
+        container.exec(["sh", "-c", "sleep 300 >/dev/null 2>&1 &"]).check()
+    opened.close()
+    opened.close()
+    assert not leftovers([container.name for container in started])
+    with pytest.raises(ContainerStateError, match="is closed"):
+        started[0].exec(["true"])
+    calls: list[Callable[[], object]] = [
+        lambda: opened.container(spec), opened.containers, opened.prune, lambda: opened.images,
+        lambda: asyncio.run(opened.acontainer(spec)),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(EngineError, match="the runtime is closed; open another one"):
+            call()

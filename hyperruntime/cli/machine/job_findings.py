@@ -35,7 +35,7 @@ class Surroundings:
 
     Attributes:
         environ: environment variables.
-        limits: soft limits by name (``rss`` and ``locks``: hard limits); None means unlimited.
+        limits: soft limits by name (``rss``, ``locks`` and ``nofile``: hard limits); None means unlimited.
         umask: umask of the process.
         ignored: names of the ignored signals.
         temporary: the directory for temporary files; "" if none is usable.
@@ -80,7 +80,7 @@ def _temporary() -> tuple[str, bool]:
 
 def _limit(name: str) -> int | None:
     soft, hard = resource.getrlimit(_LIMITS[name])
-    value = hard if name in _MARKS else soft
+    value = hard if name in _MARKS or name == "nofile" else soft
     return None if value == resource.RLIM_INFINITY else value
 
 
@@ -129,8 +129,8 @@ def _other_limits(found: Surroundings) -> Iterator[Finding]:
         yield _note("limit nproc", detail, "ask for a higher limit, or run fewer containers at once")
     count = found.limits.get("nofile")
     if count is not None and count < _FEW_FILES:
-        detail = f"{count} open files (`ulimit -n`); a container takes about 10, a command that runs in it about 5"
-        step = "raise it (`ulimit -n hard`), or ask for more, before many containers run at once"
+        detail = f"{count} open files (`ulimit -Hn`); a container takes 3, a command that runs in it about 5 more"
+        step = "ask for a higher hard limit before many containers run at once"
         yield _note("limit nofile", detail, step)
     size = found.limits.get("fsize")
     if size is not None and size < _SMALL_FILES:

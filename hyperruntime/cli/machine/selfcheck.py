@@ -17,6 +17,7 @@ from hyperruntime.cli.logs import configure_logging
 from hyperruntime.cli.machine.engines import usable_engines
 from hyperruntime.cli.messages import note
 from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.host.inherited import raise_file_limit
 from hyperruntime.registry import load_driver
 from hyperruntime.runtime import AUTO, ENVIRONMENT_VARIABLE
 from hyperruntime.testing.conformance import Check, CheckResult, Context, open_context, run_checks, select_checks
@@ -46,6 +47,7 @@ def selfcheck(state: State, name: str | None, only: str, image: str | None, as_j
     chosen = name or state.runtime or os.environ.get(ENVIRONMENT_VARIABLE) or AUTO
     if chosen == AUTO:
         chosen = usable_engines()[0]
+    raise_file_limit()
     with open_context(load_driver(chosen), image) as context:
         if not as_json:
             note(f"{chosen} {context.info.version}, image {context.image}, {len(checks)} checks")

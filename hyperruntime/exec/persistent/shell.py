@@ -139,8 +139,11 @@ class Shell(Closing):
             self._turn.release()
 
     def _wait_turn(self, cancel_fd: int | None) -> None:
+        cancelled = select.poll()
+        if cancel_fd is not None:
+            cancelled.register(cancel_fd, select.POLLIN)
         while not self._turn.acquire(timeout=-1 if cancel_fd is None else 0.05):
-            if cancel_fd is not None and select.select([cancel_fd], [], [], 0)[0]:
+            if cancelled.poll(0):
                 raise CancelledExecError
 
     def take_lane(self, session: Session) -> ShellLane:

@@ -20,7 +20,7 @@ from hyperruntime.exec.execution import Execution
 from hyperruntime.exec.lane import Lane
 from hyperruntime.exec.options import ExecOptions
 from hyperruntime.exec.session import Session
-from hyperruntime.host.process import PIPE, ProcessShell, spawn
+from hyperruntime.host.process import PIPE, STDOUT, ProcessShell, spawn
 
 
 class SilentShell:
@@ -29,13 +29,14 @@ class SilentShell:
     def __init__(self) -> None:
         self._requests, self.input = os.pipe()
         self.output, self._said = os.pipe()
-        self.errors, self._engine = os.pipe()
         os.write(self._said, b"ready shared w unlimited dash\n")
 
     def end(self) -> None:
         """Close the output, as the end of a container does."""
         os.close(self._said)
-        os.close(self._engine)
+
+    def read(self) -> bytes:
+        return os.read(self.output, 4096)
 
     def close_input(self) -> None:
         pass
@@ -47,7 +48,7 @@ class SilentShell:
         pass
 
     def close_output(self) -> None:
-        for descriptor in (self.output, self.errors, self.input, self._requests):
+        for descriptor in (self.output, self.input, self._requests):
             os.close(descriptor)
 
 
@@ -81,7 +82,7 @@ def test_a_command_fails_at_once_if_its_container_ends(
 def test_the_error_text_of_a_shell_that_ended_at_once_is_kept(tmp_path: Path) -> None:
     """The process may end before the session writes to it; its error text must not be lost."""
     for _ in range(3):
-        process = spawn(["/bin/sh", "-c", "echo no such image >&2; exit 125"], stdin=PIPE)
+        process = spawn(["/bin/sh", "-c", "echo no such image >&2; exit 125"], stdin=PIPE, stderr=STDOUT)
         session = Session(ProcessShell(process), str(tmp_path), MarkNumbers())
         process.wait()
         assert not session.start(30)

@@ -3,46 +3,35 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
-import threading
 from collections.abc import Iterator
-from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime_docker.shell import SocketShell, read_text, split_frames
+from hyperruntime_docker.shell import Frames, SocketShell, read_text
 
-Frames = list[tuple[int, bytes]]
+Parts = list[tuple[int, bytes]]
 
 
-def encode(frames: Frames) -> bytes:
+def encode(frames: Parts) -> bytes:
     return b"".join(struct.pack(">BxxxL", stream, len(data)) + data for stream, data in frames)
-
-
-class Pieces:
-    """A connection that delivers these pieces."""
-
-    def __init__(self, pieces: list[bytes]) -> None:
-        self._pieces = [piece for piece in pieces if piece]
-
-    def recv(self, size: int) -> bytes:
-        return self._pieces.pop(0) if self._pieces else b""
 
 
 @given(
     frames=st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=40)), max_size=8),
     cuts=st.lists(st.integers(min_value=1, max_value=30), max_size=40),
 )
-def test_frames_are_parsed_from_pieces_of_any_size(frames: Frames, cuts: list[int]) -> None:
+def test_frames_are_parsed_from_pieces_of_any_size(frames: Parts, cuts: list[int]) -> None:
     encoded, pieces = encode(frames), []
     for cut in [*cuts, len(encoded) + 1]:
         pieces.append(encoded[:cut])
         encoded = encoded[cut:]
-    early, *later = pieces
-    parts = list(split_frames(cast(socket.socket, Pieces(later)), early))
+    split = Frames()
+    parts = [part for piece in pieces for part in split.split(piece)]
     for stream in (1, 2):
         wanted = b"".join(data for number, data in frames if number == stream)
         assert b"".join(data for number, data in parts if number == stream) == wanted
@@ -56,26 +45,54 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     daemons.close()
 
 
-def read_all(descriptor: int) -> bytes:
-    data = b""
-    while chunk := os.read(descriptor, 65536):
-        data += chunk
-    return data
+def read_all(shell: SocketShell) -> bytes:
+    """Read to the end, as the poller does: after each event once."""
+    said, poll = b"", select.poll()
+    poll.register(shell.output, select.POLLIN)
+    while poll.poll(30_000):
+        try:
+            chunk = shell.read()
+        except BlockingIOError:
+            continue
+        said += chunk
+        if not chunk:
+            break
+    shell.close_output()
+    return said
 
 
-def test_output_and_errors_are_separate_and_end_with_the_connection(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_both_streams_are_read_and_end_with_the_connection(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, daemons = ends
-    shell = SocketShell(ours, encode([(2, b"early ")]), lambda: 7)
+    left: list[float] = []
+
+    def exit_code(left_s: float) -> int:
+        left.append(left_s)
+        return 7
+
+    shell = SocketShell(ours, encode([(2, b"early ")]), exit_code)
     daemons.sendall(encode([(1, b"out"), (2, b"err"), (1, b"put")]))
     os.write(shell.input, b"question")
     assert daemons.recv(100) == b"question"
     assert shell.wait(0) is None
     daemons.shutdown(socket.SHUT_WR)
-    assert read_all(shell.output) == b"output"
-    assert read_all(shell.errors) == b"early err"
-    assert shell.wait(30) == 7
+    assert read_all(shell) == b"early outerrput"
+    assert shell.wait(30) == shell.wait(0) == 7
+    assert len(left) == 1
+    assert 0 <= left[0] <= 30
     assert shell.last_words == "early err"
-    shell.close()
+
+
+def test_half_a_frame_is_no_output_yet(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, daemons = ends
+    shell = SocketShell(ours, b"", lambda _: 0)
+    frame = encode([(1, b"out")])
+    daemons.sendall(frame[:5])
+    with pytest.raises(BlockingIOError):
+        shell.read()
+    with pytest.raises(BlockingIOError):
+        shell.read()
+    daemons.sendall(frame[5:])
+    assert shell.read() == b"out"
     shell.close_output()
 
 
@@ -83,39 +100,29 @@ def test_closing_the_input_sends_end_of_file_and_output_still_arrives(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, daemons = ends
-    shell = SocketShell(ours, b"", lambda: 0)
+    shell = SocketShell(ours, b"", lambda _: 0)
     shell.close_input()
     shell.close_input()
     assert daemons.recv(10) == b""
     daemons.sendall(encode([(1, b"bye")]))
     daemons.close()
-    assert read_all(shell.output) == b"bye"
+    assert read_all(shell) == b"bye"
     shell.close()
     shell.close_output()
 
 
-def test_unread_output_does_not_block_the_end(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_an_unknown_exit_code_is_asked_for_again(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, daemons = ends
-    shell = SocketShell(ours, b"", lambda: 3)
-    shell.close_output()
-    sender = threading.Thread(target=daemons.sendall, args=(encode([(1, b"x" * 3_000_000)]),))
-    sender.start()
-    sender.join(10)
-    assert not sender.is_alive()
+    codes: list[int | None] = [3, None]
+    released: list[int] = []
+    shell = SocketShell(ours, b"", lambda _: codes.pop(), lambda: released.append(1))
     daemons.close()
-    assert shell.wait(30) == 3
-    shell.close()
-    shell.close()
-
-
-def test_an_unknown_exit_code_is_none(ends: tuple[socket.socket, socket.socket]) -> None:
-    ours, daemons = ends
-    shell = SocketShell(ours, b"", lambda: None)
-    daemons.close()
-    assert read_all(shell.output) == b""
+    assert read_all(shell) == b""
     assert shell.wait(0.1) is None
+    assert shell.wait(0.1) == 3
+    assert not released
     shell.close()
-    shell.close_output()
+    assert released
 
 
 def test_all_output_of_a_short_container_is_read(ends: tuple[socket.socket, socket.socket]) -> None:
