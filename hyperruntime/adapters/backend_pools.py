@@ -20,7 +20,7 @@ OpensPools = Callable[[], AbstractAsyncContextManager[PoolManager]]
 
 
 @asynccontextmanager
-async def open_pools(profiles: Profiles, runtime: str | None, app_name: str) -> AsyncIterator[PoolManager]:
+async def open_pools_of(profiles: Profiles, runtime: str | None, app_name: str) -> AsyncIterator[PoolManager]:
     """Open a runtime and its pools for a block; all containers end with the block.
 
     Args:
@@ -43,7 +43,7 @@ def pool_facts(status: PoolStatus) -> dict[str, Any]:
         "healthy_sandboxes": status.containers - status.draining,
         "max_sandboxes": status.max_containers,
         "total_slots": status.total_slots,
-        "available_slots": status.free,
+        "available_slots": status.available,
         "slots_per_sandbox": status.slots_per_container,
         "quarantined_slots": status.quarantined,
         "waiting": status.waiting,
@@ -53,16 +53,22 @@ def pool_facts(status: PoolStatus) -> dict[str, Any]:
 
 
 def profile_facts(config: PoolConfig) -> dict[str, Any]:
-    """Return a profile as JSON values; of the environment only the names."""
-    spec = config.spec
+    """Return a profile as JSON values, also under the names that other programs use; of ``env`` only the names."""
+    spec, limits = config.spec, config.spec.limits
     names = ("slots_per_container", "min_containers", "max_containers")
     times = ("idle_timeout_s", "max_lifetime_s", "acquire_timeout_s", "lease_timeout_s")
+    gpus = list(spec.gpus) if isinstance(spec.gpus, tuple) else spec.gpus
     return {
         "image": spec.image,
         "network": spec.network,
-        "gpus": list(spec.gpus) if isinstance(spec.gpus, tuple) else spec.gpus,
-        "limits": attrs.asdict(spec.limits),
+        "gpu": gpus,
+        "gpus": gpus,
+        "cpu": limits.cpus,
+        "memory": None if limits.memory_bytes is None else limits.memory_bytes // 1024**2,
+        "limits": attrs.asdict(limits),
         "env": sorted(spec.env),
+        "slots_per_sandbox": config.slots_per_container,
+        "max_sandboxes": config.max_containers,
         **{name: getattr(config, name) for name in (*names, *times)},
     }
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import posixpath
 import threading
-from collections.abc import Coroutine, Mapping
+import weakref
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,8 +17,9 @@ from hyperruntime.concurrency.background_loop import Interruptible
 from hyperruntime.errors import PoolClosedError, PoolError, SpecError, WorkdirNotFoundError
 from hyperruntime.pool.sync import SyncPool
 from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.pool.values.results import Slot
 from hyperruntime.runtime import Runtime, open_runtime
-from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Limits, Network, is_text
+from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Limits, Mount, Network, is_text
 
 TIMEOUT_CODE, INTERRUPTED_CODE, NOT_RUN_CODE = 124, 130, 126
 DEFAULT_IMAGE = "localhost/hyperruntime/base:latest"
@@ -30,6 +32,8 @@ _pools: dict[tuple[int, str | None, str], tuple[SyncPool, Runtime]] = {}  # by p
 
 class HyperEnvironment:
     """Runs a task's commands in a slot that belongs to it until ``cleanup``. Thread-safe.
+
+    An environment that the program drops releases its slot too, when the garbage collector finds it.
 
     Attributes:
         task_id: the task's name in logs; may be "".
@@ -47,6 +51,8 @@ class HyperEnvironment:
         task_id: str = "",
         network: Network = "none",
         limits: Limits | None = None,
+        mounts: Sequence[Mount] = (),
+        user: str | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
         pool: SyncPool | None = None,
     ) -> None:
@@ -61,8 +67,11 @@ class HyperEnvironment:
             task_id: the task's name in logs; "" for a random one.
             network: the container's network.
             limits: the container's resource limits.
+            mounts: host paths that the container sees.
+            user: user of the commands, as in :class:`~hyperruntime.spec.ContainerSpec`; None for the image's.
             output_limit_bytes: the most bytes of a command's output; of longer output, head and tail are kept.
-            pool: a pool to use instead of the shared one; image, runtime, network and limits are then the pool's.
+            pool: a pool to use instead of the shared one; image, runtime, network, limits, mounts and
+                user are then the pool's.
 
         Raises:
             HyperRuntimeError: no slot can be acquired; the subclass gives the reason.
@@ -71,9 +80,11 @@ class HyperEnvironment:
         self._cwd, self._env, self._limit_bytes = cwd, dict(env or {}), output_limit_bytes
         self._lock = threading.Lock()
         self._calls: set[Interruptible[ExecResult]] = set()
-        spec = ContainerSpec(image=image, network=network, limits=limits or Limits())
+        spec = ContainerSpec(image=image, network=network, limits=limits or Limits(), mounts=tuple(mounts), user=user)
         self._pool = pool or shared_pool(runtime, spec)
         self._slot = self._pool.acquire(task_id or None)
+        self._dropped = weakref.finalize(self, _release_soon, self._pool, self._slot)
+        self._dropped.atexit = False  # the pool ends with the process
         self._lease = self._pool.pool.lease_of(self._slot)
         self._open = True
 
@@ -82,6 +93,11 @@ class HyperEnvironment:
         """Absolute path of the task's own directory in the container."""
         return self._slot.workspace
 
+    @property
+    def container(self) -> str:
+        """Name of the task's container, as its engine shows it."""
+        return self._slot.container
+
     def execute(
         self,
         command: str,
@@ -89,6 +105,7 @@ class HyperEnvironment:
         *,
         timeout: float | None = None,
         stdin_data: str | bytes | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Run a bash command line, and wait for its end.
 
@@ -97,6 +114,7 @@ class HyperEnvironment:
             cwd: working directory: absolute, or relative to the environment's ``cwd``; "" is that one.
             timeout: time limit in seconds, after which the whole process tree is ended; None for the default.
             stdin_data: standard input; None means empty.
+            env: environment variables in addition to those of the environment; of the same name, these count.
 
         Returns:
             ``output``: standard output and standard error in the order in which they were written. ``returncode``: the
@@ -113,7 +131,7 @@ class HyperEnvironment:
         work = self._lease.exec(
             args,
             timeout_s=seconds,
-            env=self._env,
+            env={**self._env, **(env or {})},
             workdir=posixpath.join(self._cwd, cwd) or None,
             input=data,
             output_limit_bytes=self._limit_bytes,
@@ -157,6 +175,7 @@ class HyperEnvironment:
             if not self._open:
                 return
             self._open = False
+        self._dropped.detach()
         with suppress(PoolClosedError):  # the slot ended with its pool
             self.interrupt()
             self._pool.submit(self._pool.pool.release_if_held(self._slot)).result()
@@ -172,6 +191,15 @@ class HyperEnvironment:
     def __exit__(self, *_: object) -> None:
         """Clean up."""
         self.cleanup()
+
+
+def _release_soon(pool: SyncPool, slot: Slot) -> None:
+    """Release a slot without waiting: the garbage collector may call this in any thread, also in the pool's own."""
+    work = pool.pool.release_if_held(slot)
+    try:
+        pool.submit(work)
+    except (PoolClosedError, RuntimeError):  # the pool ended, or is ending in another thread
+        work.close()
 
 
 def _merged(command: str, stdin_data: str | bytes | None) -> tuple[list[str | bytes], bytes | None]:

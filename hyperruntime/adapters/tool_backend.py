@@ -6,6 +6,7 @@ The pool refuses misuse: a stale handle, a second release, a slot of another bac
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -14,20 +15,20 @@ from hyperruntime.adapters.backend_pools import (
     BackendSlot,
     OpensPools,
     SlotState,
-    open_pools,
+    open_pools_of,
     pool_facts,
     profile_facts,
 )
+from hyperruntime.adapters.foreign_config import MODES, environment_config, pool_config, profiles_of
 from hyperruntime.errors import PoolError, SpecError, unknown_name
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.tools import artifact
-from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.pool.values.profiles import Profiles, load_profiles, parse_profile, profiles_from_environment
+from hyperruntime.pool.values.profiles import Profiles, load_profiles, profiles_from_environment
 from hyperruntime.pool.values.results import ExecutionResult, Slot
 
 Request = tuple[BackendSlot | Slot, str, Mapping[str, Any]]
 
-MODES = ("default", "slots")
+_APP = "hyperruntime"
 
 
 class SlotToolBackend:
@@ -37,14 +38,26 @@ class SlotToolBackend:
         profiles: the configurations of the pools.
     """
 
-    def __init__(self, profiles: Profiles, open_pools: OpensPools) -> None:
-        """Create a backend that is not started. See :meth:`with_profiles`.
+    def __init__(
+        self, config: object, open_pools: OpensPools | None = None, *, app_name: str = "", runtime: str | None = None
+    ) -> None:
+        """Create a backend that is not started.
 
         Args:
-            profiles: the configurations of the pools.
-            open_pools: opens the pools, once for each ``start``; its context manager ends them on exit.
+            config: the only profile, in a form that :func:`~hyperruntime.adapters.foreign_config.pool_config` knows; or
+                several, as ``Profiles``.
+            open_pools: opens the pools, once for each ``start``; its context manager ends them on exit. None for the
+                pools of `runtime`.
+            app_name: run id in the labels of every container; other processes cannot find the containers by it. "" for
+                the ``app_name`` of `config`, if it has one.
+            runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine that works.
+
+        Raises:
+            SpecError: the configuration is malformed, or has a field that is unknown or cannot be honoured.
         """
-        self.profiles, self._open_pools = profiles, open_pools
+        self.profiles = profiles = profiles_of(config)
+        label = str(app_name or getattr(config, "app_name", None) or _APP)
+        self._open_pools = open_pools or (lambda: open_pools_of(profiles, runtime, label))
         self._pools: PoolManager | None = None
         self._open = AsyncExitStack()
         self._held: dict[Slot, BackendSlot] = {}
@@ -52,8 +65,8 @@ class SlotToolBackend:
     @classmethod
     def with_profiles(
         cls,
-        app_name: str = "hyperruntime",
-        profiles: Mapping[str, PoolConfig | Mapping[str, Any]] | None = None,
+        app_name: str = _APP,
+        profiles: Mapping[str, object] | None = None,
         default_profile: str | None = None,
         profiles_file: str | os.PathLike[str] | None = None,
         *,
@@ -63,7 +76,7 @@ class SlotToolBackend:
 
         Args:
             app_name: run id in the labels of every container; other processes cannot find the containers by it.
-            profiles: profiles by name; tables have the keys of a profiles file.
+            profiles: profiles by name, each as the argument ``config`` of the class.
             default_profile: profile to acquire slots of if none is named; None for the source's own default.
             profiles_file: a TOML or YAML file.
             runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine that works.
@@ -72,7 +85,7 @@ class SlotToolBackend:
             SpecError: a profile is malformed or has an unknown key, or the default is not one of the profiles.
         """
         if profiles is not None:
-            configs = {name: parse_profile(name, value) for name, value in profiles.items()}
+            configs = {name: pool_config(name, value) for name, value in profiles.items()}
             chosen = Profiles(configs=configs, default=next(iter(configs), "default"))
         elif profiles_file is not None:
             chosen = load_profiles(os.fspath(profiles_file))
@@ -80,7 +93,7 @@ class SlotToolBackend:
             chosen = profiles_from_environment(os.environ)
         if default_profile is not None:
             chosen = Profiles(configs=chosen.configs, default=default_profile)
-        return cls(chosen, lambda: open_pools(chosen, runtime, app_name))
+        return cls(chosen, app_name=app_name, runtime=runtime)
 
     @property
     def default_timeout_s(self) -> float | None:
@@ -194,6 +207,9 @@ class SlotToolBackend:
     ) -> dict[str, Any]:
         """Return a file of the workspace, in the schema of :func:`~hyperruntime.pool.tools.artifact`.
 
+        Two keys differ, as programs expect them: ``entries`` is a list of texts, what is known of each entry is in
+        ``details``; and ``archive_base64`` is the ``content`` of an archive.
+
         Args:
             slot: a slot that ``acquire`` returned.
             path: path of the file in the workspace.
@@ -216,6 +232,8 @@ class SlotToolBackend:
     ) -> dict[str, Any]:
         """Return the entries of a directory of the workspace, in the schema of ``read_artifact``.
 
+        ``entries`` are the names in the directory, hidden ones too; with `recursive`, the absolute paths of all files.
+
         Args:
             slot: a slot that ``acquire`` returned.
             path: path of the directory in the workspace.
@@ -236,7 +254,7 @@ class SlotToolBackend:
         max_entries: int | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Return a path of the workspace as one archive, in the schema of ``read_artifact``; ``content`` is base64.
+        """Return a path of the workspace as one archive, in the schema of ``read_artifact``.
 
         Args:
             slot: a slot that ``acquire`` returned.
@@ -251,15 +269,16 @@ class SlotToolBackend:
         return await self._artifact(slot, "archive_artifacts", args, timeout_s)
 
     def get_status(self) -> dict[str, Any]:
-        """Return the numbers of containers and slots; with several profiles, those of each started pool.
+        """Return the numbers of containers and slots of each started pool; of the only profile also at the top.
+
+        ``available_slots`` counts the slots that can be acquired now, or after their reset.
 
         Raises:
             PoolError: the backend is not started.
         """
         pools = {name: pool_facts(status) for name, status in self._need().status().items()}
-        if len(self.profiles.configs) == 1:
-            return pools[self.profiles.default]
         return {
+            **(pools[self.profiles.default] if len(self.profiles.configs) == 1 else {}),
             "profiles": list(self.profiles.configs),
             "active_pools": [name for name in self.profiles.configs if name in pools],
             "default_profile": self.profiles.default,
@@ -267,15 +286,28 @@ class SlotToolBackend:
         }
 
     def list_profiles(self) -> dict[str, dict[str, Any]]:
-        """Return all profiles by name, as JSON values; of their environments only the names."""
-        return {name: profile_facts(config) for name, config in self.profiles.configs.items()}
+        """Return all profiles by name, as JSON values; of their environments only the names.
+
+        ``active`` tells whether the profile's pool is started.
+        """
+        started = self._pools.status() if self._pools is not None else {}
+        return {
+            name: {**profile_facts(config), "active": name in started} for name, config in self.profiles.configs.items()
+        }
 
     async def _artifact(
         self, slot: BackendSlot | Slot, tool: str, args: Mapping[str, Any], timeout_s: float | None
     ) -> dict[str, Any]:
         given = {name: value for name, value in args.items() if value is not None}
         (result,) = await self.execute_batch([(slot, tool, given)], timeout_s=timeout_s)
-        return artifact(result)
+        found = artifact(result)
+        details = found["entries"] or []
+        names = [entry["path"] for entry in details]
+        if args.get("recursive"):
+            top = posixpath.join(_lease(slot).workspace, args["path"])
+            names = [posixpath.normpath(f"{top}/{entry['path']}") for entry in details if entry["type"] == "file"]
+        archive = (found["content"] or "") if tool == "archive_artifacts" else None
+        return {**found, "entries": names, "details": details, "archive_base64": archive}
 
     def _need(self) -> PoolManager:
         if self._pools is None:
@@ -283,16 +315,20 @@ class SlotToolBackend:
         return self._pools
 
 
-def create_tool_backend(mode: str = "default", **options: Any) -> SlotToolBackend | None:  # noqa: ANN401
+def create_tool_backend(mode: object = "default", **options: Any) -> SlotToolBackend | None:  # noqa: ANN401
     """Return the backend of a mode: None for ``default``, a backend that is not started for ``slots``.
 
     Args:
-        mode: ``default`` or ``slots``.
-        options: arguments of :meth:`SlotToolBackend.with_profiles`; only used with ``slots``.
+        mode: ``default`` or ``slots``; or the settings of a training environment, an object with a field
+            ``tool_pool_mode``, see :func:`~hyperruntime.adapters.foreign_config.environment_config`.
+        options: arguments of :meth:`SlotToolBackend.with_profiles`; of such an object only ``runtime``.
 
     Raises:
         SpecError: the mode is unknown, or the profiles are malformed.
     """
+    if not isinstance(mode, str):
+        found = environment_config(mode)
+        return None if found is None else SlotToolBackend(found[0], app_name=found[1], **options)
     if mode not in MODES:
         raise SpecError("mode", mode, unknown_name("tool backend", mode, MODES))
     return None if mode == "default" else SlotToolBackend.with_profiles(**options)

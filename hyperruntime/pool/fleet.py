@@ -72,6 +72,8 @@ class Fleet:
         """Return the status, without waiting acquires and lost containers."""
         counts = {state: sum(1 for _ in self.roster.cells(state)) for state in CellState}
         serving = self.roster.serving()
+        taken = sum(member.count(CellState.LEASED) + member.count(CellState.QUARANTINED) for member in serving)
+        total = sum(len(member.cells) for member in serving)
         return PoolStatus(
             name=self._config.name,
             state="open",
@@ -82,9 +84,11 @@ class Fleet:
             starting=self.starting,
             max_containers=self._config.max_containers,
             slots_per_container=self.plan.slots,
-            total_slots=sum(len(member.cells) for member in serving),
+            total_slots=total,
             free=sum(member.count(CellState.FREE) for member in serving),
+            available=total - taken,
             leased=counts[CellState.LEASED],
+            kept=counts[CellState.KEPT],
             cleaning=counts[CellState.CLEANING],
             quarantined=counts[CellState.QUARANTINED],
             error=str(self.backoff.error or ""),

@@ -17,6 +17,7 @@ from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message, settled_message, tool_calls
 from hyperruntime.rollout.models import ModelOptions, open_model
+from hyperruntime.rollout.models.server import check_server
 
 State = Literal["ok", "warning", "failed"]
 _TOOL: Mapping[str, Any] = {
@@ -61,6 +62,7 @@ async def preflight(options: ModelOptions, *, require_tokens: bool = False) -> l
         except HyperRuntimeError as error:
             checks.append(PreflightCheck("template", "failed", str(error)))
     try:
+        await check_server(options)
         model = open_model(options)
     except HyperRuntimeError as error:
         return [*checks, PreflightCheck("server", "failed", str(error))]

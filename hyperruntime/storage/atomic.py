@@ -65,6 +65,25 @@ def make_directory(path: Path, *, fresh: bool = False) -> Path:
     return path
 
 
+def make_new_directory(wanted: Path) -> Path:
+    """Create a directory that did not exist, and return its path: `wanted`, else with the suffix ``_2``, ``_3``, ...
+
+    Of several processes that want the same directory at once, each gets its own.
+
+    Raises:
+        StorageError: the directory cannot be created.
+    """
+    path, number = wanted, 1
+    while True:
+        try:
+            return make_directory(path, fresh=True)
+        except StorageError as error:
+            if not isinstance(error.__cause__, FileExistsError):
+                raise
+        number += 1
+        path = wanted.with_name(f"{wanted.name}_{number}")
+
+
 def make_private_directory(path: Path) -> Path:
     """Create a directory that only this user may enter, or set an existing one to mode 0700; return its path.
 

@@ -6,21 +6,25 @@ The model and the commands take known times. The rest of a trajectory is ours: l
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import hyperruntime as hr
+from hyperruntime.errors import ModelError
 from hyperruntime.images.store import ImageStore
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
+from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
 from hyperruntime.rollout.run.runner import Parts, run_rollouts
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.runtime import Runtime
-from tests.bench.measure import Row
+from tests.bench.measure import Row, seconds
 
 GROUP, PARALLEL, COMMANDS = 8, 16, 4
 MODEL_S, COMMAND_S = 0.5, 0.5
@@ -108,6 +112,30 @@ def trajectory_rows(runtime: Runtime, image: str, trajectories: int) -> list[Row
             unit="ms",
         ),
     ]
+
+
+def down_rows(runtime: Runtime, image: str) -> list[Row]:
+    """Measure how soon a run ends whose model server is down: nobody listens, or no packet is answered."""
+    rows = []
+    for what, url in (("is refused", "http://127.0.0.1:9/v1"), ("is never answered", "http://192.0.2.1/v1")):
+        options = RolloutOptions(environment="counting", model=ModelOptions(name="m", base_url=url))
+
+        def run(options: RolloutOptions = options) -> None:
+            with contextlib.suppress(ModelError):
+                asyncio.run(run_rollouts(runtime, options, parts=Parts(environment=Counting(1, 1))))
+
+        took = seconds(run)
+        rows.append(
+            Row(
+                what=f"until a run says that its model server is down, where a connection {what}",
+                value=took,
+                unit="s",
+                compared_to=f"retries of one request: {ModelOptions(name='m', base_url=url).patience_s:.0f} s",
+                wanted="under 10 s, before any container",
+                holds=took < 10 and not any(found.owner.pid == os.getpid() for found in runtime.containers()),
+            )
+        )
+    return rows
 
 
 async def _run(runtime: Runtime, image: str, items: int, slots: int) -> RolloutSummary:

@@ -18,6 +18,7 @@ import hyperruntime as hr
 from hyperruntime.adapters.backend_pools import SlotState
 from hyperruntime.adapters.tool_backend import SlotToolBackend, create_tool_backend, uses_sandbox
 from hyperruntime.errors import HyperRuntimeError, SlotTimeoutError, StaleLeaseError
+from tests.doubles.sandbox_config import SandboxConfig
 
 pytestmark = pytest.mark.engine
 
@@ -142,10 +143,14 @@ def test_artifacts_have_one_schema_and_the_digest_of_the_whole_file(opened: Open
             assert base64.b64decode(read["content"]) == data[:100]
             assert (read["sha256"], read["file_size"]) == (hashlib.sha256(data).hexdigest(), len(data))
             assert read["truncated"] is True
-            assert sorted(os.path.basename(entry["path"]) for entry in listed["entries"]) == [".hidden", "a b", "link"]
-            with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed["content"]))) as archive:
+            where = f"{slot.workspace_dir}/d"
+            assert sorted(listed["entries"]) == [f"{where}/.hidden", f"{where}/a b"]
+            assert {entry["path"]: entry["type"] for entry in listed["details"]}["link"] == "link"
+            assert (await backend.read_artifact(slot, listed["entries"][-1], max_bytes=1))["success"] is True
+            assert packed["archive_base64"] == packed["content"]
+            with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed["archive_base64"]))) as archive:
                 assert any(name.endswith("a b") for name in archive.getnames())
-            assert refused["success"] is False
+            assert (refused["success"], refused["entries"]) == (False, [])
             assert "outside the workspace" in refused["error"]
 
     run(go())
@@ -179,6 +184,53 @@ def test_a_call_that_requires_a_network_is_refused_if_there_is_none(opened: Open
             assert "network" in result.error
 
     run(go())
+
+
+def test_programs_use_the_backend_with_their_own_configuration(
+    runtime: hr.Runtime, runtime_name: str, base_image: str
+) -> None:
+    """The calls and checks of the public integration suite, with its configuration objects."""
+    slots = 3 if runtime.info.users else 1
+    numbers: dict[str, Any] = {"image": base_image, "max_sandboxes": 3, "slots_per_sandbox": slots}
+    script = "echo hello > file1.txt && mkdir subdir && echo nested > subdir/file3.txt"
+
+    async def go() -> None:
+        backend = SlotToolBackend(
+            SandboxConfig(app_name="suite", env_vars={"KIND": "own"}, **numbers), runtime=runtime_name
+        )
+        assert backend.list_profiles()["default"]["active"] is False
+        await backend.start()
+        held = [await backend.acquire(f"trajectory-{number}") for number in range(3)]
+        if runtime.info.users:
+            assert "/data/" in held[0].workspace_dir
+        status = backend.get_status()
+        assert status["available_slots"] < status["total_slots"]
+        (made,) = await backend.execute_batch([(held[0], "bash", {"command": f"{script} && echo $KIND"})])
+        assert (made.success, made.output) == (True, "own\n")
+        assert "hello" in (await backend.read_artifact(held[0], "file1.txt"))["content"]
+        listed = await backend.list_artifacts(held[0], ".", recursive=False)
+        assert sorted(listed["entries"]) == ["file1.txt", "subdir"]
+        assert len((await backend.archive_artifacts(held[0], "."))["archive_base64"]) > 0
+        for number, slot in enumerate(held):
+            await backend.release(slot, reset_workspace=number == 1)
+        assert backend.get_status()["available_slots"] == backend.get_status()["total_slots"]
+        await backend.stop(purge=True)
+
+    async def several() -> None:
+        profiles = {name: SandboxConfig(name=name, **numbers) for name in ("default", "compute")}
+        backend = SlotToolBackend.with_profiles("suite", profiles, "default", runtime=runtime_name)
+        await backend.start(profiles_to_start=["default"])
+        active = {name: facts["active"] for name, facts in backend.list_profiles().items()}
+        assert active == {"default": True, "compute": False}
+        for profile in profiles:
+            assert (await backend.acquire(f"on {profile}", profile=profile)).lease.profile == profile
+        assert backend.list_profiles()["compute"]["active"] is True
+        assert set(backend.get_status()["pools"]) == {"default", "compute"}
+        await backend.stop(purge=True)
+        assert backend.list_profiles()["default"]["active"] is False
+
+    run(go())
+    run(several())
 
 
 def test_nothing_is_left_after_a_stop_or_a_failed_start(

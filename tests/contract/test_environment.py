@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +115,44 @@ def test_a_relative_directory_is_below_the_cwd_of_the_environment(runtime_name: 
         assert made.execute("pwd", "lib")["output"] == "/usr/lib\n"
         assert made.execute("pwd", "/etc")["output"] == "/etc\n"
         assert made.execute("pwd")["output"] == "/usr\n"
+
+
+def test_a_variable_of_one_call_is_added_to_those_of_the_environment(environment: HyperEnvironment) -> None:
+    show = 'echo "$GREETING $OTHER"'
+    assert environment.execute(show, env={"OTHER": "x", "GREETING": "y"})["output"] == "y x\n"
+    assert environment.execute(show)["output"] == "a 'b' $c \n"
+
+
+def test_an_environment_has_mounts_and_names_its_container(
+    runtime: hr.Runtime, runtime_name: str, image: str, tmp_path: Path
+) -> None:
+    (tmp_path / "note").write_text("from the host\n")
+    with HyperEnvironment(
+        image, runtime=runtime_name, mounts=[hr.Mount(source=str(tmp_path), target="/notes")]
+    ) as made:
+        assert made.execute("cat /notes/note; touch /notes/x 2>/dev/null || echo read-only") == {
+            "output": "from the host\nread-only\n",
+            "returncode": 0,
+        }
+        assert made.container in {found.record.id for found in runtime.containers()}
+
+
+def test_an_environment_runs_as_the_user_that_it_names(runtime: hr.Runtime, runtime_name: str, image: str) -> None:
+    if not runtime.info.users:
+        with pytest.raises(PoolStartError, match="user"):
+            HyperEnvironment(image, runtime=runtime_name, user="1234:1234")
+        return
+    with HyperEnvironment(image, runtime=runtime_name, user="1234:1234") as made:
+        assert made.execute("id -u; id -g; touch here && echo wrote")["output"] == "1234\n1234\nwrote\n"
+
+
+def test_a_dropped_environment_releases_its_slot(runtime_name: str, image: str) -> None:
+    spec = hr.ContainerSpec(image=image)
+    config = hr.PoolConfig(spec=spec, slots_per_container=1, min_containers=0, max_containers=1)
+    with hr.open_pool(config, runtime_name) as pool:
+        for number in range(2):
+            HyperEnvironment(pool=pool).execute(f"touch {number}; sleep 8419 &")
+        assert HyperEnvironment(pool=pool).execute("ls")["output"] == ""
 
 
 def test_a_missing_directory_is_a_failed_command(environment: HyperEnvironment) -> None:

@@ -25,6 +25,7 @@ from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, re
 from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
 from tests.doubles.byte_tokenizer import ByteTokenizer
 from tests.doubles.tokenserver import in_turn, token_server
+from tests.doubles.upstream import json_reply, scripted_upstream
 from tests.params import first_quick
 
 pytestmark = pytest.mark.engine
@@ -214,11 +215,39 @@ def owned_by(runtime: hr.Runtime, pid: int) -> list[str]:
     return [found.record.id for found in runtime.containers() if found.owner.pid == pid]
 
 
-def test_w23_an_unreachable_model_server_gives_no_reward(
+def test_a_model_server_that_is_down_ends_the_command_with_one_sentence(
+    runtime: hr.Runtime, runtime_name: str, base_image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    assert main(arguments(runtime_name, "http://127.0.0.1:9/v1", run_dir)) == 1
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last.startswith("hyperrun: error: no model server answers at http://127.0.0.1:9/v1 (")
+    assert last.endswith("; start it, or correct --base-url")
+    assert not run_dir.exists()
+
+
+def test_rollouts_that_start_at_once_each_get_their_own_directory(
+    runtime_name: str, base_image: str, tmp_path: Path
+) -> None:
+    with scripted_model(fixing) as model:
+        words = ["--environment", WORLD, "--model", "m", "--base-url", model.url, "--max-items", "1"]
+        asked = [sys.executable, "-m", "hyperruntime.cli", "--runtime", runtime_name, "rollout", "run", *words]
+        begun = [
+            subprocess.Popen(asked, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for _ in range(3)
+        ]
+        said = [process.communicate(timeout=200)[1] for process in begun]
+    assert [process.returncode for process in begun] == [0, 0, 0], said
+    made = list((tmp_path / "outputs").iterdir())
+    assert [len(read_trajectories(path)) for path in made] == [1, 1, 1]
+
+
+def test_w23_a_model_server_that_fails_gives_no_reward(
     runtime_name: str, base_image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ("--max-items", "1", "--attempts", "1", "--patience", "1s")
-    assert main(arguments(runtime_name, "http://127.0.0.1:9/v1", tmp_path, *more)) == 1
+    with scripted_upstream(lambda _: json_reply({}, status=500)) as server:
+        assert main(arguments(runtime_name, server.url, tmp_path, *more)) == 1
     found: Trajectory = read_trajectories(tmp_path)[0]
     assert (found.status, found.reward, (found.error or {})["kind"]) == ("infrastructure", None, "ModelError")
     assert "ModelError" in capsys.readouterr().err

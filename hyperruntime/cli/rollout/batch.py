@@ -23,6 +23,7 @@ from hyperruntime.rollout.batch.batch import DONE, BatchSummary, Prompts, run_ba
 from hyperruntime.rollout.batch.prompts import read_rows, unknown_keys
 from hyperruntime.rollout.models import WIRES, ModelOptions
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
+from hyperruntime.rollout.run.runner import Parts, check_model
 from hyperruntime.rollout.run_files.run_dir import RESULTS
 from hyperruntime.spec import NETWORKS, ContainerSpec, Limits
 from hyperruntime.units import format_duration
@@ -84,7 +85,9 @@ def batch(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401
     if other := ", ".join(unknown_keys(rows)):
         note(f"{len(rows)} rows; other keys, copied to the results: {other}")
     with state.open_runtime() as runtime:
-        runtime.images.ensure(values["image"], on_output=Lines())
+        if not runtime.images.exists(options.container.image):
+            run_until_signal(check_model(options, Parts()), state)  # an image takes a minute
+            runtime.images.ensure(values["image"], on_output=Lines())
         with _progress(len(rows)) as settled:
             work = run_batch(runtime, Prompts(rows, values["system"]), options, output, on_settled=settled)
             summary = run_until_signal(work, state)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,15 @@ from hyperruntime.cli.rollout.options import make_options, option_decorators
 from hyperruntime.cli.rollout.progress import shown_progress
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.option_fields import changed
 from hyperruntime.rollout.run.options import RolloutOptions, new_run_id
 from hyperruntime.rollout.run.runner import run_rollouts
 from hyperruntime.rollout.run.store import stored_options
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.run_dir import RUN
+from hyperruntime.storage.atomic import make_new_directory
+from hyperruntime.storage.run_lock import is_unowned_remnant
 from hyperruntime.units import format_duration
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -47,27 +52,29 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
     all scored trajectories; continue with --resume-from.
     """
     state = ctx.ensure_object(State)
+    place: AbstractContextManager[Path]
     if values["resume_from"]:
         run_dir = Path(values["resume_from"])
-        options = _changed(ctx, values, stored_options(run_dir))
+        options, place = _changed(ctx, values, stored_options(run_dir)), nullcontext(run_dir)
     else:
-        options = make_options(values).settled()
-        run_dir = _directory(values)
-    with state.open_runtime(run_id=run_dir.name) as runtime:
+        options, place = make_options(values).settled(), run_directory(values)
+    with place as run_dir, state.open_runtime(run_id=run_dir.name) as runtime:
         note(f"run {run_dir}, seed {options.seed}, {runtime.name} {runtime.info.version}")
         with shown_progress() as on_event:
             try:
                 work = run_rollouts(runtime, options, run_dir=run_dir, on_event=on_event)
                 summary = run_until_signal(work, state)  # slots are released first
             except KeyboardInterrupt:
-                note(f"interrupted; continue with: hyperrun rollout run --resume-from {shlex.quote(str(run_dir))}")
+                if (run_dir / RUN).is_file():
+                    note(f"interrupted; continue with: hyperrun rollout run --resume-from {shlex.quote(str(run_dir))}")
                 raise
     _print(summary, as_json)
     return 0 if summary.scored else 1
 
 
-def _directory(values: dict[str, Any]) -> Path:
-    """Return the directory of a new run.
+@contextmanager
+def run_directory(values: dict[str, Any]) -> Iterator[Path]:
+    """Yield the directory of a new run; without a chosen name it is made, and removed if no run is stored in it.
 
     Raises:
         WrongUsageError: the directory has a run already, or the run id is invalid.
@@ -75,11 +82,19 @@ def _directory(values: dict[str, Any]) -> Path:
     chosen, run_id = values["output_dir"], values["run_id"] or new_run_id()
     if not _RUN_ID.fullmatch(run_id):
         raise WrongUsageError(f"--run-id {run_id!r} is invalid; use up to 100 letters, digits, '-', '_' and '.'")
-    path = Path(chosen) if chosen else Path(values["output_dir_parent"]) / f"rollout_{run_id}"
-    if (path / RUN).exists():
-        step = f"resume it with `hyperrun rollout run --resume-from {shlex.quote(str(path))}`"
-        raise WrongUsageError(f"run directory {str(path)!r} exists already; {step}, or give another --run-id")
-    return path.absolute()
+    path = (Path(chosen) if chosen else Path(values["output_dir_parent"]) / f"rollout_{run_id}").absolute()
+    if chosen or values["run_id"]:
+        if (path / RUN).exists():
+            step = f"resume it with `hyperrun rollout run --resume-from {shlex.quote(str(path))}`"
+            raise WrongUsageError(f"run directory {str(path)!r} exists already; {step}, or give another --run-id")
+        yield path
+        return
+    made = make_new_directory(path)
+    try:
+        yield made
+    finally:
+        if is_unowned_remnant(made):
+            remove_tree(made)
 
 
 def _changed(ctx: click.Context, values: dict[str, Any], stored: RolloutOptions) -> RolloutOptions:

@@ -23,7 +23,7 @@ from hyperruntime.rollout.agent.agent import AgentLimits
 from hyperruntime.rollout.loading import load_environment
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions, new_run_id
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.storage.atomic import make_directory, write_atomic
+from hyperruntime.storage.atomic import make_directory, make_new_directory, write_atomic
 from hyperruntime.trainers.loading import load_policy_trainer
 from hyperruntime.trainers.on_policy import TrainOptions, Update
 from hyperruntime.trainers.on_policy import train as run_training
@@ -121,12 +121,14 @@ def _place(ctx: click.Context, values: dict[str, Any]) -> tuple[Path, TrainSetti
         names = values.keys() - {"output_dir", "resume_from"}
         changes = given_changes(ctx, TrainSettings, names, "a training is resumed; leave it out")
         return directory, changed(_stored(directory), changes)
-    directory = Path(values["output_dir"] or f"outputs/train_{new_run_id()}").absolute()
+    if values["output_dir"]:
+        directory = make_directory(Path(values["output_dir"]).absolute())
+    else:
+        directory = make_new_directory(Path(f"outputs/train_{new_run_id()}").absolute())
     if (directory / SETTINGS).exists():
         raise WrongUsageError(
             f"{directory} has a training already; resume it with --resume-from, or give another --output-dir"
         )
-    make_directory(directory)
     settings = changed(TrainSettings(), field_values(TrainSettings, values))
     write_atomic(directory / SETTINGS, json.dumps(to_json(settings), indent=1).encode())
     return directory, settings

@@ -35,6 +35,7 @@ class RunPlan:
     """A new run whose inputs are checked; its image and its directory are not made yet.
 
     Attributes:
+        asked: options of the run as they were given, perhaps without a run id.
         options: options of the run, with seed, run id and image.
         adapter: adapter for the agent's contract.
         domains: domains of the evaluation, in order.
@@ -44,6 +45,7 @@ class RunPlan:
         make_executor: returns an executor that runs the given number of generations at once.
     """
 
+    asked: GenerateOptions
     options: GenerateOptions
     adapter: ContractAdapter
     domains: tuple[Domain, ...]
@@ -81,7 +83,9 @@ def plan_run(options: GenerateOptions) -> RunPlan:
         GatewayConfigError: the gateway's configuration is invalid, or the models that the agent needs have no server.
         RunError: the run directory exists already.
     """
-    options = options.settled()  # which also detects the contract
+    asked, options = options, options.settled()  # which also detects the contract
+    if asked.run_id is None:
+        options = attrs.evolve(options, run_id=free_run_id(options))
     adapter = contract_adapter(options.contract)
     make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains, adapter)
     adapter.check_tasks(options.domains, domains)
@@ -90,6 +94,7 @@ def plan_run(options: GenerateOptions) -> RunPlan:
     layout = Layout(choose_directory(options))
     required = agent_needs(agent).models
     return RunPlan(
+        asked=asked,
         options=options,
         adapter=adapter,
         domains=domains,
@@ -177,6 +182,15 @@ def run_image(options: GenerateOptions) -> str:
         DomainNotFoundError, DriverLoadError, SpecError, AgentError: as for :func:`plan_run`.
     """
     return choose_image(options, load_domains(options.domains, contract_adapter(options.contract)))
+
+
+def free_run_id(options: GenerateOptions) -> str:
+    """Return the run id of the options, with the suffix ``_2``, ``_3``, ... if its directory exists."""
+    number, run_id = 1, str(options.run_id)
+    while os.path.lexists(os.path.join(options.output_dir_parent, f"{PREFIX}{run_id}")):
+        number += 1
+        run_id = f"{options.run_id}_{number}"
+    return run_id
 
 
 def choose_directory(options: GenerateOptions) -> Path:

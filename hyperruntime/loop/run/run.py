@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from hyperruntime import registry
-from hyperruntime.errors import RunError
+from hyperruntime.errors import RunError, StorageError
 from hyperruntime.gateway.config.source import absolute_source
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.generation import make_generation
@@ -21,7 +21,7 @@ from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.generation.publish import finish_generation, mark_generation, parent_mark
 from hyperruntime.loop.run.import_hyperagents import import_run
 from hyperruntime.loop.run.opened_run import OpenedRun, create_run, reopen_run
-from hyperruntime.loop.run.plan import RunPlan, run_image
+from hyperruntime.loop.run.plan import RunPlan, plan_run, run_image
 from hyperruntime.loop.run_files.archive import read_run
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -78,11 +78,28 @@ def start_run(runtime: LoopRuntime, plan: RunPlan, on_event: OnEvent | None = No
         StorageError: the run directory exists already, or a file cannot be written.
     """
     image = runtime.images.ensure(plan.image)
-    path = make_directory(plan.layout.root, fresh=True)
-    with RunLock(path) as lock:
+    plan = place_run(plan)
+    with RunLock(plan.layout.root) as lock:
         opened = create_run(plan)
         with ModelAccess(plan.gateway, plan.options) as models:
             return _Run(opened, opened.context(runtime, image, on_event, models), lock).run(plan.make_executor)
+
+
+def place_run(plan: RunPlan) -> RunPlan:
+    """Make the directory of a new run, and return its plan: another one if another process made its directory.
+
+    Raises:
+        StorageError: the directory cannot be made, or exists and its name was chosen by the user.
+    """
+    while True:
+        try:
+            make_directory(plan.layout.root, fresh=True)
+        except StorageError as error:
+            if plan.asked.run_id is not None or not isinstance(error.__cause__, FileExistsError):
+                raise
+            plan = plan_run(attrs.evolve(plan.asked, seed=plan.options.seed))
+        else:
+            return plan
 
 
 def resume_run(

@@ -50,7 +50,10 @@ class PoolStatus:
         slots_per_container: number of slots in each container.
         total_slots: slots of the containers that take leases.
         free: slots that can be leased now.
+        available: slots that can be leased now or after a reset, of the containers that take leases: all but leased and
+            quarantined ones.
         leased: slots that are leased.
+        kept: slots that were released without a reset.
         cleaning: released slots that are being reset.
         quarantined: slots that could not be made clean, or whose container is being replaced.
         waiting: acquires that wait.
@@ -69,7 +72,9 @@ class PoolStatus:
     slots_per_container: int = 0
     total_slots: int = 0
     free: int = 0
+    available: int = 0
     leased: int = 0
+    kept: int = 0
     cleaning: int = 0
     quarantined: int = 0
     waiting: int = 0

@@ -22,7 +22,7 @@ from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.batch.prompts import PromptRow
 from hyperruntime.rollout.environment import Item
 from hyperruntime.rollout.run.options import RolloutOptions
-from hyperruntime.rollout.run.runner import Parts, complete_parts, run_rollouts
+from hyperruntime.rollout.run.runner import Parts, check_model, complete_parts, run_rollouts
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
 from hyperruntime.rollout.run_files.run_dir import RESULTS, Journal, iter_lines, owned
 from hyperruntime.spec import ContainerSpec
@@ -118,17 +118,18 @@ async def run_batch(
 
     Raises:
         SpecError: an option is invalid, or a row has the id of a settled row but different content.
-        ModelError: the model cannot be opened.
+        ModelError: the model cannot be opened, or its server is down.
         RunLockedError: another live process owns this directory.
         LeaseLostError: another process took over the directory.
         StorageError: a result cannot be written; settled rows stay settled.
     """
     async with AsyncExitStack() as stack:
-        parts = attrs.evolve(parts or Parts(), environment=prompts)
-        parts = await complete_parts(stack, options, parts)  # validate before creating the directory
-        make_directory(output)
-        stack.enter_context(owned(output))
-        started, rows, path = time.monotonic(), prompts.rows, output / RESULTS
+        given, rows, path = attrs.evolve(parts or Parts(), environment=prompts), prompts.rows, output / RESULTS
+        parts = await complete_parts(stack, options, given)  # validate before creating the directory
+        if options.retry_failed or len(_settled(rows.values(), path, retry_failed=False)) < len(rows):
+            await check_model(options, given)
+        stack.enter_context(owned(make_directory(output)))
+        started = time.monotonic()
         statuses = _settled(rows.values(), path, retry_failed=options.retry_failed)
         journal = Journal(path)
         stack.push_async_callback(journal.close)
@@ -140,10 +141,9 @@ async def run_batch(
             on_settled(line)
 
         if todo := [row_id for row_id in rows if row_id not in statuses]:
-            chosen = attrs.evolve(options, items=todo, give_up_after=len(todo) + 1)
+            chosen = attrs.evolve(options, items=todo, give_up_after=len(todo) * options.attempts + 1)
             await run_rollouts(runtime, chosen, parts=parts, keep=settle)
-        counts = Counter(statuses.values())
-        skipped, took_s = len(rows) - len(todo), time.monotonic() - started
+        counts, skipped, took_s = Counter(statuses.values()), len(rows) - len(todo), time.monotonic() - started
         return BatchSummary(
             rows=len(rows), done=counts[DONE], failed=counts[FAILED], skipped=skipped, duration_s=took_s
         )

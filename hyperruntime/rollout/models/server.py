@@ -6,6 +6,7 @@ have fields that the types of the openai package do not know.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -30,6 +31,8 @@ log = get_logger(__name__)
 _TRANSPORT = (aiohttp.ClientError, TimeoutError, OSError)
 _CONNECT_S, _BACKOFF_S, _BACKOFF_MAX_S = 15.0, 0.25, 20.0
 _CONNECTIONS = 256
+_REACH_S, _REACH_ONCE_S, _REACH_CONNECT_S, _REACH_PAUSE_S = 4.0, 3.0, 2.5, 0.5
+_GATEWAY_STATUSES = (502, 503, 504)  # of a proxy whose server is down
 _SHOWN = 500
 _TOO_LONG = re.compile(
     r"context_length_exceeded|context length|longer than the model|too many tokens|prompt is too long", re.IGNORECASE
@@ -131,6 +134,34 @@ class Server:
             raise failed(answer)
         return self._read(url, answer.status, answer.text)
 
+    async def check(self) -> None:
+        """Check that a server answers at the base URL, whatever it says; it may be too busy to answer soon.
+
+        Raises:
+            ModelError: nothing answers within a few seconds.
+        """
+        until = time.monotonic() + _REACH_S
+        while problem := await self._silence():
+            if time.monotonic() > until:
+                raise ModelError(f"no model server answers at {self.url} ({problem}); start it, or correct --base-url")
+            await asyncio.sleep(_REACH_PAUSE_S)
+
+    async def _silence(self) -> str:
+        """Return why no server answers, or "" if one does."""
+        timeout = aiohttp.ClientTimeout(total=_REACH_ONCE_S, connect=_REACH_CONNECT_S)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout, headers={"User-Agent": "hyperruntime"}) as session,
+                session.get(self.url, allow_redirects=False) as response,
+            ):
+                return f"status {response.status}" if response.status in _GATEWAY_STATUSES else ""
+        except aiohttp.ServerTimeoutError as error:
+            return self._problem(error)
+        except TimeoutError:
+            return ""  # connected: it is busy
+        except _TRANSPORT as error:
+            return self._problem(error)
+
     def _note(self, outcome: _Answer | Exception, attempt: int, wait_s: float) -> None:
         problem = self._problem(outcome)[:200]
         log.info("model asked again", url=self.url, attempt=attempt, wait_s=round(wait_s, 2), problem=problem)
@@ -175,3 +206,12 @@ class Server:
         if not isinstance(value, dict):
             raise ModelError(f"{url} did not return a JSON object: {text[:_SHOWN]!r}; check the base URL")
         return value
+
+
+async def check_server(options: ModelOptions) -> None:
+    """Check that a model's server answers; see :meth:`Server.check`.
+
+    Raises:
+        ModelError: the variable of the key is not set, or nothing answers within a few seconds.
+    """
+    await Server(options).check()

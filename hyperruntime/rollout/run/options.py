@@ -18,6 +18,9 @@ from hyperruntime.spec import NETWORKS, ContainerSpec
 DEFAULT_IMAGE = "localhost/hyperruntime/base:latest"
 
 
+_GIVE_UP = 20
+
+
 def _names(value: Iterable[str]) -> tuple[str, ...]:
     return tuple(value)
 
@@ -97,6 +100,7 @@ class RolloutOptions:
         require_tokens: whether a turn without token ids and log probabilities is an infrastructure failure.
         container: the base spec that ``Environment.spec`` gets.
         env_names: host variables that containers get; their values are read at the start of a run and never stored.
+        give_up_after: every failed attempt counts; an attempt that does not fail begins the count anew.
         setup_s: timeout of ``Environment.setup``.
         verify_s: timeout of ``Environment.verify``.
         retry_failed: whether a resumed run retries trajectories that ended with an infrastructure failure.
@@ -114,8 +118,9 @@ class RolloutOptions:
     # Callers in Python may give any ``max_items`` and ``seed``: the range is only that of the command line.
     max_items: int | None = attrs.field(default=None, metadata=about("Use only the first N items.", check=AtLeast(1)))
     attempts: int = option(3, "Attempts of a trajectory if infrastructure fails.", check=AtLeast(1), changes=True)
-    give_up_after: int = option(20, "End the run after so many infrastructure failures in a row.", check=AtLeast(1),
-        changes=True)
+    give_up_after: int | None = attrs.field(default=None, metadata=about(
+        "End the run after so many infrastructure failures in a row; default: 20, or twice --parallel if that is more.",
+        check=AtLeast(1), changes=True))
     seed: int | None = attrs.field(default=None, metadata=about(
         "Seed of the sampling; default: a random one, stored.", check=AtLeast(0)))
     temperature: float = option(1.0, "Sampling temperature.", check=NOT_NEGATIVE)
@@ -146,6 +151,14 @@ class RolloutOptions:
                 raise SpecError("env_names", name, "the variable is not set here; set it, or remove it from the list")
         named = {name: os.environ[name] for name in self.env_names}
         return attrs.evolve(self.container, env={**self.container.env, **named}) if named else self.container
+
+    @property
+    def failures_allowed(self) -> int:
+        """How many infrastructure failures in a row end the run: ``give_up_after``, or its default.
+
+        A machine that is lost for a moment may end as many attempts as run at once.
+        """
+        return self.give_up_after or max(_GIVE_UP, 2 * self.parallel)
 
     def settled(self) -> RolloutOptions:
         """Return the options with a seed, drawn at random if it is None."""

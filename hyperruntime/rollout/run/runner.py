@@ -21,13 +21,14 @@ from hyperruntime.rollout.agent.model import Model
 from hyperruntime.rollout.environment import Item, UnscoredEnvironment
 from hyperruntime.rollout.loading import load_agent, load_environment
 from hyperruntime.rollout.models import open_model
+from hyperruntime.rollout.models.server import check_server
 from hyperruntime.rollout.run.episode import EpisodeContext, Job, Specs
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.scheduler import run_jobs
 from hyperruntime.rollout.run.store import RunStore, recordable, slim
 from hyperruntime.rollout.run.summary import RolloutSummary, Tally
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Group, Trajectory
-from hyperruntime.rollout.run_files.run_dir import owned, to_line
+from hyperruntime.rollout.run_files.run_dir import RUN, owned, to_line
 from hyperruntime.rollout.training_data.samples import make_group
 from hyperruntime.storage.atomic import make_directory
 
@@ -111,12 +112,15 @@ async def run_rollouts(
 
     Raises:
         RunLockedError, LeaseLostError: another live process owns the directory, or took it over.
-        RunError: too many trajectories in a row failed, or the directory has another run.
+        RunError: the infrastructure failed too often in a row, or the directory has another run.
         SpecError: an option is invalid.
-        ModelError: the model cannot be opened.
+        ModelError: the model cannot be opened, or its server is down; no container was started.
     """
+    parts, resumed = parts or Parts(), run_dir is not None and (run_dir / RUN).is_file()
     async with AsyncExitStack() as stack:
-        made = await complete_parts(stack, options, parts or Parts())  # validate before creating the directory
+        made = await complete_parts(stack, options, parts)  # validate before creating the directory
+        if not resumed:
+            await check_model(options, parts)
         if hasattr(made.environment, "verify"):
             options = options.settled()  # a run without rewards sends a seed only if the options have one
         items = await asyncio.to_thread(chosen_items, made.environment, options)
@@ -130,6 +134,8 @@ async def run_rollouts(
         if store is not None:
             store.keep_options(options)  # only after everything is open: a failed start writes no run.json
         run = _Run(options, items, store, on_event, keep)
+        if resumed and next(run.jobs(), None) is not None:
+            await check_model(options, parts)
         parallel = min(options.parallel, run.wanted, context.slots.capacity)
         await run_jobs(context, run.jobs(), parallel, on_start=run.on_start, on_done=run.on_done)
         return run.summary()
@@ -157,6 +163,16 @@ async def complete_parts(stack: AsyncExitStack, options: RolloutOptions, parts: 
         model = open_model(options.model)
         stack.push_async_callback(model.close)
     return CompleteParts(environment=environment, agent=agent, toolset=toolset, model=model, slots=parts.slots)
+
+
+async def check_model(options: RolloutOptions, parts: Parts) -> None:
+    """Check that the server of a run's model answers; a model of the caller is not checked.
+
+    Raises:
+        ModelError: it does not.
+    """
+    if parts.model is None and options.model is not None:
+        await check_server(options.model)
 
 
 async def _open(

@@ -16,6 +16,24 @@ log = get_logger(__name__)
 _RETRY_S = 1.0
 
 
+@attrs.define
+class _Streak:
+    """The infrastructure failures since the last attempt without one, of all trajectories together.
+
+    Attributes:
+        allowed: so many end the run.
+        failures: their number.
+    """
+
+    allowed: int
+    failures: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run should end."""
+        return self.failures >= self.allowed
+
+
 async def run_jobs(
     context: EpisodeContext,
     jobs: Iterable[Job],
@@ -34,22 +52,20 @@ async def run_jobs(
         on_done: awaited with each trajectory; an exception ends all jobs.
 
     Raises:
-        RunError: too many trajectories in a row failed.
+        RunError: the infrastructure failed too often in a row.
     """
     waiting = iter(jobs)
-    failed_in_a_row = 0
+    streak = _Streak(context.options.failures_allowed)
 
     async def work() -> None:
-        nonlocal failed_in_a_row
         for job in waiting:  # all workers share one iterator
             on_start(job)
-            trajectory = await _settle(context, job)
+            trajectory = await _settle(context, job, streak)
             await on_done(job, trajectory)
-            failed_in_a_row = failed_in_a_row + 1 if trajectory.status == INFRASTRUCTURE else 0
-            if failed_in_a_row >= context.options.give_up_after:
+            if streak.is_over and trajectory.status == INFRASTRUCTURE:
                 error = trajectory.error or {}
                 raise RunError(
-                    f"the last {failed_in_a_row} trajectories could not be scored ({error.get('kind')}: "
+                    f"the infrastructure failed {streak.failures} times in a row ({error.get('kind')}: "
                     f"{error.get('message')}); fix the cause, then resume with `hyperrun rollout run --resume-from`"
                 )
 
@@ -64,12 +80,14 @@ async def run_jobs(
         raise first from None
 
 
-async def _settle(context: EpisodeContext, job: Job) -> Trajectory:
+async def _settle(context: EpisodeContext, job: Job, streak: _Streak) -> Trajectory:
     """Return a trajectory, and retry infrastructure failures while attempts are left."""
     attempt = 1
     while True:
         trajectory = attrs.evolve(await run_episode(context, job), attempts=attempt)
-        if trajectory.status != INFRASTRUCTURE or attempt >= context.options.attempts:
+        failed = trajectory.status == INFRASTRUCTURE
+        streak.failures = streak.failures + 1 if failed else 0
+        if not failed or streak.is_over or attempt >= context.options.attempts:
             return trajectory
         log.warning("trajectory failed", trajectory=job.id, attempt=attempt, error=trajectory.error)
         await asyncio.sleep(_RETRY_S * attempt)

@@ -6,9 +6,11 @@ import asyncio
 import inspect
 import itertools
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
 import pytest
@@ -20,6 +22,7 @@ from hyperruntime.errors import EngineUnavailableError, PoolError, SpecError, St
 from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.pool.values.profiles import Profiles
 from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
+from tests.doubles.sandbox_config import SandboxConfig, TrainingConfig
 from tests.doubles.slots import PromisedRuntime
 
 
@@ -279,6 +282,8 @@ def test_the_status_has_the_numbers_that_programs_read() -> None:
         assert known <= set(status["pools"]["small"])
         assert "secret" not in json.dumps([several.list_profiles(), status])
         assert several.list_profiles()["big"]["env"] == ["KEY"]
+        active = {name: facts["active"] for name, facts in several.list_profiles().items()}
+        assert active == {"big": False, "small": True}
 
     asyncio.run(go())
 
@@ -292,6 +297,53 @@ def test_create_tool_backend_returns_a_backend_for_slots_and_none_for_default() 
     assert not uses_sandbox(create_tool_backend("default"))
     with pytest.raises(ValueError, match="unknown tool backend 'modal'"):
         create_tool_backend("modal")
+
+
+def test_configuration_objects_of_other_programs_are_accepted() -> None:
+    given = SandboxConfig(image="a", cpu=2.0, memory=4096, env_vars={"A": "1"}, execution_timeout_s=900, app_name="x")
+    made = SlotToolBackend(given)
+    config = made.profiles.configs["default"]
+    assert config.spec.limits == hr.Limits(cpus=2.0, memory_bytes=4 * 1024**3)
+    assert (config.spec.env, config.workspace_base, made.default_timeout_s) == ({"A": "1"}, "/data", 900.0)
+    assert (config.slots_per_container, config.max_containers, config.spec.network) == (10, 5, "none")
+    facts = made.list_profiles()["default"]
+    assert (facts["cpu"], facts["memory"], facts["slots_per_sandbox"], facts["max_sandboxes"]) == (2.0, 4096, 10, 5)
+    plain = SlotToolBackend.with_profiles(profiles={"big": SandboxConfig(image="a"), "small": config})
+    assert plain.profiles.configs["big"].spec.limits == hr.Limits()
+    assert (plain.profiles.configs["small"].name, plain.default_timeout_s) == ("small", 30.0)
+
+
+def test_the_settings_of_a_training_environment_choose_a_backend() -> None:
+    assert create_tool_backend(TrainingConfig()) is None
+    settings = TrainingConfig("modal", modal_image="a", modal_env_vars="A=1; B=2=3", modal_slots_per_sandbox=4)
+    made = create_tool_backend(settings, runtime="podman")
+    assert made is not None
+    config = made.profiles.configs["default"]
+    assert (config.spec.env, config.slots_per_container, config.spec.network) == ({"A": "1", "B": "2=3"}, 4, "bridge")
+    offline = create_tool_backend(TrainingConfig("slots", allow_network=False, modal_image="a"))
+    assert offline is not None
+    assert offline.profiles.configs["default"].spec.network == "none"
+    with pytest.raises(SpecError, match="tool_pool_mode='nomad' is not allowed: default; or slots"):
+        create_tool_backend(TrainingConfig("nomad"))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "a PoolConfig, a table with the keys of a profile, or an object"),
+        ("podman", "a PoolConfig, a table"),
+        (SandboxConfig(gpu="T4"), "gpu='T4' is not allowed: None: it names a GPU of a cloud"),
+        (SandboxConfig(secrets=["key"]), "there is no store of secrets here; give env_vars"),
+        (SandboxConfig(slots_per_sandbox=0), "profiles.default.slots_per_container=0"),
+        (SandboxConfig(cpu="many"), "values of the right types"),  # type: ignore[arg-type]
+        (SimpleNamespace(slots_per_sandbox=2, max_sandbox=3), "max_sandbox=3 is not allowed: did you mean"),
+    ],
+)
+def test_an_object_that_cannot_be_honoured_is_refused_by_field(value: object, message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        SlotToolBackend(value)
+    with pytest.raises(SpecError, match=re.escape(message)):
+        SlotToolBackend.with_profiles(profiles={"default": value})
 
 
 def test_a_profiles_file_is_read_and_its_unknown_keys_are_rejected(tmp_path: Path) -> None:

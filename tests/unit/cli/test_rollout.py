@@ -1,11 +1,13 @@
 """``hyperrun rollout`` reports a wrong command line before it opens an engine."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from hyperruntime.cli import main
+from hyperruntime.cli.rollout.run import run_directory
 from hyperruntime.option_fields import to_json
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import RolloutOptions
@@ -35,6 +37,21 @@ def test_wrong_usage_prints_one_line_and_exits_with_2(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_runs_that_start_in_the_same_second_get_different_directories(tmp_path: Path) -> None:
+    values = {"output_dir": None, "run_id": None, "output_dir_parent": str(tmp_path)}
+    with ExitStack() as stack:
+        made = [stack.enter_context(run_directory(values)) for _ in range(3)]
+        assert len({path for path in made if path.is_dir()}) == 3
+        write_run(made[1], {})
+        made.append(stack.enter_context(run_directory(values)))
+    assert list(tmp_path.iterdir()) == [made[1]], "without a run, nothing is left"
+
+
+def test_a_chosen_directory_is_not_made_before_the_run(tmp_path: Path) -> None:
+    with run_directory({"output_dir": None, "run_id": "a", "output_dir_parent": str(tmp_path)}) as path:
+        assert (path, path.exists()) == (tmp_path / "rollout_a", False)
 
 
 def test_a_resumed_run_keeps_its_options_and_its_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from hyperruntime.rollout.agent.hermes import render_hermes
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.recorder import RecordedModel, Stopwatch, emitted
 from hyperruntime.rollout.models import ModelOptions, Wire, open_model
+from hyperruntime.rollout.models.server import check_server
 from hyperruntime.rollout.models.token_model import TokenModel
 from tests.doubles.byte_tokenizer import ByteTokenizer
 from tests.doubles.tokenserver import TokenServer, in_turn, token_server
@@ -54,6 +59,32 @@ def test_a_server_that_keeps_failing_raises_an_error_with_the_cause() -> None:
         ask(chat_model(server.url, patience_s=0.5))
     with pytest.raises(ModelError, match="check that it runs"):
         ask(chat_model("http://127.0.0.1:9", patience_s=0.1))
+
+
+@pytest.mark.parametrize(("status", "is_up"), [(200, True), (404, True), (500, True), (503, False)])
+def test_a_server_is_up_unless_a_proxy_answers_for_it(
+    status: int, is_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    monkeypatch.setattr("hyperruntime.rollout.models.server._REACH_S", 0)
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.handle_request).start()
+        options = ModelOptions(name="m", base_url=f"http://127.0.0.1:{server.server_port}/v1")
+        with nullcontext() if is_up else pytest.raises(ModelError, match="status 503"):
+            asyncio.run(check_server(options))
+
+
+def test_a_server_that_is_too_busy_to_answer_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperruntime.rollout.models.server._REACH_ONCE_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        url = f"http://127.0.0.1:{busy.getsockname()[1]}/v1"
+        asyncio.run(check_server(ModelOptions(name="m", base_url=url)))
 
 
 def test_a_server_that_forbids_retries_is_not_asked_again() -> None:

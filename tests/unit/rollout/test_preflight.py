@@ -89,6 +89,9 @@ def test_a_server_without_token_ids_is_a_warning_or_a_failure(
     assert (found_code, found["tokens"]["state"]) == (code, state)
 
 
-def test_an_unreachable_server_fails_the_server_check(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_server_fails_the_server_check(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyperruntime.rollout.models.server._REACH_S", 0)
     code, found = checks(capsys, "--base-url", "http://127.0.0.1:9/v1")
     assert (code, found["server"]["state"]) == (1, "failed")

@@ -13,7 +13,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.cli.rollout.progress import BarDisplay, PlainDisplay
-from hyperruntime.errors import ArchiveError, RunError, RunLockedError, SandboxLostError, SpecError
+from hyperruntime.errors import ArchiveError, ModelError, RunError, RunLockedError, SandboxLostError, SpecError
 from hyperruntime.option_fields import from_json, to_json
 from hyperruntime.rollout.agent.agent import AgentLimits, Tools
 from hyperruntime.rollout.agent.model import Completion, Sampling
@@ -252,6 +252,48 @@ def test_repeated_failures_end_the_run_with_their_cause(tmp_path: Path) -> None:
         rollouts(world, tmp_path, slots=slots, attempts=1, give_up_after=4)
     assert slots.held == 0
     assert 4 <= len(read_trajectories(tmp_path)) <= 4 + 3
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_each_failed_attempt_counts_as_a_failure_in_a_row(tmp_path: Path) -> None:
+    world = World(count=50, fails=lambda item, attempt: OSError("disk full"))
+    with pytest.raises(RunError, match=r"failed 4 times in a row \(OSError: disk full\)"):
+        rollouts(world, tmp_path, group_size=1, parallel=1, attempts=3, give_up_after=4)
+    assert world.attempts == {"i0": 3, "i1": 1}
+    assert [trajectory.attempts for trajectory in read_trajectories(tmp_path)] == [3, 1]
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_an_attempt_without_a_failure_begins_the_count_anew(tmp_path: Path) -> None:
+    world = World(count=20, fails=lambda item, attempt: OSError("gone") if attempt < 3 else None)
+    assert rollouts(world, tmp_path, group_size=1, parallel=1, give_up_after=3).scored == 20
+
+
+def test_the_default_count_is_at_least_twice_the_parallel_trajectories() -> None:
+    assert [options(parallel=number).failures_allowed for number in (1, 10, 64)] == [20, 20, 128]
+    assert options(parallel=64, give_up_after=5).failures_allowed == 5
+
+
+def test_a_model_server_that_is_down_is_reported_before_a_container_or_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyperruntime.rollout.models.server._REACH_S", 0)
+    slots, run_dir = FakeSlots(), tmp_path / "run"
+    parts = attrs.evolve(made(World(), OneWordModel(), slots), model=None)
+    down = options(model=ModelOptions(name="m", base_url="http://127.0.0.1:9/v1"))
+    runtime = cast(hr.Runtime, _Runtime())
+    with pytest.raises(ModelError, match=r"no model server answers at http://127.0.0.1:9/v1 \(.*\); start it"):
+        asyncio.run(run_rollouts(runtime, down, run_dir=run_dir, parts=parts))
+    assert (slots.given, run_dir.exists()) == (0, False)
+
+
+def test_a_finished_run_needs_no_model_server(tmp_path: Path) -> None:
+    given = options(model=ModelOptions(name="m", base_url="http://127.0.0.1:9/v1"))
+    parts = made(World(), OneWordModel(), FakeSlots())
+    runtime = cast(hr.Runtime, _Runtime())
+    asyncio.run(run_rollouts(runtime, given, run_dir=tmp_path, parts=parts))
+    again = asyncio.run(run_rollouts(runtime, given, run_dir=tmp_path, parts=attrs.evolve(parts, model=None)))
+    assert again.scored == 6
 
 
 def test_a_trajectory_that_fails_during_cancellation_is_not_recorded_and_not_retried(tmp_path: Path) -> None:

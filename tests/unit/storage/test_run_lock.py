@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime.errors import LeaseLostError, RunError, RunLockedError
+from hyperruntime.errors import LeaseLostError, RunError, RunLockedError, StorageError
 from hyperruntime.host.owner import OwnerIdentity
-from hyperruntime.loop.run.plan import choose_directory, plan_run
-from hyperruntime.loop.run.run import start_run
+from hyperruntime.loop.run.plan import choose_directory, free_run_id, plan_run
+from hyperruntime.loop.run.run import place_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.events import StepEvent
+from hyperruntime.storage.atomic import make_new_directory
 from hyperruntime.storage.run_lock import RECORD, RunLock, owner_state, read_lease
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
@@ -189,6 +191,30 @@ def test_any_content_of_the_record_is_read(tmp_path_factory: pytest.TempPathFact
     lease = read_lease(folder)
     assert lease is None or isinstance(lease.owner.pid, int)
     assert owner_state(folder) in ("none", "alive", "dead")
+
+
+def test_processes_that_want_the_same_directory_get_different_ones(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(make_new_directory, [tmp_path / "out" / "run"] * 8))
+    assert sorted(path.name for path in made) == ["run", *(f"run_{number}" for number in range(2, 9))]
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="choose"):
+        make_new_directory(tmp_path / "file" / "run")
+
+
+def test_a_run_without_a_chosen_id_never_gets_the_directory_of_another(tmp_path: Path) -> None:
+    options = GenerateOptions(domains=("circle_packing",), output_dir_parent=str(tmp_path))
+    plan = plan_run(options)
+    plan.layout.root.mkdir()  # as another process that planned at the same instant
+    assert free_run_id(plan.options) == f"{plan.options.run_id}_2"
+    again = place_run(plan)
+    assert again.layout.root.is_dir()
+    assert again.layout.root != plan.layout.root
+    assert (again.options.run_id, again.options.seed) != (plan.options.run_id, None)
+    chosen = plan_run(attrs.evolve(options, run_id="mine"))
+    chosen.layout.root.mkdir()
+    with pytest.raises(StorageError, match="generate_mine"):
+        place_run(chosen)
 
 
 @pytest.mark.parametrize("left", [(), (".owner.lock",), (".owner.lock", ".owner.json.partial")])
