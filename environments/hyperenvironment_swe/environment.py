@@ -7,23 +7,26 @@ import os
 import random
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hyperenvironment_swe.items import SweItem, builtin_rows, is_python, load_rows, parse_row
+from hyperenvironment_swe.items import SweItem, check_repo_dir, image_of, is_python, parse_row
 from hyperenvironment_swe.judging import Court, Findings, JudgeError
-from hyperenvironment_swe.state import State, pytest_settings, write_state
-from hyperruntime.errors import SpecError, TransferError, UnsafeArchiveError
+from hyperenvironment_swe.locate import is_cut, locate_tests
+from hyperenvironment_swe.rows import builtin_rows, load_rows
+from hyperenvironment_swe.state import State, pytest_settings, read_out, write_state
+from hyperenvironment_swe.verdicts import UNKNOWN_TEST, base_faults, not_installed, nothing, verdict
+from hyperruntime.errors import SpecError
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.option_fields import ABOVE_ZERO, AtLeast
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Environment, Fresh, Item, Outcome, Verdict
-from hyperruntime.rollout.repositories import Checkout, Repositories, source_of
+from hyperruntime.rollout.origins import source_of
+from hyperruntime.rollout.repositories import Checkout, Repositories
 from hyperruntime.spec import Mount
-from hyperruntime.transfer.extract import ExtractLimits
-from hyperruntime.units import GIB, MIB
 
 if TYPE_CHECKING:
     from hyperruntime.images.store import ImageStore
@@ -31,11 +34,6 @@ if TYPE_CHECKING:
 
 BUILTIN = "builtin"
 WHEELHOUSE = "/opt/hyperruntime/wheelhouse"
-_READ_OUT_TIMEOUT_S = 300.0
-_TREE_LIMITS = ExtractLimits(max_bytes=4 * GIB, max_members=400_000, max_member_bytes=256 * MIB)
-_LISTED, _TAIL = 20, 4000
-# Virtual environments do not count and may be large, so they are removed before the copy.
-_LEAVE = '[ -d "$1" ] && [ ! -L "$1" ] && cd -- "$1" && { rm -rf .venv venv .tox .nox || :; }'
 _PROMPT = """You are in a workspace with a git repository in the directory {repo_dir}.
 
 Solve this problem by changing its source files:
@@ -57,10 +55,13 @@ class Swe:
     """Repair a repository so that given tests pass.
 
     Args:
-        items: a file of rows (``.jsonl``, ``.json``, ``.parquet``), a directory with ``train.jsonl``, or
-            ``builtin``.
+        items: a file of rows (``.jsonl``, ``.json``, ``.parquet``), a directory with ``train.jsonl`` or
+            ``data/*.parquet``, or ``builtin``.
+        split: the split of a directory of Parquet files; None means the only one.
         repo_base_url: base of ``owner/name``: ``https://...``, ``file:///...`` or a directory.
         image: image of items without one; None means the run's image.
+        image_template: image of all items: text with ``{id}``, ``{id_1776}`` or ``{image_name}``; None means no change.
+        repo_dir: directory of the repository for items without one, such as ``/testbed``; None means its name.
         wheelhouse: host directory of wheels, the only source of pip; it must have pip, setuptools and pytest too.
         install: ``/bin/sh`` program that prepares a repository for its tests, for items without one; None installs from
             the wheelhouse, or does nothing without a wheelhouse.
@@ -82,8 +83,11 @@ class Swe:
 
     name = "swe"
     _items: str = BUILTIN
+    _split: str | None = None
     _repo_base_url: str | None = None
     _image: str | None = None
+    _image_template: str | None = None
+    _repo_dir: str | None = None
     _wheelhouse: str | None = None
     _install: str | None = None
     _python: str | None = None
@@ -100,6 +104,8 @@ class Swe:
     _repositories: Repositories = attrs.field(init=False)
     _sound: set[str] = attrs.field(init=False, factory=set)  # ids of items whose base is known to install
     _offline: set[str] = attrs.field(init=False, factory=set)
+    _on_base: dict[str, dict[str, str]] = attrs.field(init=False, factory=dict)  # tests that a base passes or skips
+    _located: dict[str, Mapping[str, tuple[str, ...]]] = attrs.field(init=False, factory=dict)
     _base_locks: dict[str, asyncio.Lock] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -110,6 +116,8 @@ class Swe:
         """
         if self._wheelhouse is not None and not os.path.isdir(self._wheelhouse):
             raise SpecError("option wheelhouse", self._wheelhouse, "a directory")
+        if self._repo_dir is not None:
+            check_repo_dir(self._repo_dir)
         self._prompt = _PROMPT if self._prompt is None else _read_prompt(self._prompt)
         self._repositories = Repositories(self._cache_dir)
 
@@ -120,13 +128,14 @@ class Swe:
             SpecError: a row is invalid or has no tests, or two rows have the same id.
         """
         directory = os.path.join(self._repositories.directory, "builtin")
-        rows = builtin_rows(directory) if self._items == BUILTIN else load_rows(self._items)
-        rows = [row for row in rows if not self._python_only or is_python(row)]
+        found = builtin_rows(directory) if self._items == BUILTIN else load_rows(self._items, self._split)
+        rows: Iterable[dict[str, Any]] = (row for row in found if not self._python_only or is_python(row))
         if self._shuffle_seed is not None:
+            rows = list(rows)
             random.Random(self._shuffle_seed).shuffle(rows)  # noqa: S311 - an order, not a secret
         seen: set[str] = set()
-        for row in rows[: self.max_items]:
-            item = parse_row(row)
+        for row in islice(rows, self.max_items):
+            item = parse_row(row, self._repo_dir)
             if item.id in seen:
                 raise SpecError("items", item.id, "a unique id")
             if not self._wanted(item):
@@ -147,6 +156,8 @@ class Swe:
         if base.network == "none":
             self._offline.add(one.id)
         image = one.image or self._image
+        if self._image_template is not None:
+            image = image_of(one, self._image_template)
         spec = attrs.evolve(base, image=images.ensure(image) if image else base.image)
         if self._wheelhouse is None:
             return attrs.evolve(spec, env={**spec.env, **one.env})
@@ -162,13 +173,14 @@ class Swe:
             lease: the agent's slot.
 
         Raises:
+            SpecError: an id of the item means no test that can be run.
             RepositoryError: the repository cannot be fetched.
             TransferError: the clone could not be unpacked in the slot.
         """
         one = _swe(item)
-        checkout = await self._checkout(one)
+        checkout, _ = await self._prepared(one)
         await checkout.unpack(lease, one.repo_dir)
-        return {"repo_dir": one.repo_dir, "base_commit": one.base_commit}
+        return {"repo_dir": one.repo_dir, "base_commit": checkout.commit}
 
     def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """Return the problem as the user's message.
@@ -196,25 +208,32 @@ class Swe:
 
         Raises:
             JudgeError: the base of the item cannot be installed or tested either.
+            SpecError: an id of the item means no test that can be run.
         """
         one = _swe(item)
         if outcome.tool_calls == 0:
-            return _nothing("no tool was called")
-        checkout = await self._checkout(one)
+            return nothing("no tool was called")
+        checkout, located = await self._prepared(one)
+        tests = {name: located[name] for name in self._wanted(one)}
         with tempfile.TemporaryDirectory(prefix="hyperruntime-swe-", ignore_cleanup_errors=True) as scratch:
             tree, clone = os.path.join(scratch, "agent"), os.path.join(scratch, "state")
             try:
-                if problem := await _read_out(lease, one.repo_dir, tree):
-                    return _nothing(problem)
-                state = await asyncio.to_thread(write_state, one, checkout, tree, clone)
+                problem, left = await read_out(lease, one.repo_dir, tree)
+                if problem:
+                    return nothing(problem)
+                protected = {test for names in located.values() for test in names}
+                state = await asyncio.to_thread(write_state, one, checkout, tree, clone, tests=protected, left=left)
             finally:
                 await asyncio.to_thread(remove_tree, tree)
             if state.problem or not state.changed:
-                return _nothing(state.problem or "no change that counts was made", state)
-            tested = await self._test(one, checkout, fresh, clone, state, self._wanted(one))
-        if tested.ran:
-            return self._verdict(one, state, tested)
-        return await self._blame(one, checkout, fresh, state, tested)
+                return nothing(state.problem or "no change that counts was made", state)
+            tested = await self._test(
+                one, checkout, fresh, clone, state, sorted({test for means in tests.values() for test in means})
+            )
+        if not tested.ran:
+            return await self._blame(one, checkout, fresh, state, tested)
+        skipped = await self._skipped(one, checkout, located, fresh, tested)
+        return verdict(one, state, tested, tests, skipped=skipped, shaped=self._shaped)
 
     async def _test(
         self, one: SweItem, checkout: Checkout, fresh: Fresh, clone: str, state: State, ids: Sequence[str]
@@ -232,7 +251,12 @@ class Swe:
             settings, own_plugins = await asyncio.to_thread(pytest_settings, checkout)
             return await court.test(
                 ids,
-                {"runner": one.runner, "settings": settings, "own_plugins": own_plugins},
+                {
+                    "runner": one.runner,
+                    "settings": settings,
+                    "own_plugins": own_plugins,
+                    "cut": [name for name in ids if is_cut(name)],
+                },
                 python=one.python or self._python,
                 chunk=self.tests_per_process,
                 timeout_s=self.test_timeout_s,
@@ -253,69 +277,63 @@ class Swe:
         """
         async with self._base_locks.setdefault(one.id, asyncio.Lock()):
             if one.id not in self._sound or one.id not in self._offline or failure.timed_out:
-                if problem := await self._base_problem(one, checkout, fresh):
-                    why = f"its base does not install: {problem[-1000:]}"
-                    raise JudgeError(f"item {one.id} cannot be judged, because {why}")
+                await self._test_base(one, checkout, fresh, ())
                 self._sound.add(one.id)
-        facts = {**_facts(state), "output": failure.output[-_TAIL:]}
-        return Verdict(reward=0.0, parts={"install": 0.0}, phase="install", detail="it does not install", facts=facts)
+        return not_installed(state, failure)
 
-    async def _base_problem(self, one: SweItem, checkout: Checkout, fresh: Fresh) -> str:
+    async def _skipped(
+        self, one: SweItem, checkout: Checkout, located: Mapping[str, tuple[str, ...]], fresh: Fresh, tested: Findings
+    ) -> frozenset[str]:
+        """Return the tests of PASS_TO_PASS that the base skips too, so that their result says nothing about the agent.
+
+        The base runs those tests of PASS_TO_PASS that did not pass, and those that the test runner does not know.
+
+        Raises:
+            JudgeError: a test of PASS_TO_PASS does not pass on the base either, or is unknown to the test runner.
+        """
+        keep = {test for name in one.pass_to_pass for test in located[name]}
+        doubtful = sorted(test for test, why in tested.problems.items() if test in keep or why == UNKNOWN_TEST)
+        if tested.forged or not doubtful:
+            return frozenset()
+        async with self._base_locks.setdefault(one.id, asyncio.Lock()):
+            known = self._on_base.setdefault(one.id, {})
+            if asked := [test for test in doubtful if test not in known]:
+                based = await self._test_base(one, checkout, fresh, asked)
+                problems = {test: based.problems.get(test, "") for test in asked}
+                if faults := base_faults(problems, keep):
+                    raise JudgeError(
+                        f"item {one.id} cannot be judged here: {len(faults)} of its tests cannot pass for any agent, "
+                        f"because they do not pass on its base: {faults[0]} ({problems[faults[0]][-500:]}); the tests "
+                        f"printed: {based.output[-500:]}"
+                    )
+                known |= problems
+        return frozenset(test for test in doubtful if test in keep and known[test])
+
+    async def _test_base(self, one: SweItem, checkout: Checkout, fresh: Fresh, ids: Sequence[str]) -> Findings:
+        """Install the base with the item's tests, and run tests.
+
+        Raises:
+            JudgeError: it does not install, or has no test runner.
+        """
         with tempfile.TemporaryDirectory(prefix="hyperruntime-swe-", ignore_cleanup_errors=True) as scratch:
             clone = os.path.join(scratch, "state")
             base = await asyncio.to_thread(write_state, one, checkout, None, clone)
-            tested = await self._test(one, checkout, fresh, clone, base, ())
-            return "" if tested.ran else tested.output or "no output"
-
-    def _verdict(self, one: SweItem, state: State, tested: Findings) -> Verdict:
-        wanted = self._wanted(one)
-        fraction = len(tested.passed) / len(wanted)
-        whole = len(tested.passed) == len(wanted)
-        parts = {"install": 1.0, "pass_to_pass": _part(one.pass_to_pass, tested.passed)}
-        if self._score_include_fail_to_pass:
-            parts["fail_to_pass"] = _part(one.fail_to_pass, tested.passed)
-        failed = {name: tested.problems.get(name, "") for name in wanted if name not in tested.passed}
-        facts = {**_facts(state), "separate_user": tested.separate, "forged": tested.forged, "tests": len(wanted)}
-        facts |= {"failed": dict(list(failed.items())[:_LISTED]), "output": "" if whole else tested.output[-_TAIL:]}
-        detail = "every test passed" if whole else f"{len(failed)} of {len(wanted)} tests did not pass"
-        if tested.forged:
-            detail = "tests that must fail were reported as passed, so no test counts"
-        reward = 1.0 if whole else 0.5 * fraction if self._shaped else 0.0
-        return Verdict(reward=reward, parts=parts, phase="tests", detail=detail, facts=facts)
+            tested = await self._test(one, checkout, fresh, clone, base, ids)
+        if not tested.ran:
+            why = f"its base does not install: {(tested.output or 'no output')[-1000:]}"
+            raise JudgeError(f"item {one.id} cannot be judged, because {why}")
+        return tested
 
     def _wanted(self, one: SweItem) -> tuple[str, ...]:
         return tuple(sorted({*one.pass_to_pass, *(one.fail_to_pass if self._score_include_fail_to_pass else ())}))
 
-    async def _checkout(self, one: SweItem) -> Checkout:
+    async def _prepared(self, one: SweItem) -> tuple[Checkout, Mapping[str, tuple[str, ...]]]:
+        """Return an item's base, and the tests that each of its ids means."""
         source = source_of(one.repo, self._repo_base_url)
-        return await self._repositories.aprepare(source, one.base_commit)
-
-
-async def _read_out(lease: Lease, repo_dir: str, target: str) -> str:
-    """Copy the agent's directory to the host; return the problem if the agent caused it, else ""."""
-    if (await lease.exec(["/bin/sh", "-c", _LEAVE, "leave", repo_dir], timeout_s=_READ_OUT_TIMEOUT_S)).exit_code != 0:
-        return "the repository's directory does not exist"
-    try:
-        await lease.get(repo_dir, target, limits=_TREE_LIMITS, timeout_s=_READ_OUT_TIMEOUT_S)
-    except UnsafeArchiveError as error:
-        return f"the repository's directory is too large: {error}"
-    except TransferError as error:
-        if isinstance(error.__cause__, OSError):
-            raise  # an error of the host
-        return f"the repository's directory cannot be read: {error}"
-    return ""
-
-
-def _nothing(detail: str, state: State | None = None) -> Verdict:
-    return Verdict(reward=0.0, phase="agent", detail=detail, facts={} if state is None else _facts(state))
-
-
-def _facts(state: State) -> dict[str, Any]:
-    return {"dropped": [list(one) for one in state.dropped[:_LISTED]], "patch_bytes": state.patch_bytes}
-
-
-def _part(ids: Sequence[str], passed: frozenset[str]) -> float:
-    return sum(name in passed for name in ids) / len(ids) if ids else 1.0
+        checkout = await self._repositories.aprepare(source, one.base_commit, one.bug_patch)
+        if one.id not in self._located:
+            self._located[one.id] = await asyncio.to_thread(locate_tests, one, checkout)
+        return checkout, self._located[one.id]
 
 
 def _swe(item: Item) -> SweItem:

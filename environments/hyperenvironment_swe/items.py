@@ -1,34 +1,37 @@
-"""Read items in the form of SWE-bench and SWE-smith, from a local file or from this package."""
+"""Items in the form of SWE-bench and SWE-smith: each is parsed from a row.
+
+Source: the data sets ``princeton-nlp/SWE-bench`` and ``SWE-bench/SWE-smith``. A row of the first has ``base_commit``;
+its ``patch`` is the solution. A row of the second has ``image_name`` and no commit; its ``patch`` is the bug, in the
+default branch of ``repo``.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
-from filelock import FileLock
 
-from hyperruntime.errors import SpecError, StorageError
-from hyperruntime.git.store import RepositoryStore
+from hyperruntime.errors import SpecError
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _IDS = ("instance_id", "id", "problem_id")
+_IMAGES = ("image", "docker_image", "image_name")
 _RUNNERS = ("pytest", "unittest")
 
 
 @attrs.frozen(kw_only=True)
 class SweItem:
-    """One problem; the solution of a row (``patch``) is not stored.
+    """One problem; the solution of a row is not stored.
 
     Attributes:
         id: id of the item.
         repo: ``owner/name``, a URL or an absolute path.
-        base_commit: full name of the base commit.
+        base_commit: full name of the base commit; "" means that of the default branch.
+        bug_patch: diff from this commit to the state in which the agent begins, or "".
         problem_statement: the problem for the prompt.
         text: more text for the prompt.
         pass_to_pass: ids of tests that pass before and after the repair.
@@ -47,6 +50,7 @@ class SweItem:
     repo: str
     base_commit: str
     problem_statement: str
+    bug_patch: str = ""
     text: str = ""
     pass_to_pass: tuple[str, ...] = ()
     fail_to_pass: tuple[str, ...] = ()
@@ -60,56 +64,18 @@ class SweItem:
     repo_dir: str
 
 
-def load_rows(path: str) -> list[dict[str, Any]]:
-    """Return the rows of a ``.jsonl``, ``.json`` or ``.parquet`` file, or of ``train.jsonl`` in a directory.
-
-    Raises:
-        SpecError: the file does not exist, cannot be read, or has no rows.
-    """
-    where = os.path.join(path, "train.jsonl") if os.path.isdir(path) else path
-    if not os.path.isfile(where):
-        raise SpecError("items", path, "a file of rows (.jsonl, .json, .parquet), or 'builtin'")
-    try:
-        rows = _parquet_rows(where) if where.endswith(".parquet") else list(_json_rows(Path(where).read_text("utf-8")))
-    except (ValueError, OSError) as error:
-        raise SpecError("items", path, f"rows that are JSON objects: {error}") from None
-    if not rows or not all(isinstance(row, dict) for row in rows):
-        raise SpecError("items", path, "at least one row, each a JSON object")
-    return rows
-
-
-def builtin_rows(directory: str) -> list[dict[str, Any]]:
-    """Return the shipped rows, and create their repositories in ``directory``; the same files give the same commits.
-
-    Raises:
-        RepositoryError: git failed.
-        StorageError: the directory cannot be created.
-    """
-    try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-    except OSError as error:
-        why = f"{error.strerror or error}; use another one with --option cache_dir=DIRECTORY"
-        raise StorageError(f"the repository cache {directory!r} cannot be created: {why}") from error
-    rows = []
-    for task in sorted(Path(__file__).with_name("tasks").iterdir()):
-        if not (task / "task.json").is_file():
-            continue
-        store = RepositoryStore(os.path.join(directory, f"{task.name}.git"))
-        with FileLock(store.path + ".lock"):
-            commit = store.from_directory(task / "repository")
-        row = json.loads((task / "task.json").read_text("utf-8"))
-        rows.append({"instance_id": task.name, "repo": store.path, "base_commit": commit, **row})
-    return rows
-
-
 def is_python(row: Mapping[str, Any]) -> bool:
     """Return whether a row has tests in PASS_TO_PASS, all of them in Python files."""
     tests = _test_ids(row, "PASS_TO_PASS", "")
     return bool(tests) and all(".py::" in name for name in tests)
 
 
-def parse_row(row: Mapping[str, Any]) -> SweItem:
+def parse_row(row: Mapping[str, Any], repo_dir: str | None = None) -> SweItem:
     """Return the item of a row.
+
+    Args:
+        row: the row.
+        repo_dir: directory of the repository if the row names none; None means the name of the repository.
 
     Raises:
         SpecError: a field is missing or invalid; the message names the field.
@@ -125,10 +91,16 @@ def parse_row(row: Mapping[str, Any]) -> SweItem:
     runner = _text(row, "runner", where, "pytest")
     if not repo or runner not in _RUNNERS:
         raise SpecError(f"repo and runner {where}", (repo, runner), f"a repository, and {' or '.join(_RUNNERS)}")
+    commit = _text(row, "base_commit", where, "").lower()
+    bug = "" if commit else _text(row, "patch", where, "")
+    if not (commit or (bug and row.get("image_name"))):
+        allowed = "a commit; only a row of SWE-smith has none, but image_name and, as patch, the bug"
+        raise SpecError(f"base_commit {where}", row.get("base_commit"), allowed)
     return SweItem(
         id=item_id,
         repo=repo,
-        base_commit=_text(row, "base_commit", where).lower(),
+        base_commit=commit,
+        bug_patch=bug,
         problem_statement=_text(row, "problem_statement", where),
         text=_text(row, "text", where, ""),
         pass_to_pass=_test_ids(row, "PASS_TO_PASS", where),
@@ -136,33 +108,12 @@ def parse_row(row: Mapping[str, Any]) -> SweItem:
         test_patch=_text(row, "test_patch", where, ""),
         install=_optional(row, "install", where),
         python=_optional(row, "python", where),
-        image=_optional(row, "image", where) or _optional(row, "docker_image", where),
+        image=next(filter(None, (_optional(row, name, where) for name in _IMAGES)), None),
         env=_environment(row.get("env"), where),
         protected=_strings(row.get("protected"), f"protected {where}"),
         runner=runner,
-        repo_dir=_repo_dir(_text(row, "repo_dir", where, ""), repo, where),
+        repo_dir=check_repo_dir(_text(row, "repo_dir", where, "") or repo_dir or _directory_of(repo), where),
     )
-
-
-def _parquet_rows(path: str) -> list[dict[str, Any]]:
-    try:
-        import pyarrow.parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError:
-        raise SpecError("items", path, "a .jsonl file, or install pyarrow to read .parquet") from None
-    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
-    return rows
-
-
-def _json_rows(text: str) -> Iterator[Any]:
-    if text.lstrip().startswith("["):
-        yield from json.loads(text)
-        return
-    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: text may contain U+2028
-        if line.strip():
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"line {number} is not JSON ({error})") from None
 
 
 def _text(row: Mapping[str, Any], name: str, where: str, default: str | None = None) -> str:
@@ -188,7 +139,8 @@ def _test_ids(row: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
             raise SpecError(f"{name} {where}", value, "a list of test ids, or its JSON text") from None
     ids = _strings(value, f"{name} {where}")
     for test in ids:
-        if test.startswith("/") or ".." in test.partition("::")[0].split("/") or not test.isprintable():
+        path, colons, _ = test.partition("::")
+        if (colons and (path.startswith("/") or ".." in path.split("/"))) or not test.isprintable():
             raise SpecError(f"{name} {where}", test, "path/of/file.py::test, relative to the repository")
     return tuple(sorted(set(ids)))
 
@@ -208,10 +160,43 @@ def _environment(value: Any, where: str) -> Mapping[str, str]:  # noqa: ANN401 -
     return dict(given)
 
 
-def _repo_dir(given: str, repo: str, where: str) -> str:
-    last_part = repo.rstrip("/").rpartition("/")[2].removesuffix(".git")
-    name = given or re.sub(r"[^A-Za-z0-9_.-]", "_", last_part).lstrip(".-")
+def check_repo_dir(name: str, where: str = "") -> str:
+    """Return a directory of a repository.
+
+    Args:
+        name: the directory.
+        where: ends the name of the field in a message.
+
+    Raises:
+        SpecError: it is neither one name nor an absolute path.
+    """
     parts = name.removeprefix("/").split("/")
     if not all(_NAME.fullmatch(part) for part in parts) or (len(parts) > 1 and not name.startswith("/")):
-        raise SpecError(f"repo_dir {where}", name, "one name, or an absolute path; letters, digits, - _ .")
+        raise SpecError(f"repo_dir {where}".strip(), name, "one name, or an absolute path; letters, digits, - _ .")
     return name
+
+
+def _directory_of(repo: str) -> str:
+    last_part = repo.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", last_part).lstrip(".-")
+
+
+def image_of(item: SweItem, template: str) -> str:
+    """Return the image that a template gives an item.
+
+    Args:
+        item: the problem.
+        template: text with ``{id}``, ``{id_1776}`` (``_1776_`` for ``__``, as SWE-bench's images) or ``{image_name}``.
+
+    Raises:
+        SpecError: the template has another placeholder, or needs an image that the row does not name.
+    """
+    name = item.id.lower()
+    values = {"id": name, "id_1776": name.replace("__", "_1776_")}
+    if item.image is not None:
+        values["image_name"] = item.image
+    try:
+        return template.format_map(values)
+    except (KeyError, ValueError, IndexError, AttributeError):
+        allowed = f"text with {' or '.join(f'{{{name}}}' for name in values)} for item {item.id}"
+        raise SpecError("option image_template", template, allowed) from None

@@ -6,14 +6,19 @@ The agent's tree is untrusted; none of its code is run here.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import attrs
 
 from hyperenvironment_swe.items import SweItem
-from hyperruntime.errors import PatchError, RepositoryError
+from hyperruntime.errors import PatchError, RepositoryError, TransferError, UnsafeArchiveError
 from hyperruntime.git.patch import parse_patch
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.repositories import Checkout
+from hyperruntime.transfer.extract import ExtractLimits
+from hyperruntime.units import GIB, MIB
 
 # Files with these names configure how tests are collected and run, or run code in every Python process.
 ALWAYS_PROTECTED = (
@@ -22,6 +27,10 @@ ALWAYS_PROTECTED = (
     "**/venv", "**/.tox", "**/.nox", "**/site-packages",
 )  # fmt: skip
 _TEST_DIRECTORIES = ("tests", "test", "testing")
+# Virtual environments do not count and may be large, so they are removed before the copy.
+_LEAVE = '[ -d "$1" ] && [ ! -L "$1" ] && cd -- "$1" && { rm -rf .venv venv .tox .nox || :; }'
+_READ_OUT_TIMEOUT_S = 300.0
+_TREE_LIMITS = ExtractLimits(max_bytes=4 * GIB, max_members=400_000, max_member_bytes=256 * MIB)
 _BASE, _TESTS, _AGENT, _JUDGED = "base", "tests", "agent", "judged"
 
 
@@ -44,14 +53,70 @@ class State:
     patch_bytes: int = 0
 
 
-def protected_paths(item: SweItem) -> tuple[str, ...]:
-    """Return patterns of paths that the agent may not change: tests, test directories and test configuration."""
-    files = {test.partition("::")[0] for test in (*item.pass_to_pass, *item.fail_to_pass)}
-    files |= {os.fsdecode(name) for part in parse_patch(item.test_patch.encode()) for name in part.names}
+class TreeFiles(Mapping[str, bytes]):
+    """The files of a commit by path; a content is read when it is needed."""
+
+    def __init__(self, store: RepositoryStore, commit: str) -> None:
+        """List the files of a commit."""
+        self._store, self._commit = store, commit
+        self._names = dict.fromkeys(os.fsdecode(path) for path in store.entries(commit))
+
+    def __getitem__(self, path: str) -> bytes:
+        """Return the content of a file."""
+        content = self._store.read_file(self._commit, path) if path in self._names else None
+        if content is None:
+            raise KeyError(path)
+        return content
+
+    def __contains__(self, path: object) -> bool:
+        """Return whether the commit has a file."""
+        return path in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the paths."""
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        """Return the number of files."""
+        return len(self._names)
+
+
+def patched_files(patch: str) -> list[str]:
+    """Return the paths that a diff touches."""
+    return [os.fsdecode(name) for part in parse_patch(patch.encode()) for name in part.names]
+
+
+@contextmanager
+def with_tests(item: SweItem, checkout: Checkout) -> Iterator[TreeFiles]:
+    """Yield the files of an item's base with its tests.
+
+    Raises:
+        RepositoryError: the test patch of the item does not apply to its base.
+    """
+    with checkout.store() as store:
+        yield TreeFiles(store, _add_tests(store, item, checkout))
+
+
+def protected_paths(item: SweItem, tests: Iterable[str]) -> tuple[str, ...]:
+    """Return patterns of paths that the agent may not change: tests, test directories and test configuration.
+
+    Args:
+        item: the problem.
+        tests: ids of its tests: ``path/of/file.py::test``.
+    """
+    files = {test.partition("::")[0] for test in tests} | set(patched_files(item.test_patch))
     return (*ALWAYS_PROTECTED, *sorted({_test_directory(file) for file in files}), *item.protected)
 
 
-def write_state(item: SweItem, checkout: Checkout, agent_tree: str | None, target: str) -> State:
+def write_state(
+    item: SweItem,
+    checkout: Checkout,
+    agent_tree: str | None,
+    target: str,
+    *,
+    tests: Iterable[str] = (),
+    left: Sequence[tuple[str, str]] = (),
+) -> State:
     """Write the state to judge to ``target`` as a clone: base, the agent's changes, the item's tests.
 
     Args:
@@ -59,31 +124,65 @@ def write_state(item: SweItem, checkout: Checkout, agent_tree: str | None, targe
         checkout: the base commit of the item.
         agent_tree: copy of the agent's directory; None means no changes.
         target: the directory to create.
+        tests: ids of the item's tests.
+        left: ``(path, reason)`` of files that the copy of the agent's directory lacks; they stay as in the base.
 
     Raises:
         RepositoryError: the test patch of the item does not apply to its base.
     """
     with checkout.store() as store:
-        try:
-            final = store.apply_patch(checkout.commit, item.test_patch.encode(), _TESTS).commit
-        except PatchError as error:
-            raise RepositoryError(f"test_patch of item {item.id} does not apply to its base: {error}") from error
+        final = _add_tests(store, item, checkout)
         if agent_tree is None:
             store.checkout(final, target)
             return State(changed=False)
+        dropped = tuple(left)
+        protected = (*protected_paths(item, tests), *(path for path, _ in left if path))
         try:
-            snapshot = store.snapshot(checkout.commit, agent_tree, _AGENT, protected=protected_paths(item))
+            snapshot = store.snapshot(checkout.commit, agent_tree, _AGENT, protected=protected)
+            dropped += tuple(one for one in snapshot.dropped if one[0] not in dict(left))
             final = store.apply_patch(snapshot.commit, item.test_patch.encode(), _JUDGED).commit
         except PatchError as error:
-            return State(changed=True, problem=str(error))
+            return State(changed=True, problem=str(error), dropped=dropped)
         store.checkout(final, target)
         gone = store.entries(checkout.commit).keys() - store.entries(final).keys()
         return State(
             changed=bool(snapshot.patch),
             gone=tuple(sorted(map(os.fsdecode, gone))),
-            dropped=snapshot.dropped,
+            dropped=dropped,
             patch_bytes=len(snapshot.patch),
         )
+
+
+def _add_tests(store: RepositoryStore, item: SweItem, checkout: Checkout) -> str:
+    try:
+        return store.apply_patch(checkout.commit, item.test_patch.encode(), _TESTS).commit
+    except PatchError as error:
+        raise RepositoryError(f"test_patch of item {item.id} does not apply to its base: {error}") from error
+
+
+async def read_out(lease: Lease, repo_dir: str, target: str) -> tuple[str, Sequence[tuple[str, str]]]:
+    """Copy the agent's directory to the host; return a problem that the agent caused, or "", and what was left out.
+
+    Args:
+        lease: the agent's slot.
+        repo_dir: the directory.
+        target: the path to create.
+
+    Raises:
+        TransferError: the host cannot write the files.
+    """
+    if (await lease.exec(["/bin/sh", "-c", _LEAVE, "leave", repo_dir], timeout_s=_READ_OUT_TIMEOUT_S)).exit_code != 0:
+        return "the repository's directory does not exist", ()
+    try:
+        report = await lease.get(repo_dir, target, limits=_TREE_LIMITS, timeout_s=_READ_OUT_TIMEOUT_S)
+    except UnsafeArchiveError as error:
+        return f"the repository's directory is too large: {error}", ()
+    except TransferError as error:
+        if isinstance(error.__cause__, OSError):
+            raise  # an error of the host
+        return f"the repository's directory cannot be read: {error}", ()
+    # Names in the archive begin with that of the directory.
+    return "", [(name.removeprefix("./").partition("/")[2] or name, reason) for name, reason in report.refused]
 
 
 def pytest_settings(checkout: Checkout) -> tuple[tuple[str, str], bool]:

@@ -13,8 +13,9 @@ from contextlib import AbstractAsyncContextManager
 from hyperenvironment_terminal.environment import Terminal
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.pool.lease import Lease
-from hyperruntime.pool.pool import SlotPool
+from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.pool.values.profiles import Profiles
 from hyperruntime.rollout.environment import Item, Outcome
 from hyperruntime.rollout.loading import load_environment
 from hyperruntime.runtime import Runtime, open_runtime
@@ -38,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError:
         parser.error("--option needs NAME=VALUE")
     try:
-        environment = load_environment("terminal", {"tasks": given.tasks, **options})
+        environment = load_environment("terminal", {"tasks": given.tasks, "control": "no", **options})
         with open_runtime(given.runtime) as runtime:
             return _check_all(runtime, environment, given.network)  # type: ignore[arg-type]
     except HyperRuntimeError as error:
@@ -49,6 +50,8 @@ def main(argv: list[str] | None = None) -> int:
 def _check_all(runtime: Runtime, environment: Terminal, network: str) -> int:
     worst = 0
     base = ContainerSpec(image="localhost/none", network=network)  # type: ignore[arg-type]
+    for item in environment.items():
+        print(f"{item.id}: needs {environment.needs(item) or 'nothing special'}")
     for item in environment.items():
         try:
             good, line = asyncio.run(_check(runtime, environment, item, base))
@@ -67,10 +70,10 @@ async def _check(runtime: Runtime, environment: Terminal, item: Item, base: Cont
     """
     spec = await asyncio.to_thread(environment.spec, item, base, runtime.images)
     config = PoolConfig(spec=spec, slots_per_container=1, min_containers=0, max_containers=2, acquire_timeout_s=300)
-    async with SlotPool(runtime, config) as pool:
+    async with PoolManager(runtime, Profiles.of(config)) as pools:
 
         def fresh(spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Lease]:
-            return pool.lease()
+            return pools.lease(item.id, spec=spec)
 
         async def reward(lease: Lease) -> float:
             meta = await environment.setup(item, lease)

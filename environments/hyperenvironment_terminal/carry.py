@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
-from hyperenvironment_terminal.changes import NOT_LISTED, make_protection, plan_changes
+from hyperenvironment_terminal.changes import NOT_LISTED, ChangePlan, make_protection, plan_changes
 from hyperenvironment_terminal.listing import Entry, Listing, first_error, list_files
 from hyperruntime.errors import TransferError
 from hyperruntime.host.owner import owned_directory
@@ -36,7 +36,14 @@ class StateError(TransferError):
 
 
 async def carry(
-    agent: Lease, judge: Lease, *, mounted: Sequence[str], workdir: str, scripted: bool, limit_bytes: int
+    agent: Lease,
+    judge: Lease,
+    *,
+    mounted: Sequence[str],
+    workdir: str,
+    scripted: bool,
+    limit_bytes: int,
+    limit_files: int,
 ) -> dict[str, Any]:
     """Apply an agent's changes to a fresh container of the same image; return facts for the report.
 
@@ -50,9 +57,10 @@ async def carry(
         workdir: working directory of the tests.
         scripted: whether the tests are a script.
         limit_bytes: maximum total size of the copied files.
+        limit_files: maximum number of the copied files, directories and links.
 
     Raises:
-        StateError: the agent's container cannot be read, or its files exceed ``limit_bytes``.
+        StateError: the agent's container cannot be read, or its files exceed a limit.
         TransferError: the fresh container cannot be read or written.
     """
     leave_out = (*NOT_LISTED, *mounted)
@@ -65,9 +73,16 @@ async def carry(
     search = shown.stdout.decode(errors="replace").strip().split(":")
     protection = await asyncio.to_thread(make_protection, pristine, search, workdir, scripted=scripted)
     plan = await asyncio.to_thread(plan_changes, pristine, listing, protection)
-    total = sum(listing[path].size for path in plan.files)
-    if total > limit_bytes:
-        raise StateError(f"the agent's files have {total} bytes, but at most {limit_bytes} are allowed")
+    _check_limits(plan, listing, limit_bytes, limit_files)
+    await _apply(plan, listing, agent, judge)
+    return {
+        "changed": len(plan.remove) + len(plan.directories) + len(plan.files) + len(plan.links),
+        "withheld": [path.decode(errors="replace") for path in plan.withheld[:100]],
+        "withheld_count": len(plan.withheld),
+    }
+
+
+async def _apply(plan: ChangePlan, listing: Listing, agent: Lease, judge: Lease) -> None:
     await _remove(judge, plan.remove)
     await _write(judge, _members(plan.directories, listing))
     for path in plan.files:
@@ -77,11 +92,15 @@ async def carry(
     for batch in _batches(small, listing):
         await _write(judge, await _contents(agent, batch, listing))
     await _write(judge, _members(plan.links, listing))
-    return {
-        "changed": len(plan.remove) + len(plan.directories) + len(plan.files) + len(plan.links),
-        "withheld": [path.decode(errors="replace") for path in plan.withheld[:100]],
-        "withheld_count": len(plan.withheld),
-    }
+
+
+def _check_limits(plan: ChangePlan, listing: Listing, limit_bytes: int, limit_files: int) -> None:
+    total = sum(listing[path].size for path in plan.files)
+    if total > limit_bytes:
+        raise StateError(f"the agent's files have {total} bytes, but at most {limit_bytes} are allowed (limit_bytes)")
+    count = len(plan.files) + len(plan.directories) + len(plan.links)
+    if count > limit_files:
+        raise StateError(f"the agent changed {count} files, but at most {limit_files} are allowed (limit_files)")
 
 
 async def _remove(judge: Lease, paths: Iterable[bytes]) -> None:

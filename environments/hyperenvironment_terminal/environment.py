@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,16 +11,19 @@ from typing import Any
 import attrs
 
 from hyperenvironment_terminal.carry import StateError, carry
+from hyperenvironment_terminal.control import Control, control_run, solve
 from hyperenvironment_terminal.image import task_image
 from hyperenvironment_terminal.judge import Finding, VerifierError, run_tests
 from hyperenvironment_terminal.load import BUILTIN, load_tasks
-from hyperenvironment_terminal.task import FRESH, SAME, SOLUTION, TEST_BEGINNING, Task
+from hyperenvironment_terminal.needs import check_network, describe, networks
+from hyperenvironment_terminal.task import FRESH, SAME, TEST_BEGINNING, Task
 from hyperruntime.errors import SpecError, TransferError
 from hyperruntime.images.store import ImageStore
-from hyperruntime.option_fields import AtLeast, OneOf
+from hyperruntime.option_fields import ABOVE_ZERO, AtLeast, OneOf
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
-from hyperruntime.spec import ContainerSpec, ExecResult
+from hyperruntime.spec import ContainerSpec, ExecResult, Network
+from hyperruntime.transfer.extract import DEFAULT_MAX_MEMBERS
 
 _LIMIT_BYTES = 1024**3
 _TEMPLATE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -43,10 +47,14 @@ class Terminal:
             limits.
         internet: ``task``: reject a task that needs the internet if the run has no network; ``base``: run it without
             network.
+        control: whether the first reward 0 of a task is checked by a control run: its known solution must get more,
+            else the tests cannot run here.
+        control_timeout_s: timeout of the known solution in a control run; a longer one leaves the reward 0 unchecked.
         substitute: ``NAME=IMAGE``: use IMAGE if a task names the image NAME.
         pass_env: names of host variables that tasks may read.
         pull: whether to pull images that tasks name.
         limit_bytes: maximum bytes of an agent's files that are copied to a fresh container.
+        limit_files: maximum number of these files, with directories and links.
 
     Attributes:
         name: name of the entry point.
@@ -62,13 +70,19 @@ class Terminal:
     _verify: str | None = None
     resources: str = attrs.field(default="task", validator=OneOf(("task", "base")))
     internet: str = attrs.field(default="task", validator=OneOf(("task", "base")))
+    _control: bool = True
+    control_timeout_s: float = attrs.field(default=600.0, validator=ABOVE_ZERO)
     _substitute: tuple[str, ...] = ()
     _pass_env: tuple[str, ...] = ()
     _pull: bool = False
     limit_bytes: int = attrs.field(default=_LIMIT_BYTES, validator=AtLeast(0))
+    limit_files: int = attrs.field(default=DEFAULT_MAX_MEMBERS, validator=AtLeast(0))
     _substitutes: dict[str, str] = attrs.field(init=False)
     _tasks: dict[str, Task] = attrs.field(init=False)
-    _mounted: dict[str, tuple[str, ...]] = attrs.field(init=False, factory=dict)
+    _specs: dict[str, ContainerSpec] = attrs.field(init=False, factory=dict)  # of agents
+    _tests_networks: dict[str, Network] = attrs.field(init=False, factory=dict)
+    _controls: dict[str, Control] = attrs.field(init=False, factory=dict)
+    _locks: dict[str, asyncio.Lock] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
         """Read the tasks."""
@@ -85,6 +99,27 @@ class Terminal:
         """Return the task's time limit for the agent, or None."""
         return self._tasks[item.id].agent_timeout_s
 
+    def check_items(self, items: Sequence[Item], base: ContainerSpec) -> None:
+        """Check that a run has what its tasks need, before any container starts.
+
+        Args:
+            items: the tasks.
+            base: the run's container spec.
+
+        Raises:
+            SpecError: a task needs a network or a host variable that the run does not provide.
+        """
+        tasks = [self._tasks[item.id] for item in items]
+        if self.internet == "task":
+            check_network(tasks, base)
+        for task in tasks:
+            for given in (task.env, task.verifier_env):
+                self._env(task, given)
+            if self._mode(task) == SAME and len(set(networks(task, base))) > 1:
+                raise SpecError(
+                    f"verify of task {task.id!r}", SAME, "fresh, because its tests have another network than its agent"
+                )
+
     def spec(self, item: Item, base: ContainerSpec, images: ImageStore) -> ContainerSpec:
         """Return the task's container spec, and build or pull its image if it is missing.
 
@@ -98,15 +133,16 @@ class Terminal:
             ImageError: the image does not exist, or its build or pull failed.
         """
         task = self._tasks[item.id]
-        network = self._network(task, base)
-        self._mounted[item.id] = tuple(mount.target for mount in base.mounts)
+        self.check_items([item], base)
+        network, tests_network = networks(task, base)
         env = {**base.env, **self._env(task, task.env)}
         image = task_image(task, images, self._substitutes, pull=self._pull)
         spec = attrs.evolve(base, image=image, workdir=task.workdir, env=env, network=network)
-        if self.resources == "base":
-            return spec
-        gpus = f"auto:{task.gpus}" if task.gpus else base.gpus
-        return attrs.evolve(spec, limits=attrs.evolve(base.limits, **task.limits), gpus=gpus)
+        if self.resources == "task":
+            gpus = f"auto:{task.gpus}" if task.gpus else base.gpus
+            spec = attrs.evolve(spec, limits=attrs.evolve(base.limits, **task.limits), gpus=gpus)
+        self._specs[item.id], self._tests_networks[item.id] = spec, tests_network
+        return spec
 
     async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
         """Check that the agent is root, and that the image has the programs that ``verify`` needs.
@@ -169,15 +205,17 @@ class Terminal:
             except (VerifierError, TransferError) as error:
                 finding = Finding(rewards={}, exit_code=-1, timed_out=False, output=str(error), duration_s=0.0)
             return await self._conclude(task, fresh, env, finding, {"verify": SAME})
-        async with fresh() as judge:
+        mounts = self._specs[task.id].mounts if task.id in self._specs else ()
+        async with fresh(self._tests_spec(task)) as judge:
             try:
                 carried = await carry(
                     lease,
                     judge,
-                    mounted=self._mounted.get(task.id, ()),
+                    mounted=tuple(mount.target for mount in mounts),
                     workdir=task.workdir,
                     scripted=not task.uses_pytest,
                     limit_bytes=self.limit_bytes,
+                    limit_files=self.limit_files,
                 )
             except StateError as error:
                 return _verdict(0.0, "state", str(error), {"verify": FRESH})
@@ -195,15 +233,11 @@ class Terminal:
             SpecError: the task has no known solution.
         """
         task = self._tasks[item.id]
-        if task.solution is None:
-            raise SpecError("task", item.id, "a task with solution/solve.sh")
-        await lease.put(str(task.solution), SOLUTION)
-        return await lease.exec(
-            ["/bin/sh", "-c", f'exec "$(command -v bash || command -v sh)" {SOLUTION}/solve.sh'],
-            env=self._env(task, task.solution_env),
-            workdir=task.workdir,
-            timeout_s=task.agent_timeout_s,
-        )
+        return await solve(task, lease, self._env(task, task.solution_env), task.agent_timeout_s)
+
+    def needs(self, item: Item) -> str:
+        """Return what a task needs from a run, as a list for people; "" for nothing special."""
+        return describe(self._tasks[item.id])
 
     def has_solution(self, item: Item) -> bool:
         """Return whether a task has a known solution."""
@@ -225,17 +259,29 @@ class Terminal:
     def _mode(self, task: Task) -> str:
         return self._verify or task.verify or FRESH
 
+    def _tests_spec(self, task: Task, *, for_solution: bool = False) -> ContainerSpec | None:
+        """Return the container spec of a task's tests, or None for the agent's; a solution gets the network of both."""
+        spec = self._specs.get(task.id)
+        network = self._tests_networks.get(task.id)
+        if spec is None or network is None or network == spec.network or (for_solution and network == "none"):
+            return None
+        return attrs.evolve(spec, network=network)
+
     async def _conclude(
         self, task: Task, fresh: Fresh, env: Mapping[str, str], finding: Finding, facts: Mapping[str, Any]
     ) -> Verdict:
-        """Return the verdict; if the tests gave no reward, run them without the agent's work to find the cause."""
+        """Return the verdict; a control run decides whether a missing reward or a reward 0 is the agent's failure."""
         facts = {**facts, **attrs.asdict(finding, filter=attrs.filters.exclude("rewards"))}
         if finding.rewards:
             reward = finding.rewards["reward"]
+            if reward > 0:
+                self._controls[task.id] = Control(works=True, detail="an agent had a reward above 0")
+            elif self._control:
+                facts["control"] = await self._checked(task, fresh, env)
             return Verdict(
                 reward=reward, parts=finding.rewards, phase="tests", detail=_detail(reward, facts), facts=facts
             )
-        async with fresh() as judge:
+        async with fresh(self._tests_spec(task)) as judge:
             control = await run_tests(task, judge, env)
         why = f"did not end in {task.verifier_timeout_s:g} s" if finding.timed_out else "gave no reward"
         if not control.rewards:
@@ -245,15 +291,26 @@ class Terminal:
             )
         return _verdict(0.0, "tests", f"the tests {why}; without the agent's work they give a reward", facts)
 
-    def _network(self, task: Task, base: ContainerSpec) -> Any:  # noqa: ANN401 - a Literal of the spec's
-        if task.internet is False:
-            return "none"
-        if task.internet and base.network == "none" and self.internet == "task":
-            raise SpecError(
-                f"task {task.id!r}", "allow_internet = true",
-                "a run with --network none has no internet; use --network bridge or host, or --option internet=base",
-            )  # fmt: skip
-        return base.network
+    async def _checked(self, task: Task, fresh: Fresh, env: Mapping[str, str]) -> str:
+        """Return how a control run, one for each task, showed that a reward 0 is valid.
+
+        Raises:
+            VerifierError: the control run showed that the tests cannot run here.
+        """
+        async with self._locks.setdefault(task.id, asyncio.Lock()):
+            if task.id not in self._controls:
+                solution_env = self._env(task, task.solution_env) if task.solution else {}
+                async with fresh(self._tests_spec(task, for_solution=True)) as judge:
+                    found = await control_run(task, judge, env, solution_env, self.control_timeout_s)
+                self._controls.setdefault(task.id, found)
+        control = self._controls[task.id]
+        if not control.works:
+            raise VerifierError(
+                f"the reward 0 of task {task.id!r} says nothing about the agent, because its tests cannot run here: "
+                f"{control.detail}; needs: {describe(task) or 'nothing special'}; mend this and resume, or accept such "
+                "rewards with --option control=no"
+            )
+        return control.detail
 
     def _env(self, task: Task, given: Mapping[str, str]) -> dict[str, str]:
         """Return variables with the values of the host variables that ``pass_env`` allows."""

@@ -50,7 +50,8 @@ class Task:
         verifier_timeout_s: timeout of the tests.
         limits: the limits that the task sets, by the name of the field of :class:`~hyperruntime.Limits`.
         gpus: number of GPUs.
-        internet: whether the task has access to the internet; None if the task does not say.
+        internet: whether the agent has access to the internet; None if the task does not say.
+        tests_internet: the same for the tests.
         env: environment variables of every command; ``${NAME}`` and ``${NAME:-default}`` take values from the host.
         verifier_env: more environment variables of the tests.
         solution_env: more environment variables of the known solution.
@@ -69,6 +70,7 @@ class Task:
     limits: Mapping[str, Any] = attrs.field(factory=dict)
     gpus: int = 0
     internet: bool | None = None
+    tests_internet: bool | None = None
     env: Mapping[str, str] = attrs.field(factory=dict)
     verifier_env: Mapping[str, str] = attrs.field(factory=dict)
     solution_env: Mapping[str, str] = attrs.field(factory=dict)
@@ -99,7 +101,8 @@ def read_task(folder: Path, *, name: str = "") -> Task:
     reader = _Reader(folder / SETTINGS)
     environment, verifier = reader.table(settings, "environment"), reader.table(settings, "verifier")
     agent, metadata = reader.table(settings, "agent"), reader.table(settings, "metadata")
-    _refuse_what_is_not_done(reader, environment, verifier, agent, folder)
+    _refuse_what_is_not_done(reader, settings, folder)
+    internet = _internet(reader, environment, "environment", None)
     image = reader.text(environment, "docker_image")
     recipe = None if image else _recipe(folder)
     ours = reader.table(metadata, "hyperruntime")
@@ -118,7 +121,8 @@ def read_task(folder: Path, *, name: str = "") -> Task:
         verifier_timeout_s=reader.seconds(verifier, "timeout_sec", 600.0) or 600.0,
         limits=_limits(reader, environment),
         gpus=int(reader.number(environment, "gpus") or 0),
-        internet=_internet(reader, environment),
+        internet=_internet(reader, agent, "agent", internet),
+        tests_internet=_internet(reader, verifier, "verifier", internet),
         env=reader.texts(environment, "env"),
         verifier_env=reader.texts(verifier, "env"),
         solution_env=reader.texts(reader.table(settings, "solution"), "env"),
@@ -172,25 +176,21 @@ def _settings(path: Path) -> dict[str, Any]:
         raise SpecError("task", str(path), f"a valid TOML file: {error}") from None
 
 
-def _refuse_what_is_not_done(
-    reader: _Reader,
-    environment: Mapping[str, Any],
-    verifier: Mapping[str, Any],
-    agent: Mapping[str, Any],
-    folder: Path,
-) -> None:
+def _refuse_what_is_not_done(reader: _Reader, settings: Mapping[str, Any], folder: Path) -> None:
+    environment, verifier = reader.table(settings, "environment"), reader.table(settings, "verifier")
     if any((folder / "environment" / name).exists() for name in ("docker-compose.yaml", "docker-compose.yml")):
         raise SpecError("task", str(folder), "a task with one container; docker-compose is not supported")
-    if (folder / "steps").is_dir():
-        raise SpecError("task", str(folder), "a task with one step; steps/ is not supported")
-    for table, user in (("agent", agent.get("user")), ("verifier", verifier.get("user"))):
+    if (folder / "steps").is_dir() or settings.get("steps"):
+        raise SpecError("task", str(folder), "a task with one step; several steps are not supported")
+    for name in ("agent", "verifier"):
+        user = reader.table(settings, name).get("user")
         if user not in (None, "root", 0):
-            reader.refuse(f"{table}.user", user, "root; agent and tests always run as root")
+            reader.refuse(f"{name}.user", user, "root; agent and tests always run as root")
     if environment.get("mcp_servers"):
         reader.refuse("environment.mcp_servers", environment["mcp_servers"], "none; MCP servers are not supported")
     if environment.get("healthcheck"):
         reader.refuse("environment.healthcheck", environment["healthcheck"], "no healthcheck; it is not supported")
-    if verifier.get("environment_mode") == "separate":
+    if verifier.get("environment_mode") == "separate" or verifier.get("environment"):
         reader.refuse("verifier.environment_mode", "separate", "no value; a separate image for tests is not supported")
 
 
@@ -211,16 +211,17 @@ def _bytes(reader: _Reader, table: Mapping[str, Any], key: str) -> int | None:
     return parse_size(text) if text else None
 
 
-def _internet(reader: _Reader, table: Mapping[str, Any]) -> bool | None:
+def _internet(reader: _Reader, table: Mapping[str, Any], name: str, default: bool | None) -> bool | None:
+    """Return whether a table gives access to the internet; ``allow_internet`` is the old form of ``network_mode``."""
     mode = reader.choice(table, "network_mode", ("", "public", "no-network", "allowlist"))
     if mode == "allowlist" or table.get("allowed_hosts"):
-        reader.refuse("environment.network_mode", "allowlist", "public or no-network; allowlists are not supported")
+        reader.refuse(f"{name}.network_mode", "allowlist", "public or no-network; allowlists are not supported")
     if mode:
         return mode == "public"
     allowed = table.get("allow_internet")
     if not isinstance(allowed, bool | None):
-        reader.refuse("environment.allow_internet", allowed, "true or false")
-    return allowed
+        reader.refuse(f"{name}.allow_internet", allowed, "true or false")
+    return default if allowed is None else allowed
 
 
 def _recipe(folder: Path) -> Path:

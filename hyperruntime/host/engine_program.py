@@ -29,6 +29,7 @@ n=memory show $c/memory.max $c/memory/memory.limit_in_bytes
 n=pids show $c/pids.max $c/pids/pids.max
 n=cpu show $c/cpu.max $c/cpu/cpu.cfs_quota_us $c/cpu,cpuacct/cpu.cfs_quota_us
 """
+NO_WORKDIR = "hyperruntime: the working directory cannot be entered"
 IMAGE_OPERATIONS = tuple(f"images.{name}" for name in ("remove", "load_rootfs", "load", "save", "pull", "build"))
 _NO_SHELL = re.compile(
     r"/bin/sh\b.*(not found|no such file)|no such file.*/bin/sh\b|failed to exec pid1", re.IGNORECASE
@@ -132,6 +133,21 @@ def program_needed(engine: str, program: str, install_hint: str) -> Iterator[Non
         ) from error
 
 
+def shell_args(workdir: str | None) -> list[str]:
+    """Return the argv of a shell in a directory, which must exist.
+
+    The engines' own options do other things with a missing directory: Docker creates it, and Podman refuses it even if
+    it is the image's own ``WORKDIR``, which Podman's builds do not create.
+
+    Args:
+        workdir: the directory; None means that of the image.
+    """
+    if workdir is None:
+        return ["/bin/sh"]
+    script = f'cd -- "$1" 2>/dev/null || {{ echo "{NO_WORKDIR}" >&2; exit 1; }}; exec /bin/sh'
+    return ["/bin/sh", "-c", script, "sh", workdir]
+
+
 def start_refusal(error_text: str, spec: ContainerSpec, user: str | None, full: str) -> SpecError | EngineError | None:
     """Return the error for what several engines say about a container or a shell that did not start, or None.
 
@@ -141,6 +157,8 @@ def start_refusal(error_text: str, spec: ContainerSpec, user: str | None, full: 
         user: user of the shell; None means the spec's user.
         full: the message if no space is left.
     """
+    if NO_WORKDIR in error_text:
+        return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount, for this user")
     if _UNKNOWN_USER.search(error_text):
         return SpecError("user", user or spec.user, "a user and a group that exist in the image, or numbers")
     if _NO_SHELL.search(error_text):

@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import json
 import os
-import re
 import tempfile
 import threading
 import time
@@ -24,23 +23,18 @@ from typing import Final
 import attrs
 from filelock import FileLock, Timeout
 
-from hyperruntime.errors import HyperRuntimeError, RepositoryError, SpecError, StorageError, TransferError
+from hyperruntime.errors import HyperRuntimeError, PatchError, RepositoryError, SpecError, StorageError, TransferError
 from hyperruntime.git.bare_repository import checked, write_text
-from hyperruntime.git.command import git_environment
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.cache_dir import cache_directory
-from hyperruntime.host.process import ProcessResult, run_process
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.lease import Lease
+from hyperruntime.rollout.origins import SOURCES, checked_source, default_commit, fetch
 from hyperruntime.transfer.tar_writer import read_tree
 
 log = get_logger(__name__)
 
-_PROTOCOLS = "file:git:https:ssh"
-_URL = re.compile(r"(?:file|git|https|ssh)://[!-~]+")
-_OWNER_AND_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_UPLOAD_PACK = "git -c safe.directory='*' upload-pack"  # the user's repository may belong to another uid
 _STORE, _TAR, _MANIFEST = "repository.git", "workspace.tar", "manifest.json"
 _RECENT_S = 3600.0
 _UNPACK_TIMEOUT_S: Final = 600.0
@@ -109,12 +103,12 @@ class Repositories:
         self._timeout_s = fetch_timeout_s
         self._verified: dict[str, tuple[int, ...]] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="hyperruntime-repositories")
-        self._flights: dict[tuple[str, str], Future[Checkout]] = {}
+        self._flights: dict[tuple[str, str, str], Future[Checkout]] = {}
         self._lock = threading.Lock()
 
-    async def aprepare(self, source: str | os.PathLike[str], commit: str) -> Checkout:
+    async def aprepare(self, source: str | os.PathLike[str], commit: str, patch: str = "") -> Checkout:
         """Run :meth:`prepare` in a thread; concurrent calls for the same commit share one thread."""
-        key = os.fspath(source), commit
+        key = os.fspath(source), commit, patch
         with self._lock:
             flight = self._flights.get(key)
             if flight is None:
@@ -122,36 +116,39 @@ class Repositories:
                 flight.add_done_callback(lambda _: self._flights.pop(key, None))
         return await asyncio.shield(asyncio.wrap_future(flight))
 
-    def prepare(self, source: str | os.PathLike[str], commit: str) -> Checkout:
+    def prepare(self, source: str | os.PathLike[str], commit: str, patch: str = "") -> Checkout:
         """Return a commit of a repository, and fetch it if the cache does not have it.
 
-        A damaged cache entry is fetched again.
+        A damaged cache entry is fetched again. The repository of a cached commit need not exist any more.
 
         Args:
             source: a ``file://``, ``https://``, ``ssh://`` or ``git://`` URL, or the path of a repository.
-            commit: full name of the commit.
+            commit: full name of the commit; "" means that of the default branch when it was first fetched.
+            patch: a diff; slots get a commit of the result, and nothing of the state before it.
 
         Raises:
             SpecError: ``source`` or ``commit`` is invalid.
-            RepositoryError: the repository cannot be fetched, or the commit does not exist.
+            RepositoryError: the repository cannot be fetched, the commit does not exist, or the diff does not apply.
             StorageError: the cache cannot be used.
         """
         url = checked_source(source)
-        entry = self._entry(url, checked(commit))
+        entry = self._entry(url, commit and checked(commit), patch)
         try:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
             if not self._is_sound(entry):
                 with FileLock(entry + ".lock", timeout=self._timeout_s):
                     if not self._is_sound(entry):
-                        self._make(url, commit, entry)
-            os.utime(os.path.join(entry, _MANIFEST))
+                        self._make(url, commit, patch, entry)
+            manifest = os.path.join(entry, _MANIFEST)
+            os.utime(manifest)
+            made = str(json.loads(Path(manifest).read_bytes())["commit"])
         except Timeout:
             raise RepositoryError(f"another process still fetches {url} after {self._timeout_s:.0f} s") from None
         except HyperRuntimeError:
             raise
         except OSError as error:
             raise StorageError(f"the repository cache {self.directory!r} cannot be used: {error}") from error
-        return Checkout(commit=commit, tar=os.path.join(entry, _TAR), repository=os.path.join(entry, _STORE))
+        return Checkout(commit=made, tar=os.path.join(entry, _TAR), repository=os.path.join(entry, _STORE))
 
     def size_bytes(self) -> int:
         """Return the total size of the entries in bytes."""
@@ -178,9 +175,12 @@ class Repositories:
             left, gone = left - entry_bytes, gone + entry_bytes
         return gone
 
-    def _entry(self, url: str, commit: str) -> str:
-        name = "".join(c if c.isalnum() else "_" for c in url.rstrip("/").removesuffix(".git").rpartition("/")[2])
-        digest = hashlib.sha256(f"{url}\0{commit}".encode()).hexdigest()[:24]
+    def _entry(self, url: str, commit: str, patch: str) -> str:
+        plain = url.rstrip("/").removesuffix(".git")
+        name = "".join(c if c.isalnum() else "_" for c in plain.rpartition("/")[2])
+        # A directory that is gone cannot say whether its name ended with .git.
+        state = [plain if url.startswith("/") else url, commit, *([patch] if patch else [])]
+        digest = hashlib.sha256("\0".join(state).encode()).hexdigest()[:24]
         return os.path.join(self.directory, f"{name[:40]}-{digest}")
 
     def _entries(self) -> Iterator[tuple[float, str, int]]:
@@ -192,15 +192,20 @@ class Repositories:
                 files = [path for path in Path(found.path).rglob("*") if path.is_file()]
                 yield os.stat(manifest).st_mtime, found.path, sum(path.stat().st_size for path in files)
 
-    def _make(self, url: str, commit: str, entry: str) -> None:
+    def _make(self, url: str, commit: str, patch: str, entry: str) -> None:
         started = time.monotonic()
+        if url.startswith("/") and not os.path.isdir(url):
+            raise SpecError("repository", url, SOURCES)
         remove_tree(entry)
         with tempfile.TemporaryDirectory(prefix=".making-", dir=self.directory, ignore_cleanup_errors=True) as scratch:
             fetched, made = os.path.join(scratch, "fetched.git"), os.path.join(scratch, "made")
+            commit = commit or default_commit(url, self._timeout_s)
             fetch(url, commit, fetched, self._timeout_s)
             store = RepositoryStore(os.path.join(made, _STORE))
             store.make(commit)
             store.copy_objects(commit, os.path.join(fetched, "objects"), store.path)
+            if patch:
+                commit = _patched(store, commit, patch)
             clone = os.path.join(scratch, "clone")
             store.checkout(commit, clone)
             with open(os.path.join(made, _TAR), "wb") as file:
@@ -229,79 +234,15 @@ class Repositories:
         return sound
 
 
-def checked_source(source: str | os.PathLike[str]) -> str:
-    """Return the URL or the absolute path of a repository.
-
-    Raises:
-        SpecError: the source is neither a valid URL nor an existing directory.
-    """
-    text = os.fspath(source)
-    if _URL.fullmatch(text):
-        return text
-    if not text or "://" in text or not os.path.isdir(text):
-        allowed = "the path of a git repository, or a file://, https://, ssh:// or git:// URL"
-        raise SpecError("repository", text, allowed)
-    return os.path.realpath(text)
-
-
-def source_of(repo: str, base_url: str | None) -> str:
-    """Return the URL or absolute path of an item's repository.
-
-    Args:
-        repo: a URL, an absolute path, or ``owner/name`` below ``base_url``.
-        base_url: URL or directory of the ``owner/name`` repositories, or None.
-
-    Raises:
-        SpecError: ``repo`` is invalid, or it is ``owner/name`` and ``base_url`` is None.
-    """
-    if "://" in repo or os.path.isabs(repo):
-        return checked_source(repo)
-    if not _OWNER_AND_NAME.fullmatch(repo):
-        raise SpecError("repo", repo, "owner/name, a URL, or an absolute path")
-    if base_url is None:
-        raise SpecError("repo", repo, "set the option repo_base_url for owner/name: https://..., file:///...")
-    base = base_url.rstrip("/")
-    if "://" in base:
-        return checked_source(f"{base}/{repo}.git")
-    bare = os.path.join(base, f"{repo}.git")
-    return checked_source(bare if os.path.isdir(bare) else os.path.join(base, repo))
-
-
-def fetch(url: str, commit: str, target: str, timeout_s: float) -> None:
-    """Fetch a commit into a new bare repository: only the commit if the server allows it, else all refs.
-
-    Args:
-        url: URL or path of the repository.
-        commit: full name of the commit.
-        target: path of the new bare repository.
-        timeout_s: timeout of each git command.
-
-    Raises:
-        RepositoryError: the repository cannot be fetched, or the commit does not exist.
-    """
-    RepositoryStore(target).make(commit)
-    os.unlink(os.path.join(target, "shallow"))  # the fetch may bring the parents of the commit
-    where = ["--git-dir", target, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"]
-    local = ["--upload-pack", _UPLOAD_PACK] if url.startswith(("/", "file://")) else []
-    alone = _run([*where, "--depth=1", *local, "--", url, commit], timeout_s)
-    if alone.exit_code == 0:
-        return
-    everything = _run([*where, *local, "--", url, "+refs/*:refs/fetched/*"], timeout_s)
-    if everything.exit_code != 0:
-        raise RepositoryError(f"{url} cannot be fetched: {everything.error_text}")
-    if _run(["--git-dir", target, "cat-file", "-e", f"{commit}^{{commit}}"], timeout_s).exit_code != 0:
-        raise RepositoryError(f"{url} has no commit {commit}: {alone.error_text}")
-
-
-def _run(args: list[str], timeout_s: float) -> ProcessResult:
-    env = git_environment() | {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_LFS_SKIP_SMUDGE": "1", "GIT_ASKPASS": "true"}
-    env["GIT_SSH_COMMAND"] = "ssh -o BatchMode=yes"
+def _patched(store: RepositoryStore, commit: str, patch: str) -> str:
+    """Return a new commit of a store: a diff applied to another commit, which is not reachable from clones."""
     try:
-        return run_process(["git", *args], env=env, timeout_s=timeout_s)
-    except FileNotFoundError:
-        raise RepositoryError("git is not installed; install the package git") from None
-    except TimeoutError as error:
-        raise RepositoryError(str(error)) from None
+        result = store.apply_patch(commit, patch.encode(), "patched")
+    except PatchError as error:
+        raise RepositoryError(f"the patch does not apply to commit {commit}: {error}") from error
+    if result.dropped:
+        raise RepositoryError(f"the patch cannot be applied to commit {commit}: {': '.join(result.dropped[0])}")
+    return result.commit
 
 
 def _write_manifest(made: str, url: str, commit: str) -> None:

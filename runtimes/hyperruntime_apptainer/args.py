@@ -277,7 +277,8 @@ def prelude_args(spec: ContainerSpec, places: Places, processes: str, gpus: Gpus
     libraries = ":".join(filter(None, (LIBRARIES if gpus.libraries else "", gpus.library_path)))
     asked = spec.env.get("LD_LIBRARY_PATH", "")
     workdir = spec.workdir or places.workdir
-    return ["/bin/sh", "-c", PRELUDE, "sh", processes, workdir, libraries, gpus.driver_major, asked]
+    own = "own" if workdir == places.workdir else ""
+    return ["/bin/sh", "-c", PRELUDE, "sh", processes, workdir, libraries, gpus.driver_major, asked, own]
 
 
 def config_text(spec: ContainerSpec) -> str:

@@ -59,6 +59,8 @@ unset PROMPT_COMMAND PS1 APPTAINER_ENVIRONMENT SINGULARITY_ENVIRONMENT APPTAINER
 unset APPTAINER_COMMAND APPTAINER_APPNAME APPTAINER_BIND SINGULARITY_BIND APPTAINER_NAME SINGULARITY_NAME
 unset APPTAINER_CONTAINER SINGULARITY_CONTAINER
 [ "$LANG" = C ] && unset LANG
+# Podman's builds do not create the image's own directory; OCI engines create it at the start.
+[ -z "$5" ] || [ -e "$1" ] || mkdir -p -- "$1" 2>/dev/null
 cd -- "$1" 2>/dev/null || {{ echo "{WORKDIR_MARK}" >&2; exit 125; }}
 libraries=$2 driver=$3
 [ -z "$4" ] || export LD_LIBRARY_PATH="$4"

@@ -14,12 +14,11 @@ import attrs
 
 from hyperruntime.driver import Enforcement, Launch
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.host.engine_program import CAPABILITIES, needs_own_tmp
+from hyperruntime.host.engine_program import CAPABILITIES, needs_own_tmp, shell_args
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 
 NAME = "docker"
 UID_LABEL = "io.hyperruntime.docker.uid"
-NO_WORKDIR = "hyperruntime: the working directory cannot be entered"
 # Attach one client to all three streams until it disconnects.
 _STREAMS = ("AttachStdin", "AttachStdout", "AttachStderr", "OpenStdin", "StdinOnce")
 _ATTACHED = {**dict.fromkeys(_STREAMS, True), "Tty": False}
@@ -118,14 +117,6 @@ def host_config(launch: Launch, settings: Settings) -> dict[str, Any]:
     if spec.gpus is not None:
         config["DeviceRequests"] = device_requests(gpu_names(spec.gpus), settings)
     return config
-
-
-def shell_args(workdir: str | None) -> list[str]:
-    """Return the argv of a shell in a directory; Docker's ``WorkingDir`` would silently create a missing directory."""
-    if workdir is None:
-        return ["/bin/sh"]
-    script = f'cd -- "$1" 2>/dev/null || {{ echo "{NO_WORKDIR}" >&2; exit 1; }}; exec /bin/sh'
-    return ["/bin/sh", "-c", script, "sh", workdir]
 
 
 def no_gpu_env(spec: ContainerSpec, settings: Settings) -> dict[str, str]:

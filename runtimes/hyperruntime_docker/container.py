@@ -19,11 +19,11 @@ from hyperruntime.errors import (
     SpecError,
     UnsupportedOptionError,
 )
-from hyperruntime.host.engine_program import start_refusal
+from hyperruntime.host.engine_program import shell_args, start_refusal
 from hyperruntime.host.process import last_line, wait_until
 from hyperruntime.host.process_tree import kernel_killed_in, memory_cgroups
 from hyperruntime.spec import ContainerSpec
-from hyperruntime_docker.args import NAME, NO_WORKDIR, Settings, container_config, shell_args
+from hyperruntime_docker.args import NAME, Settings, container_config
 from hyperruntime_docker.client import Engine, said, translated
 from hyperruntime_docker.gpus import device_env
 from hyperruntime_docker.shell import SocketShell, read_text, take_over
@@ -198,8 +198,6 @@ def explain(text: str, spec: ContainerSpec, user: str | None = None) -> HyperRun
     if re.search(r"no such image", text, re.IGNORECASE):
         step = f"get it with `docker pull {spec.image}`, or `hyperrun image build` or `image bootstrap`"
         return ImageNotFoundError(spec.image, step)
-    if NO_WORKDIR in text:
-        return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount, for this user")
     if missing := _NO_SOURCE.search(text):
         return SpecError("Mount.source", missing[1], "a path that exists on the daemon's machine")
     if "argument list too long" in text:

@@ -8,7 +8,7 @@ import attrs
 
 from hyperruntime.driver import Enforcement, Launch
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.host.engine_program import CAPABILITIES, mount_option, needs_own_tmp
+from hyperruntime.host.engine_program import CAPABILITIES, mount_option, needs_own_tmp, shell_args
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 
 NAME = "podman"
@@ -84,12 +84,11 @@ def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = ()
         args += ["--read-only", "--read-only-tmpfs=false"]
         if spec.limits.tmpfs_bytes is None and needs_own_tmp(spec):
             args += ["--tmpfs", "/tmp:rw,nosuid,nodev,mode=1777"]  # noqa: S108 - a path in the container
-    for flag, value in (("--workdir", spec.workdir), ("--user", spec.user)):
-        if value is not None:
-            args += [flag, value]
+    if spec.user is not None:
+        args += ["--user", spec.user]
     for name, value in launch.labels.items():
         args += ["--label", f"{name}={value}"]
-    return [*args, spec.image]
+    return [*args, spec.image, *shell_args(spec.workdir)[1:]]
 
 
 def pidfile(launch: Launch) -> str:
@@ -97,15 +96,16 @@ def pidfile(launch: Launch) -> str:
     return f"{launch.private_dir}/pid"
 
 
-def exec_args(name: str, user: str, settings: Settings) -> list[str]:
+def exec_args(launch: Launch, user: str, settings: Settings) -> list[str]:
     """Return the argv that attaches another shell as another user.
 
     Args:
-        name: the container's name.
+        launch: the container.
         user: the user of the shell.
         settings: the results of the probe.
     """
-    return [*base_args(settings), "exec", "--interactive", "--user", user, name, "/bin/sh"]
+    shell = shell_args(launch.spec.workdir)
+    return [*base_args(settings), "exec", "--interactive", "--user", user, launch.name, *shell]
 
 
 def namespace_args(settings: Settings) -> list[str]:

@@ -14,7 +14,6 @@ from hyperruntime.errors import (
     EngineUnavailableError,
     HyperRuntimeError,
     ImageNotFoundError,
-    SpecError,
 )
 from hyperruntime.gpu.devices import GENERATE, load_devices, merge_edits
 from hyperruntime.gpu.grant import gpu_devices
@@ -70,7 +69,7 @@ class PodmanContainer:
         Raises:
             EngineUnavailableError: Podman cannot be started.
         """
-        return ProcessShell(attach_podman(exec_args(self.id, user, self._settings)))
+        return ProcessShell(attach_podman(exec_args(self._launch, user, self._settings)))
 
     def observe(self) -> None:
         """Record whether the kernel killed a process in the container's cgroups, which vanish with the container."""
@@ -100,8 +99,6 @@ class PodmanContainer:
         if re.search(r"image not known|no such image|unable to find a name|short-name", error_text):
             step = f"get it with `hyperrun image pull {spec.image}`, or `hyperrun image build` or `image bootstrap`"
             return ImageNotFoundError(spec.image, step)
-        if re.search(r"workdir.*(does not exist|not exist)", error_text):
-            return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount")
         if "failed to spawn pid1" in error_text or "resource temporarily unavailable" in error_text.lower():
             return EngineUnavailableError(NAME, self._no_process(text), "end other containers, or raise limits.pids")
         full = f"Podman's storage is full: {text}; free space with `podman system prune`"

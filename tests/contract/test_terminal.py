@@ -44,8 +44,9 @@ def test_the_known_solution_has_reward_1(runtime: hr.Runtime, builtin: Terminal,
 
 @pytest.mark.parametrize("task", BUILTIN)
 def test_doing_nothing_has_reward_0(runtime: hr.Runtime, builtin: Terminal, task: str) -> None:
-    """T4: an agent that does nothing has no reward."""
-    assert asyncio.run(attempt(runtime, builtin, task, idle)).reward == 0.0
+    """T4: an agent that does nothing has no reward; the known solution shows that the tests work here."""
+    verdict = asyncio.run(attempt(runtime, Terminal(), task, idle))
+    assert (verdict.reward, verdict.facts["control"]) == (0.0, "the known solution has the reward 1"), verdict
 
 
 def test_an_image_is_built_once(runtime: hr.Runtime, builtin: Terminal, tmp_path: Path) -> None:

@@ -50,6 +50,24 @@ class TestClass:
 ODD_IDS = [f"tests/test odd.py::test_words[{word}]" for word in ("a b", "c[d]", "it's", 'q"q', "x::y", "$(touch z)")]
 
 
+CUT = """
+import pytest
+from odd import half
+
+@pytest.mark.parametrize("word", ["a b", "a c"])
+def test_odd(word):
+    assert half(3) == 1.5
+
+@pytest.mark.parametrize("word", ["a b", "c"])
+def test_even(word):
+    assert half(4) == 2
+
+def test_network():
+    raise OSError("no network")
+"""
+CUT_EVEN = "tests/test_cut.py::test_even[a"
+
+
 def solution(task: str) -> str:
     """Return a shell program that applies the shipped solution of a task."""
     row = json.loads(resources.files("hyperenvironment_swe").joinpath("tasks", task, "task.json").read_text())
@@ -83,8 +101,11 @@ def test_a_repair_scores_one_and_an_inspection_zero(
 
 @pytest.mark.slow
 def test_pytest_ids_reach_pytest_unchanged(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """W24: ids with spaces, brackets, quotes and dollars; skipped and expected failures do not count as passed."""
-    files = {"odd/__init__.py": "def half(n):\n    return n // 2\n", "tests/test odd.py": ODD}
+    """W24: ids with spaces, brackets, quotes and dollars, or cut at a space as SWE-bench's are.
+
+    A test of PASS_TO_PASS that the base skips, or expects to fail, does not count; one that does not exist is an error.
+    """
+    files = {"odd/__init__.py": "def half(n):\n    return n // 2\n", "tests/test odd.py": ODD, "tests/test_cut.py": CUT}
     commit = make_repository(tmp_path / "odd repo", files)
     common = {
         "repo": str(tmp_path / "odd repo"),
@@ -97,14 +118,24 @@ def test_pytest_ids_reach_pytest_unchanged(runtime: hr.Runtime, base_image: str,
         {"id": "plain", "FAIL_TO_PASS": json.dumps(ids["ok"]), "PASS_TO_PASS": [], **common},
         {"id": "skip", "FAIL_TO_PASS": ids["ok"], "PASS_TO_PASS": ids["skips"], **common},
         {"id": "xfail", "FAIL_TO_PASS": ids["ok"], "PASS_TO_PASS": ["tests/test odd.py::test_expected"], **common},
+        {"id": "cut", "FAIL_TO_PASS": ["tests/test_cut.py::test_odd[a"], "PASS_TO_PASS": [CUT_EVEN], **common},
+        {"id": "wants-a-skip", "FAIL_TO_PASS": ids["skips"], **common},
         {"id": "absent", "FAIL_TO_PASS": ["tests/test odd.py::test_gone"], **common},
+        {"id": "fails", "FAIL_TO_PASS": ids["ok"], "PASS_TO_PASS": ["tests/test_cut.py::test_network"], **common},
     ]
     base = with_site(hr.ContainerSpec(image=base_image), make_site(tmp_path / "site"))
     environment = Swe(items=write_rows(tmp_path / "rows.jsonl", *rows), cache_dir=str(tmp_path / "cache"))
-    agent = bash("sed -i s,//,/, odd/__init__.py")
-    for row, reward in zip(rows, (1.0, 0.0, 0.0, 0.0), strict=True):
-        verdict = asyncio.run(judge_all(runtime, base, environment, {"agent": agent}, str(row["id"])))["agent"]
-        assert (verdict.phase, verdict.reward) == ("tests", reward), verdict
+    agents = {"agent": bash("sed -i s,//,/, odd/__init__.py"), "half": bash("echo half > notes")}
+    found = {}
+    for row in rows[:5]:
+        found[row["id"]] = asyncio.run(judge_all(runtime, base, environment, agents, str(row["id"])))
+    rewards = {name: tuple(verdict.reward for verdict in verdicts.values()) for name, verdicts in found.items()}
+    once = (1.0, 0.0)
+    assert rewards == {"plain": once, "skip": once, "xfail": once, "cut": once, "wants-a-skip": (0.0, 0.0)}, found
+    assert found["skip"]["agent"].facts["skipped_on_base"] == ids["skips"]
+    for name, why in (("absent", "test_gone"), ("fails", r"do not pass on its base: .*test_network .*no network")):
+        with pytest.raises(JudgeError, match=rf"(?s)item {name} cannot be judged here.*{why}"):
+            asyncio.run(judge_all(runtime, base, environment, agents, name))
 
 
 PACKAGE = {
@@ -213,6 +244,52 @@ def test_the_judge_adds_tests_that_the_agent_never_sees(runtime: hr.Runtime, bas
         "writes the test": 0.0,
     }
     assert "solution" not in str(next(iter(environment.items())).data)
+
+
+def test_a_row_of_swe_smith_begins_with_its_bug(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """It has an image and no commit; its patch is the bug. The ids are those that unittest prints."""
+    files = {
+        "odd/__init__.py": "def half(n):\n    return n / 2\n",
+        "tests/__init__.py": "",
+        "tests/test_half.py": "import unittest, odd\n\nclass Half(unittest.TestCase):\n"
+        "    def test_odd(self):\n        assert odd.half(3) == 1.5\n\n"
+        "    def test_even(self):\n        assert odd.half(4) == 2\n",
+    }
+    make_repository(tmp_path / "swesmith" / "own__odd.0a1b2c3d", files)
+    bug = "--- a/odd/__init__.py\n+++ b/odd/__init__.py\n@@ -1,2 +1,2 @@\n def half(n):\n"
+    bug += "-    return n / 2\n+    return n // 2\n"
+    row = {
+        "instance_id": "own__odd.0a1b2c3d.func__1", "repo": "swesmith/own__odd.0a1b2c3d", "image_name": base_image,
+        "patch": bug, "problem_statement": "halve", "FAIL_TO_PASS": ["test_odd (tests.test_half.Half)"],
+        "PASS_TO_PASS": ["test_even (tests.test_half.Half.test_even)"], "runner": "unittest",
+    }  # fmt: skip
+    items = write_rows(tmp_path / "rows.jsonl", row)
+    environment = Swe(items=items, repo_base_url=str(tmp_path), repo_dir="work", cache_dir=str(tmp_path / "cache"))
+    agents = {
+        "fixes": bash("sed -i s,//,/, odd/__init__.py"),
+        "finds the solution": bash(
+            "git checkout HEAD~1 -- odd || git show origin/main:odd/__init__.py > odd/__init__.py"
+        ),
+    }
+    verdicts = asyncio.run(judge_all(runtime, hr.ContainerSpec(image="localhost/none"), environment, agents))
+    assert {name: verdict.reward for name, verdict in verdicts.items()} == {"fixes": 1.0, "finds the solution": 0.0}
+    assert verdicts["fixes"].parts == {"install": 1.0, "pass_to_pass": 1.0, "fail_to_pass": 1.0}
+
+
+@pytest.mark.slow
+def test_files_that_are_too_large_are_in_the_facts(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """A file that is not even read out stays as in the base; its name and the reason are reported."""
+    agents = {
+        "leaves a dump": bash(solution("split-bill") + "truncate -s 300M core"),
+        "swells": bash(solution("split-bill") + "truncate -s 300M README.md; truncate -s 20M notes"),
+    }
+    environment = Swe(cache_dir=str(tmp_path / "cache"))
+    verdicts = asyncio.run(judge_all(runtime, hr.ContainerSpec(image=base_image), environment, agents, "split-bill"))
+    assert {name: verdict.reward for name, verdict in verdicts.items()} == {"leaves a dump": 1.0, "swells": 1.0}
+    dropped = {name: dict(verdict.facts["dropped"]) for name, verdict in verdicts.items()}
+    assert dropped["leaves a dump"].keys() == {"core"}
+    assert dropped["swells"].keys() == {"README.md", "notes"}
+    assert "max_member_bytes" in dropped["swells"]["README.md"] + dropped["leaves a dump"]["core"]
 
 
 def test_a_repository_may_be_at_a_path_of_the_image(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ WITHOUT_EFFECT = {
         "done; echo 'PATH=/tmp:$PATH' >> ~/.bashrc; cp ~/.bashrc ~/.profile; printf '[core]\\nhooksPath=/tmp\\n' > ~/.gitconfig"
     ),
     "huge": "truncate -s 900M shop/huge.bin",
+    "special": "mkfifo shop/pipe; rm shop/price.py; mkfifo shop/price.py",
     "gone": "cd ..; rm -rf \"$OLDPWD\"",
     "a link instead": "cd ..; mv \"$OLDPWD\" away; ln -s away \"$OLDPWD\"",
 }  # fmt: skip
@@ -117,7 +118,6 @@ JUDGED = {
         "until [ -e written ]; do sleep 0.02; done; rm -r tests; echo 1 > new.txt"
     ),
     "a link out of the tree": "echo 1 > new.txt; rm -r shop; ln -s /etc shop; ln -s ../../../root/.ssh keys; ln -s / all",
-    "special": "mkfifo shop/pipe; rm shop/price.py; mkfifo shop/price.py",
     "kills its judges": (
         "printf 'import os, signal\\nos.kill(-1, signal.SIGKILL)\\n' > shop/__init__.py"
     ),

@@ -30,7 +30,7 @@ MAKES_EXECUTIONS = (
     "hyperruntime/exec/persistent/shell.py",
 )
 DRIVERS = "runtimes/"
-RUNS_GIT_ON_THE_HOST = ("hyperruntime/rollout/repositories.py",)  # the cache, which agents cannot reach
+RUNS_GIT_ON_THE_HOST = ("hyperruntime/rollout/origins.py",)  # for the cache, which agents cannot reach
 ABOVE = ("hyperruntime/adapters/", "hyperruntime/pool/", "hyperruntime/rollout/", "environments/", "trainers/")
 
 PROCESS_MODULES = {"subprocess", "multiprocessing", "pty", "pexpect", "sh", "plumbum"}

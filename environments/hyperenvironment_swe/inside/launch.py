@@ -54,8 +54,10 @@ def run_pytest(asked, send):
     args += [word for name in foreign_plugins(asked["own_plugins"]) for word in ("-p", "no:" + name)]
     if find_spec("xdist") is not None:
         args += ["-n", "0"]  # what runs in other processes reports to nobody
-    args += ["./" + name for name in asked["ids"]]  # so that none is an option
-    pytest.main(args, plugins=[make_reporter(pytest, send, asked["controls"])])
+    cut = set(asked.get("cut", ()))  # ids that end at a space in their parameters: each is all tests that begin so
+    names = [name.partition("[")[0] if name in cut else name for name in asked["ids"]]
+    args += ["./" + name for name in names]  # so that none is an option
+    pytest.main(args, plugins=[make_reporter(pytest, send, asked["controls"], cut)])
     return None
 
 
@@ -87,7 +89,7 @@ def is_below(path, directory):
     return (path + os.sep).startswith(os.path.realpath(directory) + os.sep)
 
 
-def make_reporter(pytest, send, controls):
+def make_reporter(pytest, send, controls, cut):
     """Return a plugin that sends what became of each test, and adds tests that must fail.
 
     Who makes everything pass makes those pass too.
@@ -112,7 +114,8 @@ def make_reporter(pytest, send, controls):
 
         def pytest_runtest_logreport(self, report):
             last = report.nodeid.rpartition("::")[2]
-            name = last if last in controls else report.nodeid
+            start = report.nodeid.split(" ")[0]
+            name = last if last in controls else start if start in cut else report.nodeid
             text = "" if report.outcome == "passed" else str(report.longrepr)[-2000:]
             odd = hasattr(report, "wasxfail")
             send(kind="test", id=name, when=report.when, outcome=report.outcome, xfail=odd, text=text)

@@ -124,6 +124,8 @@ async def run_rollouts(
         if hasattr(made.environment, "verify"):
             options = options.settled()  # a run without rewards sends a seed only if the options have one
         items = await asyncio.to_thread(chosen_items, made.environment, options)
+        if (check := getattr(made.environment, "check_items", None)) is not None:
+            await asyncio.to_thread(check, items, options.base_spec())
         store = None
         if run_dir is not None:
             stack.enter_context(owned(make_directory(run_dir)))

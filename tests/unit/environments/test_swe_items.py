@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hyperruntime as hr
 from hyperenvironment_swe import Swe
 from hyperenvironment_swe.items import parse_row
 from hyperenvironment_swe.judging import Ended, Findings, read_report
 from hyperenvironment_swe.state import protected_paths
-from hyperruntime.errors import SpecError, StorageError
+from hyperruntime.errors import ExtraMissingError, SpecError, StorageError
 from hyperruntime.git.change_rules import ChangeRules
 from tests.swecase import write_rows
 
@@ -42,6 +43,7 @@ def test_ids_may_be_a_list_or_a_json_string(names: list[str]) -> None:
         ("repo", None),
         ("repo", ["a"]),
         ("base_commit", 7),
+        ("base_commit", None),
         ("instance_id", "a b"),
         ("FAIL_TO_PASS", "tests/a.py::x"),
         ("FAIL_TO_PASS", {"a": 1}),
@@ -123,13 +125,103 @@ def test_a_directory_with_train_jsonl_and_a_json_list_are_read(tmp_path: Path) -
         assert [item.id for item in Swe(items=str(place), cache_dir=str(tmp_path)).items()] == ["own__name-1"]
 
 
+PARQUET_ROW = {name: value for name, value in ROW.items() if name != "FAIL_TO_PASS"}
+
+
+def snapshot(where: Path, **files: str) -> Path:
+    """Write a snapshot of a data set: file name by instance id. SWE-smith's lists are lists there."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (where / "data").mkdir(parents=True)
+    (where / "README.md").write_text("---\nlicense: mit\n---\n")
+    for name, file in files.items():
+        row = {**PARQUET_ROW, "instance_id": name, "FAIL_TO_PASS": ["t.py::a"], "PASS_TO_PASS": ["t.py::b"]}
+        parquet.write_table(pa.Table.from_pylist([row]), where / "data" / file)
+    return where
+
+
+def ids(path: Path, **options: Any) -> list[str]:
+    """Return the ids of the items of a path."""
+    return [item.id for item in Swe(items=str(path), cache_dir=str(path / "cache"), **options).items()]
+
+
+def test_a_snapshot_of_a_data_set_is_read_as_it_is(tmp_path: Path) -> None:
+    """Its splits are in the names of its Parquet files, each of which may have several parts."""
+    parts = {"a": "train-00000-of-00002.parquet", "b": "train-00001-of-00002.parquet"}
+    assert ids(snapshot(tmp_path / "one", **parts)) == ["a", "b"]
+    several = snapshot(tmp_path / "several", **parts, c="test-00000-of-00001-a1b2c3d4e5f60718.parquet")
+    assert ids(several, split="test") == ["c"]
+    assert ids(several, split="train", max_items=1) == ["a"]
+    with pytest.raises(SpecError, match="split=test or split=train"):
+        ids(several)
+    with pytest.raises(SpecError, match=r"split='dev' .* test, train"):
+        ids(several, split="dev")
+    (several / "data" / "test-00000-of-00001-a1b2c3d4e5f60718.parquet").write_text("version https://git-lfs.x\n")
+    with pytest.raises(SpecError, match="git lfs pull"):
+        ids(several, split="test")
+
+
+def test_parquet_files_need_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = snapshot(tmp_path / "one", a="train-00000-of-00001.parquet")
+    monkeypatch.setattr("hyperenvironment_swe.rows.find_spec", lambda name: None)
+    with pytest.raises(ExtraMissingError, match=r"hyperruntime\[swe\]"):
+        ids(place)
+
+
+SMITH = {
+    "instance_id": "own__name.0a1b2c3d.func_basic__x1y2z3",
+    "repo": "swesmith/own__name.0a1b2c3d",
+    "patch": "diff --git a/a.py b/a.py\n",
+    "image_name": "someone/swesmith.x86_64.own_1776_name.0a1b2c3d",
+    "problem_statement": "",
+    "FAIL_TO_PASS": ["t.py::a"],
+    "PASS_TO_PASS": ["t.py::b"],
+}
+
+
+def test_the_patch_of_a_row_of_swe_smith_is_the_bug_and_of_other_rows_never_read() -> None:
+    """SWE-smith's rows have no commit, but an image."""
+    item = parse_row(SMITH)
+    assert (item.base_commit, item.bug_patch, item.image) == ("", SMITH["patch"], SMITH["image_name"])
+    assert parse_row({**ROW, "patch": "the solution"}).bug_patch == ""
+    assert parse_row({**SMITH, "base_commit": "b" * 40}).bug_patch == ""
+
+
+def test_options_set_the_directory_and_the_image_of_all_items(tmp_path: Path) -> None:
+    """SWE-bench names its images by the id of the row, without double underscores; SWE-smith's rows name one."""
+
+    class Images:
+        def ensure(self, reference: str) -> str:
+            return reference
+
+    def image_and_directory(row: dict[str, Any], template: str, **options: Any) -> tuple[str, str]:
+        environment = Swe(
+            items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path), image_template=template, **options
+        )
+        item = next(iter(environment.items()))
+        spec = environment.spec(item, hr.ContainerSpec(image="base"), Images())  # type: ignore[arg-type]
+        return spec.image, item.data["repo_dir"]
+
+    bench = {**ROW, "instance_id": "Own__name-1"}
+    template = "docker.io/swebench/sweb.eval.x86_64.{id_1776}:latest"
+    found = image_and_directory(bench, template, repo_dir="/testbed")
+    assert found == ("docker.io/swebench/sweb.eval.x86_64.own_1776_name-1:latest", "/testbed")
+    assert image_and_directory({**bench, "repo_dir": "/own"}, "mine/{id}", repo_dir="/testbed")[1] == "/own"
+    smith = image_and_directory(SMITH, "docker.io/{image_name}")
+    assert smith == (f"docker.io/{SMITH['image_name']}", "own__name.0a1b2c3d")
+    for wrong in ("{image_name}", "{nope}", "{", "{id.x}", "{0}"):
+        with pytest.raises(SpecError, match=r"image_template.*\{id\} or \{id_1776\} for item Own__name-1"):
+            image_and_directory(bench, wrong)
+    with pytest.raises(SpecError, match="repo_dir"):
+        Swe(repo_dir="../x")
+
+
 @pytest.mark.parametrize(
     "path",
     ["tests/test_a.py", "tests/helper.py", "src/conftest.py", "x.pth", "a/b.egg-info/entry_points.txt", "pytest.ini"],
 )
 def test_files_that_decide_the_result_are_protected(path: str) -> None:
     """W22."""
-    rules = ChangeRules(protected=protected_paths(parse_row(ROW)))
+    rules = ChangeRules(protected=protected_paths(parse_row(ROW), ROW["FAIL_TO_PASS"]))
     assert rules.problem(path.encode())
     assert not rules.problem(b"src/tests.py")
     assert not rules.problem(b"pyproject.toml")

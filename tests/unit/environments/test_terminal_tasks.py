@@ -139,7 +139,10 @@ def test_task_directories_are_found_recursively(tmp_path: Path) -> None:
         ({"task_toml": "x = ["}, "TOML"),
         ({"task_toml": "[agent]\nuser = 'ann'"}, "agent.user"),
         ({"task_toml": "[environment]\nallowed_hosts = ['x']"}, "network_mode"),
+        ({"task_toml": "[agent]\nnetwork_mode = 'allowlist'"}, "agent.network_mode"),
         ({"task_toml": "[verifier]\nenvironment_mode = 'separate'"}, "environment_mode"),
+        ({"task_toml": "[verifier.environment]\ncpus = 2"}, "environment_mode"),
+        ({"task_toml": "[[steps]]\nname = 'one'"}, "several steps"),
         ({"task_toml": "[metadata.hyperruntime]\nverify = 'never'"}, "verify"),
         ({"environment__docker-compose_yaml": ""}, "with one container"),
     ],
@@ -239,6 +242,49 @@ def test_a_task_that_needs_the_internet_gets_it_only_on_request(tmp_path: Path) 
         spec_of(Terminal(tasks=folder), Images())
     assert spec_of(Terminal(tasks=folder), Images(), ContainerSpec(image="x", network="bridge")).network == "bridge"
     assert spec_of(Terminal(tasks=folder, internet="base"), Images()).network == "none"
+
+
+@pytest.mark.parametrize(
+    ("settings", "agent", "tests"),
+    [
+        ("", None, None),
+        ("[environment]\nallow_internet = false", False, False),
+        ("[environment]\nnetwork_mode = 'public'", True, True),
+        ("[environment]\nnetwork_mode = 'no-network'\n[verifier]\nnetwork_mode = 'public'", False, True),
+        ("[environment]\nallow_internet = true\n[agent]\nnetwork_mode = 'no-network'", False, True),
+    ],
+)
+def test_each_phase_of_a_task_has_its_own_network(
+    tmp_path: Path, settings: str, agent: bool | None, tests: bool | None
+) -> None:
+    """``[agent]`` and ``[verifier]`` override ``[environment]``; the tests of another network need a container."""
+    (task,) = load_tasks(str(harbor(tmp_path / "one", task_toml=settings)))
+    assert (task.internet, task.tests_internet) == (agent, tests)
+    base = ContainerSpec(image="x", network="bridge")
+    if agent is False and tests:
+        with pytest.raises(SpecError, match="another network"):
+            spec_of(Terminal(tasks=str(tmp_path), verify="same"), Images(), base)
+    assert spec_of(Terminal(tasks=str(tmp_path)), Images(), base).network == ("none" if agent is False else "bridge")
+
+
+def test_a_run_without_network_names_all_tasks_that_need_one(tmp_path: Path) -> None:
+    """Before any container starts: what their task.toml says, or what their test.sh downloads."""
+    download = "#!/bin/bash\n# apt-get\napt-get update\ncurl -LsSf https://x/install.sh | sh\nuvx pytest /tests/a.py\n"
+    here = "curl -s http://localhost:8000/ > out\ngit -C /app log\npip list\n"
+    harbor(tmp_path / "downloads", tests__test_sh=download, task_toml="[environment]\ncpus = 2\nmemory_mb = 4096\n")
+    harbor(tmp_path / "says-so", task_toml="[environment]\nallow_internet = true\n")
+    harbor(tmp_path / "says-no", tests__test_sh=download, task_toml="[environment]\nallow_internet = false\n")
+    harbor(tmp_path / "looks", tests__test_sh=here)
+    environment = Terminal(tasks=str(tmp_path))
+    items = list(environment.items())
+    with pytest.raises(SpecError) as caught:
+        environment.check_items(items, ContainerSpec(image="x"))
+    assert "2 tasks need the internet: downloads (its test.sh runs apt-get, curl, uvx), says-so (" in str(caught.value)
+    needs = {item.id: environment.needs(item) for item in items}
+    assert needs["downloads"] == "internet (its test.sh runs apt-get, curl, uvx), 2 cpus, 4096 MiB memory"
+    assert (needs["says-no"], needs["looks"]) == ("no internet", "")
+    environment.check_items(items, ContainerSpec(image="x", network="bridge"))
+    Terminal(tasks=str(tmp_path), internet="base").check_items(items, ContainerSpec(image="x"))
 
 
 def test_variables_of_the_host_are_passed_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,8 @@ from filelock import FileLock
 from hyperruntime.errors import RepositoryError, SpecError
 from hyperruntime.git.command import git
 from hyperruntime.host.process import run_process
-from hyperruntime.rollout.repositories import Repositories, source_of
+from hyperruntime.rollout.origins import source_of
+from hyperruntime.rollout.repositories import Repositories
 
 
 def make_origin(where: Path) -> list[str]:
@@ -77,6 +78,45 @@ def test_a_cached_commit_is_not_fetched_again(tmp_path: Path) -> None:
     second = Repositories(tmp_path / "cache").prepare(f"file://{tmp_path}/origin", commits[2])
     assert second == first
     assert (unpacked(second.tar, tmp_path / "work") / "number.txt").read_text() == "2\n"
+
+
+@pytest.mark.parametrize("place", ["own/er", "own/er.git"])
+def test_a_cached_commit_outlives_the_directory_of_its_repository(tmp_path: Path, place: str) -> None:
+    """A share with repositories need not be mounted any more; a commit that is not cached still needs it."""
+    commits = make_origin(tmp_path / "share" / place)
+    first = Repositories(tmp_path / "cache").prepare(source_of("own/er", str(tmp_path / "share")), commits[2])
+    shutil.rmtree(tmp_path / "share")
+    source = source_of("own/er", str(tmp_path / "share"))
+    assert Repositories(tmp_path / "cache").prepare(source, commits[2]) == first
+    with pytest.raises(SpecError, match="path of a git repository"):
+        Repositories(tmp_path / "cache").prepare(source, commits[1])
+
+
+def test_a_patch_on_the_default_branch_is_all_that_a_slot_gets(tmp_path: Path) -> None:
+    """A row of SWE-smith names no commit, and its patch is the bug; its reverse would be the solution."""
+    commits = make_origin(tmp_path / "origin")
+    bug = "--- a/number.txt\n+++ b/number.txt\n@@ -1 +1 @@\n-2\n+broken\n"
+    checkout = Repositories(tmp_path / "cache").prepare(tmp_path / "origin", "", bug)
+    shutil.rmtree(tmp_path / "origin")
+    assert Repositories(tmp_path / "cache").prepare(tmp_path / "origin", "", bug) == checkout
+    work = unpacked(checkout.tar, tmp_path / "work")
+    assert (work / "number.txt").read_text() == "broken\n"
+    inside = ["-C", str(work)]
+    assert git([*inside, "rev-list", "--all"]).decode().split() == [checkout.commit]
+    assert git([*inside, "status", "--porcelain"]) == b""
+    objects = git([*inside, "cat-file", "--batch-all-objects", "--batch-check"]).decode()
+    assert commits[2] not in objects
+    assert git([*inside, "hash-object", "--stdin"], input=b"2\n").decode().strip() not in objects
+    with checkout.store() as store:
+        assert store.read_file(checkout.commit, "number.txt") == b"broken\n"
+
+
+def test_a_patch_that_does_not_apply_raises_an_error(tmp_path: Path) -> None:
+    commits = make_origin(tmp_path / "origin")
+    with pytest.raises(RepositoryError, match=f"does not apply to commit {commits[0]}"):
+        Repositories(tmp_path / "cache").prepare(
+            tmp_path / "origin", commits[0], "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-2\n+3\n"
+        )
 
 
 def test_eight_processes_can_prepare_one_repository_at_the_same_time(tmp_path: Path) -> None:

@@ -383,6 +383,22 @@ def test_seeds_depend_on_the_trajectory_and_not_on_the_order() -> None:
     assert len(set(model.seeds)) == 8
 
 
+def test_an_environment_may_check_all_chosen_items_before_anything_starts(tmp_path: Path) -> None:
+    """No slot is leased and no directory is made if the run lacks something that an item needs."""
+
+    class Needy(World):
+        def check_items(self, items: Sequence[Item], base: hr.ContainerSpec) -> None:
+            if base.network == "none":
+                raise SpecError("network", "none", f"bridge, because of {[item.id for item in items]}")
+
+    slots = FakeSlots()
+    with pytest.raises(SpecError, match=r"because of \['i1', 'i2'\]"):
+        rollouts(Needy(), tmp_path / "run", slots=slots, items=["i1", "i2"])
+    assert (slots.given, (tmp_path / "run").exists()) == (0, False)
+    base = hr.ContainerSpec(image="x", network="bridge")
+    assert rollouts(Needy(), tmp_path / "run", container=base).scored == 6
+
+
 def test_items_are_selected_by_id_and_unknown_ids_are_rejected() -> None:
     found: list[str] = []
     rollouts(World(), items=["i2"], group_size=1, keep=lambda t: found.append(t.id))

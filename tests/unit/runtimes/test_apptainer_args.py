@@ -57,7 +57,7 @@ def test_the_complete_arguments_of_a_default_container() -> None:
         *("--mount", "type=bind,src=/x,dst=/run/hyperruntime,ro"),
     ]
     assert args[args.index("/store/rootfs") + 1 :][:2] == ["/bin/sh", "-c"]
-    assert args[-6:] == ["sh", "512", "/image", "", "", ""]
+    assert args[-7:] == ["sh", "512", "/image", "", "", "", "own"]
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,10 @@ def test_a_field_changes_only_its_own_option(fields: dict[str, Any], flag: str, 
 
 
 def test_the_workdir_and_the_library_path_reach_the_first_shell() -> None:
-    assert args_of(env={"KEY": "secret"}, workdir="/w")[-4:] == ["/w", "", "", ""]
-    assert args_of(env={"KEY": "secret", "LD_LIBRARY_PATH": "/l"})[-1] == "/l"
+    """It may create the image's own directory, and no other."""
+    assert args_of(env={"KEY": "secret"}, workdir="/w")[-5:] == ["/w", "", "", "", ""]
+    assert args_of(env={"KEY": "secret"}, workdir="/image")[-5:] == ["/image", "", "", "", "own"]
+    assert args_of(env={"KEY": "secret", "LD_LIBRARY_PATH": "/l"})[-2] == "/l"
 
 
 @pytest.mark.parametrize("target", ["/tmp", "/tmp/", "/data"])

@@ -21,10 +21,10 @@ from hyperruntime.errors import (
     SpecError,
     UnsupportedOptionError,
 )
-from hyperruntime.host.engine_program import shown_limits
+from hyperruntime.host.engine_program import NO_WORKDIR, shown_limits
 from hyperruntime.host.process_tree import cgroup_paths, kernel_killed_in, memory_cgroups
 from hyperruntime.images.pull_errors import explain_pull, registry_of
-from hyperruntime_docker.args import NO_WORKDIR, Settings
+from hyperruntime_docker.args import Settings
 from hyperruntime_docker.client import refuse_remote, unreachable
 from hyperruntime_docker.container import explain
 from hyperruntime_docker.gpus import device_env

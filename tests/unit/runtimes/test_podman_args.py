@@ -14,7 +14,7 @@ from hyperruntime.driver import Launch
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.spec import Mount
 from hyperruntime_podman import PodmanDriver, edge
-from hyperruntime_podman.args import Settings, probe_args, run_args
+from hyperruntime_podman.args import Settings, exec_args, probe_args, run_args
 from hyperruntime_podman.container import PodmanContainer
 
 SHARED = Settings(rootless=True, nofile=20000, nproc=400, limits={"pids": "rlimit"})
@@ -33,6 +33,17 @@ def test_a_container_has_its_own_user_namespace_to_count_its_processes() -> None
         assert args[args.index("--uidmap") + 1] == "0:0:65537"
         assert args[args.index("--gidmap") + 1] == "0:0:65536"
     assert "--uidmap" not in run_args(LAUNCH, SHARED)
+
+
+def test_the_shell_enters_the_workdir_because_podman_refuses_a_missing_one_of_the_image() -> None:
+    spec = attrs.evolve(LAUNCH.spec, workdir="/it's here")
+    for args in (
+        run_args(attrs.evolve(LAUNCH, spec=spec), SHARED),
+        exec_args(attrs.evolve(LAUNCH, spec=spec), "1", SHARED),
+    ):
+        assert "--workdir" not in args
+        assert args[-1] == "/it's here"
+    assert run_args(LAUNCH, SHARED)[-1] == "base"
 
 
 @pytest.mark.parametrize(("pids", "count"), [(60, 60), (512, 400)])

@@ -1,0 +1,123 @@
+"""Read rows from files: JSON, JSON lines, Parquet, directories as the Hugging Face hub has them, or this package."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from hyperruntime.errors import ExtraMissingError, SpecError, StorageError
+from hyperruntime.git.store import RepositoryStore
+
+_TRAIN = "train.jsonl"
+# The name of a data file: its split, and which part of it, as ``datasets`` writes them.
+_PART = re.compile(r"(.+?)(?:-\d{5}-of-\d{5})?(?:-[0-9a-f]{16})?\.parquet")
+_POINTER = b"version https://git-lfs"
+_BATCH_ROWS = 256
+
+
+def load_rows(path: str, split: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file or a directory.
+
+    Args:
+        path: a ``.jsonl``, ``.json`` or ``.parquet`` file; or a directory with ``train.jsonl`` or Parquet files, such
+            as a snapshot of a data set (``data/test-00000-of-00001.parquet``).
+        split: the split of a directory of Parquet files; None means the only one.
+
+    Raises:
+        SpecError: the path does not exist, cannot be read, has no rows, or has several splits.
+        ExtraMissingError: pyarrow is not installed, which Parquet files need.
+
+    Source: the guide of ``datasets``, "Structure your repository", for the names of data files.
+    """
+    files = _files(path, split)
+    number = 0
+    try:
+        for file in files:
+            rows = _parquet_rows(file) if file.suffix == ".parquet" else _json_rows(file.read_text("utf-8"))
+            for row in rows:
+                number += 1
+                if not isinstance(row, dict):
+                    raise SpecError("items", path, f"rows that are JSON objects; row {number} is not")
+                yield row
+    except (ValueError, OSError) as error:
+        if isinstance(error, SpecError):
+            raise
+        raise SpecError("items", path, f"rows that are JSON objects: {error}") from None
+    if not number:
+        raise SpecError("items", path, "at least one row, each a JSON object")
+
+
+def builtin_rows(directory: str) -> list[dict[str, Any]]:
+    """Return the shipped rows, and create their repositories in ``directory``; the same files give the same commits.
+
+    Raises:
+        RepositoryError: git failed.
+        StorageError: the directory cannot be created.
+    """
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+    except OSError as error:
+        why = f"{error.strerror or error}; use another one with --option cache_dir=DIRECTORY"
+        raise StorageError(f"the repository cache {directory!r} cannot be created: {why}") from error
+    rows = []
+    for task in sorted(Path(__file__).with_name("tasks").iterdir()):
+        if not (task / "task.json").is_file():
+            continue
+        store = RepositoryStore(os.path.join(directory, f"{task.name}.git"))
+        with FileLock(store.path + ".lock"):
+            commit = store.from_directory(task / "repository")
+        row = json.loads((task / "task.json").read_text("utf-8"))
+        rows.append({"instance_id": task.name, "repo": store.path, "base_commit": commit, **row})
+    return rows
+
+
+def _files(path: str, split: str | None) -> list[Path]:
+    place = Path(path)
+    if place.is_file():
+        return [place]
+    if split is None and (place / _TRAIN).is_file():
+        return [place / _TRAIN]
+    splits: dict[str, list[Path]] = {}
+    for file in sorted((*place.glob("*.parquet"), *place.glob("*/*.parquet"))):
+        name = _PART.fullmatch(file.name)
+        splits.setdefault(name[1] if name is not None else file.stem, []).append(file)
+    if not splits:
+        forms = "a file of rows (.jsonl, .json, .parquet), a directory with train.jsonl or data/*.parquet, or 'builtin'"
+        raise SpecError("items", path, forms)
+    if split is None and len(splits) > 1:
+        raise SpecError("items", path, f"one split; choose with --option split={' or split='.join(sorted(splits))}")
+    if split is not None and split not in splits:
+        raise SpecError("split", split, f"a split of {path}: {', '.join(sorted(splits))}")
+    return splits[split] if split is not None else next(iter(splits.values()))
+
+
+def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file, a batch at a time, because files of data sets are large."""
+    if find_spec("pyarrow") is None:
+        raise ExtraMissingError("Parquet files", "pyarrow", "swe")
+    with file.open("rb") as opened:
+        if opened.read(len(_POINTER)) == _POINTER:
+            raise SpecError("items", str(file), "a Parquet file; this is a pointer of Git LFS, so run `git lfs pull`")
+    import pyarrow.parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=_BATCH_ROWS):
+        yield from batch.to_pylist()
+
+
+def _json_rows(text: str) -> Iterator[Any]:
+    if text.lstrip().startswith("["):
+        yield from json.loads(text)
+        return
+    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: text may contain U+2028
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"line {number} is not JSON ({error})") from None
