@@ -1,4 +1,4 @@
-"""Build the root filesystem of the base image from Debian packages, without a registry.
+"""Build the root filesystems of the images `base` and `dev` from Debian packages, without a registry.
 
 ``mmdebstrap`` does the work, as root or as an ordinary user in a user namespace. It uses the mirror, proxy and
 certificates of the host's apt; none of them stays in the image.
@@ -26,6 +26,9 @@ from hyperruntime.logs import get_logger
 log = get_logger(__name__)
 
 BASE_PACKAGES: tuple[str, ...] = ("python3", "git", "patch", "procps", "ca-certificates")
+# What Python packages need: libstdc++ for their compiled parts, pip, and apt for the rest.
+DEV_PACKAGES = (*BASE_PACKAGES, "apt", "libstdc++6", "python3-pip", "python3-venv")
+PACKAGES = {"base": BASE_PACKAGES, "dev": DEV_PACKAGES}
 
 _SUITE = "bookworm"
 _OFFICIAL_SOURCES = (
@@ -67,6 +70,12 @@ _WRITE_SOURCES = (
     + ' > "$1/etc/apt/sources.list"'
 )
 
+# Containers may have a single user, to whom apt cannot switch; and pip may install beside Debian's packages.
+_ALLOW_APT_AND_PIP = (
+    """mkdir -p "$1/etc/apt/apt.conf.d" && echo 'APT::Sandbox::User "root";' > "$1/etc/apt/apt.conf.d/90root" """
+    """&& printf '[global]\\nbreak-system-packages = true\\nroot-user-action = ignore\\n' > "$1/etc/pip.conf" """
+)
+
 # First match wins: a pattern in the output of mmdebstrap, apt, dpkg or tar, and the message for it.
 _CAUSES: tuple[tuple[str, str], ...] = (
     (
@@ -98,13 +107,14 @@ _CAUSES: tuple[tuple[str, str], ...] = (
 )
 
 
-def build_base_rootfs(target_tar: Path, on_output: Callable[[str], None]) -> None:
-    """Write a root filesystem with Debian's essential packages and :data:`BASE_PACKAGES` as an uncompressed tar.
+def build_rootfs(name: str, target_tar: Path, on_output: Callable[[str], None]) -> None:
+    """Write a root filesystem with Debian's essential packages and those of the image as an uncompressed tar.
 
     The same packages on the same day give the same bytes: file times are at most ``SOURCE_DATE_EPOCH``, or the start of
     the day (UTC).
 
     Args:
+        name: the image: a key of :data:`PACKAGES`.
         target_tar: the file to write, in a directory of the caller's own.
         on_output: called with each line of progress.
 
@@ -115,23 +125,24 @@ def build_base_rootfs(target_tar: Path, on_output: Callable[[str], None]) -> Non
         raise ImageBuildError("mmdebstrap is missing; install it with `apt-get install mmdebstrap`")
     with _work_directory() as work:
         result = stream_process(
-            [*_namespaces(), *_mmdebstrap_args(target_tar)], env=_environment(work), on_line=on_output
+            [*_namespaces(), *_mmdebstrap_args(name, target_tar)], env=_environment(work), on_line=on_output
         )
         if result.exit_code != 0:
-            raise ImageBuildError(_failure(result))
+            raise ImageBuildError(_failure(name, result))
 
 
-def _mmdebstrap_args(tar: Path) -> list[str]:
+def _mmdebstrap_args(name: str, tar: Path) -> list[str]:
     """Return mmdebstrap's argv."""
     args = ["mmdebstrap", "--variant=essential", "--format=tar", "--skip=output/dev"]
     args += [f"--aptopt={option}" for option in _host_apt_options()]
-    included = list(BASE_PACKAGES)
+    included = list(PACKAGES[name])
     if Path(_MERGED_USR_HOOK).is_dir():
         # A tree that is merged from the start needs no conversion of a split /usr.
         args.append(f"--hook-dir={_MERGED_USR_HOOK}")
         included.append("usr-is-merged")
     args += [f"--include={','.join(included)}", f"--setup-hook={_WRITE_DPKG_OPTIONS}"]
-    args += [f"--customize-hook={hook}" for hook in (_REMOVE_UNNEEDED, _REMOVE_HOST, _WRITE_SOURCES)]
+    hooks = (_REMOVE_UNNEEDED, _REMOVE_HOST, _WRITE_SOURCES, *([_ALLOW_APT_AND_PIP] if name == "dev" else []))
+    args += [f"--customize-hook={hook}" for hook in hooks]
     return [*args, _SUITE, str(tar), *_sources()]
 
 
@@ -278,13 +289,13 @@ def _can_others_enter(path: Path) -> bool:
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.parents))
 
 
-def _failure(result: ProcessResult) -> str:
+def _failure(name: str, result: ProcessResult) -> str:
     """Return a one-line message for a failed build."""
     lines = result.stderr.decode(errors="replace").splitlines()
     said = [line.strip() for line in lines if line.strip() and not line.startswith("I:")]
     for pattern, sentence in _CAUSES:
         if any(re.search(pattern, line) for line in said):
-            return f"cannot build the base image: {sentence}"
+            return f"cannot build the image {name}: {sentence}"
     errors = [line.removeprefix("E: ") for line in said if line.startswith("E: ")]
     first = (errors or said[-1:] or [f"mmdebstrap failed with exit code {result.exit_code}"])[0]
-    return f"cannot build the base image: {first}"
+    return f"cannot build the image {name}: {first}"

@@ -10,7 +10,6 @@ Source: the Dockerfile reference of docs.docker.com.
 from __future__ import annotations
 
 import glob
-import json
 import os
 import posixpath
 import re
@@ -23,14 +22,16 @@ from typing import NoReturn
 
 from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
+from hyperruntime.images.dockerfile import json_words, parse_dockerfile, read_dockerfile
 from hyperruntime.images.environment_script import parse_assignments, quoted
+from hyperruntime.images.heredocs import without_heredocs
 from hyperruntime.images.pull_errors import is_local
 
 _WORK, _PAYLOAD = "/.hyperruntime-build", "payload"
+_HEREDOCS = ".hyperruntime-heredocs"
 _FOR_THE_START = ("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "MAINTAINER", "STOPSIGNAL", "VOLUME")
 _OF_A_SHELL = '"\\$`'
 _ROOT = ("root", "0", "root:root", "0:0")
-_LINE = re.compile(r"[ \t]*([A-Za-z]+)(?:[ \t]+(.*))?", re.DOTALL)
 _CHMOD = re.compile(r"--chmod=([0-7]{3,4})\s+")
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 
@@ -55,29 +56,18 @@ def definition_of(
     with owned_directory() as directory:
         folder = Path(directory) / "build"
         (folder / _PAYLOAD).mkdir(parents=True)
-        maker = _Maker(context.resolve(), folder / _PAYLOAD, build_args, is_here)
-        for instruction, rest in _instructions(containerfile.read_text()):
-            maker.take(instruction, rest)
-        (folder / "container.def").write_text(maker.text())
+        if re.match(r"\s*#\s*escape\s*=", read_dockerfile(containerfile), re.IGNORECASE):
+            _refuse("# escape", "the escape character must be a backslash")
+        with without_heredocs(containerfile, build_args, f"{_HEREDOCS}/") as (plain, files):
+            maker = _Maker(context.resolve(), folder / _PAYLOAD, build_args, is_here, files)
+            for instruction in parse_dockerfile(read_dockerfile(plain)):
+                if instruction.name:
+                    maker.take(instruction.name, instruction.rest)
+        text = maker.text()
+        if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):
+            _refuse(os.fspath(containerfile), "the file must be UTF-8")
+        (folder / "container.def").write_text(text)
         yield folder / "container.def", maker.workdir
-
-
-def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each instruction in capitals, and the rest of its line; continued lines are joined."""
-    if re.match(r"\s*#\s*escape\s*=", text):
-        _refuse("# escape", "the escape character must be a backslash")
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    joined = re.sub(r"\\[ \t]*\n(?:[ \t]*\n)*", "", "\n".join(lines) + "\n")
-    for line in joined.splitlines():
-        if not line.strip():
-            continue
-        found = _LINE.fullmatch(line)
-        if found is None:
-            _refuse(line, "the line must be an instruction")
-        rest = (found[2] or "").strip()
-        if found[1].upper() in ("RUN", "COPY", "ADD") and re.search(r"<<-?[\"']?\w", rest):
-            _refuse(line, "here-documents are not supported")
-        yield found[1].upper(), rest
 
 
 class _Maker:
@@ -88,9 +78,15 @@ class _Maker:
     """
 
     def __init__(
-        self, context: Path, payload: Path, build_args: Mapping[str, str], is_here: Callable[[str], bool]
+        self,
+        context: Path,
+        payload: Path,
+        build_args: Mapping[str, str],
+        is_here: Callable[[str], bool],
+        heredocs: Path | None,
     ) -> None:
         self.workdir = "/"
+        self._heredocs = heredocs
         self._is_here = is_here
         self._context, self._payload, self._given = context, payload, build_args
         self._base = ""
@@ -165,7 +161,7 @@ class _Maker:
             self._labels.append(_plain(f"{name} {value}".replace("\n", " ")))
 
     def _take_shell(self, rest: str) -> None:
-        self._shell = _words(rest) or _refuse(f"SHELL {rest}", 'SHELL must be a list such as ["/bin/bash", "-c"]')
+        self._shell = json_words(rest) or _refuse(f"SHELL {rest}", 'SHELL must be a list such as ["/bin/bash", "-c"]')
 
     def _take_user(self, rest: str) -> None:
         if rest not in _ROOT:
@@ -180,7 +176,7 @@ class _Maker:
     def _take_run(self, rest: str) -> None:
         if rest.startswith("--"):
             _refuse(f"RUN {rest}", "options of RUN are not supported")
-        args = _words(rest) or [*self._shell, rest]
+        args = json_words(rest) or [*self._shell, rest]
         self._post.append(_plain(shlex.join(args)))
 
     def _take_add(self, rest: str) -> None:
@@ -191,7 +187,7 @@ class _Maker:
     def _take_copy(self, rest: str) -> None:
         option = _CHMOD.match(rest)
         plain = rest[option.end() :] if option else rest
-        words = _words(plain) or _split(plain)
+        words = json_words(plain) or _split(plain)
         if len(words) < 2 or words[0].startswith("--") or "$" in plain:
             _refuse(f"COPY {rest}", "write sources and a target without variables; the only option is --chmod=NUMBER")
         target = posixpath.normpath(posixpath.join(self.workdir, words[-1]))
@@ -202,6 +198,8 @@ class _Maker:
             self._post += [_plain(line) for line in _put(name, target, directory=path.is_dir(), into=into)]
 
     def _sources(self, word: str) -> list[Path]:
+        if self._heredocs is not None and word.startswith(f"{_HEREDOCS}/"):
+            return [self._heredocs / word.removeprefix(f"{_HEREDOCS}/")]
         pattern = word.lstrip("/") or "."
         found = [self._context / name for name in sorted(glob.glob(pattern, root_dir=self._context))]
         if not found:
@@ -234,17 +232,6 @@ def _put(name: str, target: str, *, directory: bool, into: bool) -> tuple[str, s
     if into:
         return f"mkdir -p {place}", f"cp -p {source} {place}/"
     return f"mkdir -p {shlex.quote(posixpath.dirname(target))}", f"cp -p {source} {place}"
-
-
-def _words(rest: str) -> list[str]:
-    """Return the words of a JSON list of strings; empty for any other text."""
-    if not rest.startswith("["):
-        return []
-    try:
-        words = json.loads(rest)
-    except ValueError:
-        return []
-    return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else []
 
 
 def _split(rest: str) -> list[str]:

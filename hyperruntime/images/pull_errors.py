@@ -28,13 +28,29 @@ _LOGIN = re.compile(
     r"invalid username/password|incorrect username",
     re.IGNORECASE,
 )
-_SHORT_NAME = re.compile(r"short-name .* did not resolve|no unqualified-search registries")
+SHORT_NAME = re.compile(r"short-name .* did not resolve|no unqualified-search registries")
 
 
 def registry_of(reference: str) -> str:
     """Return the registry of a reference; Docker Hub if it names none."""
+    return reference.partition("/")[0] if names_registry(reference) else "docker.io"
+
+
+def names_registry(reference: str) -> bool:
+    """Return whether a reference names its registry."""
     first, slash, _ = reference.partition("/")
-    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")
+
+
+def full_name(reference: str, registry: str) -> str:
+    """Return a reference with its registry: this one if it names none.
+
+    Source: distribution/reference; on Docker Hub, names without a slash are in ``library/``.
+    """
+    if names_registry(reference):
+        return reference
+    library = "library/" if registry == "docker.io" and "/" not in reference else ""
+    return f"{registry}/{library}{reference}"
 
 
 def is_loopback(reference: str) -> bool:
@@ -78,6 +94,8 @@ def explain_pull(reference: str, output: str, login: str, scheme: str = "") -> I
     if _UNKNOWN.search(why):
         said = f"registry {registry} has no such image or tag: {why}"
         return ImageUnknownError(reference, said, "check the name and the tag")
-    if _SHORT_NAME.search(why):
-        return ImageUnknownError(reference, "it names no registry", f"name one, as in docker.io/library/{reference}")
+    if SHORT_NAME.search(why):
+        return ImageUnknownError(
+            reference, "it names no registry", f"name one, as in {full_name(reference, 'docker.io')}"
+        )
     return ImagePullError(reference, why, "see the engine's output above")

@@ -21,13 +21,28 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.errors import SpecError, name_hint
+from hyperruntime.errors import ImageBuildError, SpecError, name_hint
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.process import run_process, stream_process
+from hyperruntime.images.bootstrap import PACKAGES
 from hyperruntime.images.pull_errors import is_local
 
 PREFIX = "localhost/hyperruntime/"
 BASE = "base"
+DEV = "dev"
+_PYTHON = "3.11"  # of Debian 12
+# The wheels are all that the requirements need, so their dependencies are not asked for again.
+_INSTALL = f"""\
+FROM {PREFIX}{DEV}:latest
+ARG PIP_INDEX_URL=https://pypi.org/simple
+COPY . /build
+RUN if [ -d /build/wheels ]; then \\
+        python3 -m pip install --no-cache-dir --no-index --no-deps /build/wheels/*.whl; \\
+    else \\
+        python3 -m pip install --no-cache-dir --index-url "$PIP_INDEX_URL" --requirement /build/requirements.txt; \\
+    fi \\
+    && rm -rf /build
+"""
 # Platform tags, oldest first, of wheels that work with the glibc of Debian 12.
 _GLIBC = ("manylinux2014", "manylinux_2_17", "manylinux_2_24", "manylinux_2_28", "manylinux_2_34")
 # Every builder accepts these without a declaration.
@@ -66,7 +81,7 @@ class Recipe:
     @property
     def needs_no_registry(self) -> bool:
         """Whether the image can be built without a registry."""
-        return self.name == BASE or is_local(self.base)
+        return self.name in PACKAGES or is_local(self.base)
 
     def arguments(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return the build arguments that a user's arguments stand for.
@@ -93,7 +108,8 @@ class Recipe:
             copy = Path(directory) / self.name
             shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
             if self.wheels_for:
-                download_wheels(copy / "requirements.txt", copy / "wheels", self.wheels_for, sys.executable, on_output)
+                args = pip_args(copy / "requirements.txt", copy / "wheels", self.wheels_for, sys.executable)
+                download_wheels([*args, "pip"], copy / "wheels", on_output)
             yield copy
 
 
@@ -135,29 +151,64 @@ def image_reference(name: str) -> str:
     return load_recipe(name).reference if name in recipe_names() else name
 
 
-def download_wheels(
-    requirements: Path, target: Path, python: str, program: str, on_output: Callable[[str], None]
-) -> bool:
-    """Download the wheels of a requirements file, and of pip; return True if all were downloaded.
+def how_to_make(name: str) -> str:
+    """Return the command that makes or gets an image."""
+    recipe = recipe_of(name)
+    if recipe is not None:
+        return f"`hyperrun image build {recipe.name}`"
+    if is_local(name):
+        return f"`hyperrun image build {name} --file ./Containerfile`, or load an archive with `hyperrun image load`"
+    if "/" not in name:  # more often a locally built image than one of a registry
+        return f"`hyperrun image build {name} --file ./Dockerfile`, or `hyperrun image pull {name}`"
+    return f"`hyperrun image pull {name}`"
 
-    Otherwise the directory is removed, ``on_output`` receives the reason, and the build downloads the packages itself.
+
+@contextmanager
+def requirements_context(requirements: Path, on_output: Callable[[str], None]) -> Iterator[Path]:
+    """Yield a build context that adds the packages of a requirements file to the image `dev`.
 
     Args:
         requirements: a requirements file of pip.
-        target: the directory to create.
-        python: the image's Python version, such as ``3.11``.
-        program: a Python of the host; it may lack pip.
         on_output: called with each line that pip writes.
     """
-    if run_process([program, "-m", "pip", "--version"]).exit_code != 0:
-        on_output(f"{program} has no pip; the build downloads the packages itself")
-        return False
-    result = stream_process(pip_args(requirements, target, python, program), on_line=on_output)
-    if result.exit_code == 0:
-        return True
+    with owned_directory() as directory:
+        folder = Path(directory) / "requirements"
+        folder.mkdir()
+        shutil.copyfile(requirements, folder / "requirements.txt")
+        (folder / "Containerfile").write_text(_INSTALL)
+        args = pip_args(requirements, folder / "wheels", _PYTHON, sys.executable)
+        why_not = download_wheels(args, folder / "wheels", on_output)
+        try:
+            yield folder
+        except ImageBuildError as error:
+            if not why_not:
+                raise
+            raise ImageBuildError(
+                f"{error}\nthe build downloaded the packages itself, because {why_not}; to build without a network, "
+                "let pip of this machine find a wheel for each package (PIP_FIND_LINKS, docs/images.md)"
+            ) from error
+
+
+def download_wheels(args: list[str], target: Path, on_output: Callable[[str], None]) -> str:
+    """Download wheels with pip; return "", or the reason if one is missing.
+
+    Then the directory is removed, ``on_output`` receives the reason, and the build downloads the packages itself.
+
+    Args:
+        args: the argv of :func:`pip_args`.
+        target: the directory that it creates.
+        on_output: called with each line that pip writes.
+    """
+    if run_process([args[0], "-m", "pip", "--version"]).exit_code != 0:
+        reason = f"{args[0]} has no pip"
+    else:
+        result = stream_process(args, on_line=on_output)
+        if result.exit_code == 0 and any(target.glob("*.whl")):
+            return ""
+        reason = f"pip could not download the wheels ({result.error_text.removeprefix('ERROR: ')})"
     shutil.rmtree(target, ignore_errors=True)
-    on_output(f"pip could not download the wheels ({result.error_text}); the build downloads the packages itself")
-    return False
+    on_output(f"{reason}; the build downloads the packages itself")
+    return reason
 
 
 def pip_args(requirements: Path, target: Path, python: str, program: str) -> list[str]:
@@ -172,7 +223,7 @@ def pip_args(requirements: Path, target: Path, python: str, program: str) -> lis
     platforms = [word for glibc in _GLIBC for word in ("--platform", f"{glibc}_{platform.machine()}")]
     args = [program, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
     args += ["--only-binary=:all:", "--implementation", "cp", "--python-version", python, *platforms]
-    return [*args, "--dest", str(target), "--requirement", str(requirements), "pip"]
+    return [*args, "--dest", str(target), "--requirement", str(requirements)]
 
 
 def _folder() -> Any:  # noqa: ANN401 - a Traversable, whose type has no public home before Python 3.14

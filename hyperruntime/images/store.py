@@ -6,7 +6,7 @@ import hashlib
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -15,11 +15,22 @@ from hyperruntime.driver import BuildsDefinitions, Image, Images
 from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError, SpecError, StorageError
 from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.images.bootstrap import build_base_rootfs
+from hyperruntime.images.bootstrap import PACKAGES, build_rootfs
 from hyperruntime.images.build_log import BuildLog
 from hyperruntime.images.definition_to_containerfile import SUFFIX, containerfile_of
+from hyperruntime.images.dockerfile import with_registry
 from hyperruntime.images.pull_errors import is_local
-from hyperruntime.images.recipes import BASE, PREFIX, PROXY_VARIABLES, load_recipe, recipe_of
+from hyperruntime.images.recipes import (
+    BASE,
+    DEV,
+    PREFIX,
+    PROXY_VARIABLES,
+    how_to_make,
+    load_recipe,
+    recipe_names,
+    recipe_of,
+    requirements_context,
+)
 from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
@@ -111,7 +122,7 @@ class ImageStore:
                 registry.
         """
         if is_local(reference):
-            raise ImageNotFoundError(reference, f"no registry serves localhost/ names; {_how_to_make(reference)}")
+            raise ImageNotFoundError(reference, f"no registry serves localhost/ names; {how_to_make(reference)}")
         with _lock(f"pull-{reference}") as waited:
             if not (waited and self.exists(reference)):
                 self._images.pull(reference, on_output=on_output or _ignore)
@@ -136,30 +147,34 @@ class ImageStore:
             if self.exists(known):
                 return known
         if recipe is None or not recipe.needs_no_registry:
-            raise ImageNotFoundError(reference, f"get it with {_how_to_make(name)}")
-        if recipe.name == BASE:
-            return self.bootstrap(on_output=on_output)
+            raise ImageNotFoundError(reference, f"get it with {how_to_make(name)}")
+        if recipe.name in PACKAGES:
+            return self.bootstrap(recipe.name, on_output=on_output)
         return self._build_recipe(recipe.name, {}, force=False, on_output=on_output)
 
-    def bootstrap(self, *, force: bool = False, on_output: OnOutput = None) -> str:
-        """Build the base image from Debian packages, without a registry; return its reference.
+    def bootstrap(self, name: str = BASE, *, force: bool = False, on_output: OnOutput = None) -> str:
+        """Build the base image, or its variant `dev`, from Debian packages, without a registry; return its reference.
 
         Two processes at once build it once: the second one waits.
 
         Args:
+            name: ``base``; or ``dev``, which has also libstdc++, pip and apt.
             force: build it even if it exists.
             on_output: called with each line of progress.
 
         Raises:
             ImageBuildError: mmdebstrap is missing, or the build failed.
+            SpecError: the name is another one.
         """
-        reference = f"{PREFIX}{BASE}:latest"
+        if name not in PACKAGES:
+            raise SpecError("image", name, f"only {' and '.join(PACKAGES)} are made from Debian packages")
+        reference = f"{PREFIX}{name}:latest"
         with _lock(reference):
             if not force and self.exists(reference):
                 return reference
             with owned_directory() as directory:
-                tar = Path(directory, "base.tar")
-                build_base_rootfs(tar, on_output or _ignore)
+                tar = Path(directory, f"{name}.tar")
+                build_rootfs(name, tar, on_output or _ignore)
                 self._images.load_rootfs(tar, reference)
         log.info("image bootstrapped", image=reference)
         return reference
@@ -170,6 +185,7 @@ class ImageStore:
         *,
         containerfile: str | os.PathLike[str] | None = None,
         context: str | os.PathLike[str] | None = None,
+        short_names: str | None = None,
         build_args: Mapping[str, str] | None = None,
         force: bool = False,
         on_output: OnOutput = None,
@@ -183,39 +199,90 @@ class ImageStore:
             name: name of a recipe, or the reference of the new image if ``containerfile`` is given.
             containerfile: a Containerfile, or a definition file if its name ends in ``.def``; None builds a recipe.
             context: directory that the build copies from; None for the directory of ``containerfile``.
+            short_names: registry, such as ``docker.io``, of the base images in ``containerfile`` that name none.
             build_args: build arguments.
             force: build the image even if it exists.
             on_output: called with each line of output.
 
         Raises:
             ImageBuildError: a step failed; the message has the step, its last lines and the path of the log file.
-            SpecError: the recipe, a recipe's argument, the file or the context does not exist.
+            SpecError: the recipe, a recipe's argument, the file or the context does not exist, or the engine cannot
+                build a here-document of the file.
         """
+        arguments = build_args or {}
         if containerfile is None:
-            return self._build_recipe(name, build_args or {}, force=force, on_output=on_output)
-        path = Path(containerfile)
-        if not path.is_file():
-            raise SpecError("containerfile", str(path), "name a file that exists")
+            return self._build_recipe(name, arguments, force=force, on_output=on_output)
+        path = _existing("containerfile", containerfile)
         folder = Path(context) if context is not None else path.parent
         if not folder.is_dir():
             raise SpecError("context", str(folder), "name a directory that exists")
-        with _lock(name):
+        with _lock(name), with_registry(path.resolve(), short_names, arguments, self._is_here) as named:
             if force or not self.exists(name):
                 with BuildLog(name, on_output) as lines:
-                    self._build(folder.resolve(), name, path.resolve(), build_args or {}, lines, force)
+                    self._build(folder.resolve(), name, named, arguments, lines, force)
         return name
+
+    def build_requirements(
+        self,
+        name: str,
+        requirements: str | os.PathLike[str],
+        *,
+        build_args: Mapping[str, str] | None = None,
+        force: bool = False,
+        on_output: OnOutput = None,
+    ) -> str:
+        """Build an image with the Python packages of a requirements file on top of the recipe `dev`; return ``name``.
+
+        pip of the host downloads the wheels, so that the build needs neither a registry nor a package index. If a
+        package has no wheel, the build downloads the packages itself, from ``PIP_INDEX_URL``.
+
+        Args:
+            name: the reference of the new image.
+            requirements: a requirements file of pip.
+            build_args: build arguments; the image has one, ``PIP_INDEX_URL``.
+            force: build the image even if it exists.
+            on_output: called with each line of output.
+
+        Raises:
+            ImageBuildError: a step failed.
+            SpecError: the file does not exist or names no package, or the name is that of a recipe.
+        """
+        if name in recipe_names():
+            raise SpecError("name", name, "it is a shipped recipe; choose another name for the image")
+        path = _existing("requirements", requirements)
+        if not any(line.partition("#")[0].strip() for line in path.read_text().splitlines()):
+            raise SpecError("requirements", str(requirements), "the file must name a package")
+        if force or not self._is_here(name):
+            self.ensure(DEV, on_output=on_output)
+        return self._build_any(
+            name, lambda lines: requirements_context(path, lines), build_args or {}, force, on_output
+        )
 
     def _build_recipe(self, name: str, build_args: Mapping[str, str], *, force: bool, on_output: OnOutput) -> str:
         recipe = load_recipe(name)
         arguments = recipe.arguments(build_args)
-        with _lock(recipe.reference):
-            if not force and self.exists(recipe.reference):
-                return recipe.reference
-            if recipe.base_recipe is not None:
-                self.ensure(recipe.base_recipe, on_output=on_output)
-            with BuildLog(recipe.reference, on_output) as lines, recipe.context(lines) as folder:
-                self._build(folder, recipe.reference, folder / "Containerfile", arguments, lines, force)
-        return recipe.reference
+        if recipe.base_recipe is not None and (force or not self.exists(recipe.reference)):
+            self.ensure(recipe.base_recipe, on_output=on_output)
+        return self._build_any(recipe.reference, recipe.context, arguments, force, on_output)
+
+    def _build_any(
+        self,
+        reference: str,
+        make_context: Callable[[BuildLog], AbstractContextManager[Path]],
+        build_args: Mapping[str, str],
+        force: bool,
+        on_output: OnOutput,
+    ) -> str:
+        """Build the Containerfile of a context that is made when it is needed; return the reference."""
+        with _lock(reference):
+            if force or not self._is_here(reference):
+                with BuildLog(reference, on_output) as lines, make_context(lines) as folder:
+                    self._build(folder, reference, folder / "Containerfile", build_args, lines, force)
+        return reference
+
+    def _is_here(self, reference: str) -> bool:
+        """Return whether a base image is on this machine; Podman keeps a name without a registry under localhost/."""
+        return self.exists(reference) or self.exists(f"localhost/{reference}")
 
     def _build(
         self,
@@ -247,6 +314,12 @@ class ImageStore:
         log.info("image built", image=reference, log=str(lines.path))
 
 
+def _existing(field: str, file: str | os.PathLike[str]) -> Path:
+    if not Path(file).is_file():
+        raise SpecError(field, str(file), "name a file that exists")
+    return Path(file)
+
+
 def _check_archive(path: Path) -> None:
     """Raise an error if a file is not a saved image; the engine checks compressed files and its own formats."""
     if not path.is_file():
@@ -267,17 +340,6 @@ def _check_archive(path: Path) -> None:
             f"{path} cannot be loaded as an image: it is a tar without an image manifest (a root file system?); "
             "create it with `hyperrun image save`, `podman save` or `docker save`"
         )
-
-
-def _how_to_make(name: str) -> str:
-    recipe = recipe_of(name)
-    if recipe is not None:
-        return f"`hyperrun image build {recipe.name}`"
-    if is_local(name):
-        return f"`hyperrun image build {name} --file ./Containerfile`, or load an archive with `hyperrun image load`"
-    if "/" not in name:  # more often a locally built image than one of a registry
-        return f"`hyperrun image build {name} --file ./Dockerfile`, or `hyperrun image pull {name}`"
-    return f"`hyperrun image pull {name}`"
 
 
 def _ignore(line: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from hyperruntime.driver import Finding
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.host.engine_findings import failure_finding, limit_findings, space_finding
+from hyperruntime_docker.build import has_buildkit
 from hyperruntime_docker.client import Engine, endpoint_or_default
 from hyperruntime_docker.probe import Probe, daemon_info, probe
 
@@ -46,7 +47,16 @@ def _tried(found: Probe) -> Iterator[Finding]:
     if "bridge" not in settings.networks:
         step = "start the daemon without `--bridge none` if containers need a private network"
         yield Finding(subject="network bridge", ok=None, detail="does not work with this daemon", next_step=step)
+    yield _builds(found)
     yield _gpus(found)
+
+
+def _builds(found: Probe) -> Finding:
+    if has_buildkit(found.version):
+        return Finding(subject="image builds", ok=True, detail="by BuildKit")
+    detail = "by the daemon's own builder, for which here-documents are translated"
+    step = "for BuildKit, use Docker 23 or newer with its buildx component (docker-buildx, docker-buildx-plugin)"
+    return Finding(subject="image builds", ok=None, detail=detail, next_step=step)
 
 
 def _gpus(found: Probe) -> Finding:

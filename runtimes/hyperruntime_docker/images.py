@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from hyperruntime.driver import Image
 from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError
+from hyperruntime.images.heredocs import without_heredocs
 from hyperruntime.images.pull_errors import explain_pull, with_tag
+from hyperruntime_docker.build import (
+    HEREDOCS,
+    build_by_buildkit,
+    buildkit_args,
+    context_tar,
+    has_buildkit,
+)
 from hyperruntime_docker.client import Engine, said, translated
 
 _IDENTIFIER = re.compile(r"(sha256:)?[0-9a-f]{64}")
@@ -121,7 +130,10 @@ class DockerImages:
         force: bool,
         on_output: Callable[[str], None],
     ) -> str:
-        """Build a Containerfile by the daemon's own builder, with the host's network; return the image's identifier.
+        """Build a Containerfile with the host's network; return the image's identifier.
+
+        Docker 23 and newer build with BuildKit, if the buildx component of the ``docker`` command is installed. Other
+        daemons use their own builder, which cannot read here-documents, so they are translated.
 
         Args:
             context: the build context.
@@ -133,28 +145,50 @@ class DockerImages:
 
         Raises:
             ImageBuildError: a step failed.
+            SpecError: a here-document cannot be translated.
         """
-        from docker.errors import APIError
-
         with translated(f"image {reference!r} cannot be built"):
-            try:
-                messages = self._engine.api(patient=True).build(
-                    path=str(context),
-                    dockerfile=str(containerfile),
-                    tag=familiar(reference),
-                    buildargs=dict(build_args),
-                    nocache=force,
-                    network_mode="host",
-                    rm=True,
-                    forcerm=True,
-                    decode=True,
-                )
-                failure = _follow(messages, on_output)
-            except APIError as error:
-                failure = said(error)
+            version = str(self._engine.api().version()["Version"])
+            if has_buildkit(version):
+                args = buildkit_args(context, familiar(reference), containerfile, build_args, force=force)
+                failure = build_by_buildkit(args, on_output)
+            else:
+                failure = self._build_classic(context, reference, containerfile, build_args, force, on_output)
         if failure:
             raise ImageBuildError(f"image {reference!r} cannot be built from {containerfile}: {failure.strip()}")
         return self._identifier(reference)
+
+    def _build_classic(
+        self,
+        context: Path,
+        reference: str,
+        containerfile: Path,
+        build_args: Mapping[str, str],
+        force: bool,
+        on_output: Callable[[str], None],
+    ) -> str:
+        """Build by the daemon's own builder; return its error, or ""."""
+        from docker.errors import APIError
+
+        options = {
+            "tag": familiar(reference),
+            "buildargs": dict(build_args),
+            "nocache": force,
+            "network_mode": "host",
+            "rm": True,
+            "forcerm": True,
+            "decode": True,
+        }
+        with without_heredocs(containerfile, build_args, f"{HEREDOCS}/") as (plain, files), ExitStack() as stack:
+            if files is None:
+                source: dict[str, object] = {"path": str(context), "dockerfile": str(containerfile)}
+            else:
+                tar = stack.enter_context(context_tar(context, plain, files))
+                source = {"fileobj": tar, "custom_context": True, "dockerfile": f"{HEREDOCS}.Dockerfile"}
+            try:
+                return _follow(self._engine.api(patient=True).build(**source, **options), on_output)
+            except APIError as error:
+                return said(error)
 
     def _find(self, reference: str) -> dict[str, Any] | None:
         from docker.errors import APIError

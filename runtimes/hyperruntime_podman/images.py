@@ -14,11 +14,13 @@ from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageN
 from hyperruntime.host.build_processes import end_inner
 from hyperruntime.host.engine_program import csv_line
 from hyperruntime.host.process import ProcessResult
-from hyperruntime.images.pull_errors import explain_pull, is_loopback, with_tag
+from hyperruntime.images.heredocs import without_heredocs
+from hyperruntime.images.pull_errors import SHORT_NAME, explain_pull, is_loopback, with_tag
 from hyperruntime_podman.edge import run_podman, stream_podman
 from hyperruntime_podman.service import PodmanService
 
 _TIDY_S = 8.0
+_HEREDOCS = "hyperruntime-heredocs"  # the name of a build context
 _LISTINGS = 5
 _GONE = re.compile(r"(image|layer) not known|file does not exist")  # messages of containers/storage
 
@@ -124,6 +126,8 @@ class PodmanImages:
     ) -> str:
         """Build a Containerfile with the host's network; return the image's identifier.
 
+        Its here-documents are translated, because Podman reads them from version 5 on only, and not as BuildKit does.
+
         Args:
             context: the build context.
             reference: the name of the image.
@@ -134,23 +138,21 @@ class PodmanImages:
 
         Raises:
             ImageBuildError: a step failed; the message ends with its last lines.
+            SpecError: a here-document cannot be translated.
         """
-        args = [
-            *self._base_args(),
-            "build",
-            "--network",
-            "host",
-            "--file",
-            csv_line([str(containerfile)]),
-            "--tag",
-            reference,
-        ]
-        args += ["--pull=missing", *(["--no-cache"] if force else [])]
-        for name, value in build_args.items():
-            args += ["--build-arg", f"{name}={value}"]
-        result = stream_podman([*args, str(context)], on_output, partial(end_inner, timeout_s=_TIDY_S))
+        with without_heredocs(containerfile, build_args, f"--from={_HEREDOCS} ") as (plain, files):
+            # Docker's image format: in OCI's, Podman ignores SHELL.
+            args = [*self._base_args(), "build", "--format", "docker", "--network", "host"]
+            args += ["--file", csv_line([str(plain)])]
+            args += ["--tag", reference, "--pull=missing", *(["--no-cache"] if force else [])]
+            args += ["--build-context", f"{_HEREDOCS}={files}"] if files is not None else []
+            for name, value in build_args.items():
+                args += ["--build-arg", f"{name}={value}"]
+            result = stream_podman([*args, str(context)], on_output, partial(end_inner, timeout_s=_TIDY_S))
         if result.exit_code != 0:
             tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-12:])
+            if SHORT_NAME.search(tail):
+                on_output("FROM names no registry: write docker.io/ before the name, or use --short-names docker.io")
             raise ImageBuildError(
                 f"image {reference!r} cannot be built from {containerfile}; the last lines of the build:\n{tail}"
             )

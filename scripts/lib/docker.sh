@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Docker for the tests: the distribution's daemon, and a newer one that accepts CDI names. Needs common.sh.
+# Docker for the tests: the distribution's daemon, and a newer one that accepts CDI names and has BuildKit. Needs common.sh.
 #
 # Both daemons keep running in the background (their pid files are named below). A daemon that already answers is used
 # as it is.
@@ -7,6 +7,7 @@
 readonly DOCKER_SOCKET=/var/run/docker.sock
 readonly DOCKER_LOG=/var/log/hyperruntime-dockerd.log
 readonly NEW_DOCKER=/var/lib/hyperruntime-docker-new
+readonly NEW_DOCKER_PLUGINS=$NEW_DOCKER/usr/libexec/docker/cli-plugins
 readonly NEW_DOCKER_RUN=/run/hyperruntime-docker-new
 readonly NEW_DOCKER_CDI=$NEW_DOCKER_RUN/cdi
 readonly NEW_DOCKER_BRIDGE=hyperruntime0
@@ -77,7 +78,7 @@ start_dockerd() {
 prepare_new_docker() {
     if docker_answers "$NEW_DOCKER_SOCKET"; then return; fi
     is_root && has_apt || die "only root on Debian can start the second Docker daemon."
-    if [ ! -x "$NEW_DOCKER/usr/sbin/dockerd" ]; then unpack_new_docker; fi
+    if [ ! -x "$NEW_DOCKER_PLUGINS/docker-buildx" ]; then unpack_new_docker; fi
     if ! find_program runc; then install_packages runc; fi
     make_bridge "$NEW_DOCKER_BRIDGE" 172.31.254.1/24
     mkdir -p "$NEW_DOCKER_CDI"
@@ -98,7 +99,7 @@ make_bridge() {
 # unpack_new_docker: download the packages with separate lists, so that the system's apt does not see unstable.
 unpack_new_docker() {
     local lists
-    say "unpacking Docker of Debian unstable (docker.io, containerd, tini) into $NEW_DOCKER; nothing is installed"
+    say "unpacking Docker of Debian unstable (docker.io, containerd, tini, docker-buildx) into $NEW_DOCKER; nothing is installed"
     lists=$(mktemp -d)
     mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial"
     printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian unstable main\n' \
@@ -106,7 +107,7 @@ unpack_new_docker() {
     APT_OPTIONS=(-o "Dir::Etc::SourceList=$lists/sources.list" -o Dir::Etc::SourceParts=/dev/null
         -o "Dir::State::Lists=$lists/lists" -o "Dir::Cache=$lists/cache" -o APT::Sandbox::User=root)
     apt_run "${APT_OPTIONS[@]}" update || die "Debian unstable's lists cannot be downloaded; check the network and apt's proxy."
-    unpack_packages "$NEW_DOCKER" docker.io containerd tini
+    unpack_packages "$NEW_DOCKER" docker.io containerd tini docker-buildx
     APT_OPTIONS=()
     rm -rf "$lists"
 }

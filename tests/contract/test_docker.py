@@ -350,3 +350,81 @@ def test_a_daemon_without_gpus_refuses_them(opened: hr.Runtime) -> None:
         pytest.fail("this machine's daemon has GPUs; the test needs a daemon without GPUs")
     with pytest.raises(UnsupportedOptionError, match="gpus"):
         opened.container(hr.ContainerSpec(image=IMAGE, gpus="all"))
+
+
+# What BuildKit's own tests and the Dockerfile reference show, and a few odd texts.
+HEREDOCS = r"""FROM {image} AS first
+ARG name=world
+ENV QUOTED="two words"
+RUN for name in awk chmod grep mkdir mktemp rm tr; do busybox ln -s busybox /bin/$name; done; mkdir -p /tmp /dest
+WORKDIR /dest
+COPY <<EOF <<EOF2 double/
+first file '${{name}}' "$QUOTED" \$name \x ${{name:+set}} ${{name:-unset}} $1$$ $ (
+\
+EOF
+# second $name
+EOF2
+COPY --chmod=0751 <<-'RAW' raw
+	'${{name}}' \
+	RAW
+RUN <<EOF
+printf '%s\n' "${{name}} 100%% 'a'" "$QUOTED" > ran
+EOF
+RUN <<-EOF
+	#!/bin/awk -f
+	BEGIN {{ print "he	llo" > "/dest/shebang" }}
+EOF
+RUN cat <<EOF1 | tr a-z A-Z > out1; \
+	cat <<'EOF2' > out2
+hello $name
+EOF1
+$name
+EOF2
+RUN <<EOF 3<<IN1 awk -f -
+BEGIN {{ while ((getline line < "/proc/self/fd/3") > 0) print toupper(line) > "fd3" }}
+EOF
+hello
+IN1
+FROM first
+COPY <<file.txt .
+inherited $name $QUOTED
+file.txt
+"""
+
+
+@pytest.mark.slow
+def test_translated_here_documents_do_what_buildkit_does(
+    newer: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"cliPluginsExtraDirs": [script("echo $NEW_DOCKER_PLUGINS")]}))
+    (tmp_path / "Dockerfile").write_text(HEREDOCS.format(image=IMAGE))
+    show = "cd /dest && grep -r '' . | busybox sort; busybox stat -c '%n %a %u' * double/*"
+    found: list[str] = []
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    for builder in ("BuildKit", "classic"):
+        if builder == "classic":
+            monkeypatch.setattr("hyperruntime_docker.images.has_buildkit", lambda version: False)
+        lines: list[str] = []
+        newer.images.build(
+            "localhost/hyperruntime-test/heredocs:1",
+            containerfile=tmp_path / "Dockerfile",
+            build_args={"name": "me"},
+            force=True,
+            on_output=lines.append,
+        )
+        assert any("[internal]" in line for line in lines) is (builder == "BuildKit")
+        with newer.container(hr.ContainerSpec(image="localhost/hyperruntime-test/heredocs:1")) as container:
+            found.append(container.exec(["sh", "-c", show]).check().stdout.decode())
+        newer.images.remove("localhost/hyperruntime-test/heredocs:1")
+    assert found[0] == found[1]
+    assert "./double/EOF:first file 'me' \"two words\" $name x set me  $ (\n" in found[0]
+
+
+@pytest.mark.slow
+def test_buildkit_names_the_failed_step(newer: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"cliPluginsExtraDirs": [script("echo $NEW_DOCKER_PLUGINS")]}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo fine\nRUN <<EOF\necho the reason >&2\nexit 9\nEOF\n")
+    with pytest.raises(ImageBuildError, match=r"(?s)step `RUN <<EOF .*failed.*\n +the reason\n") as caught:
+        newer.images.build("localhost/x:1", containerfile=tmp_path / "Dockerfile", force=True)
+    assert "fine" not in str(caught.value)

@@ -10,12 +10,20 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError, SpecError, StorageError
+from hyperruntime.errors import (
+    ImageBuildError,
+    ImageError,
+    ImageNotFoundError,
+    SpecError,
+    StorageError,
+    UnsupportedOptionError,
+)
 from hyperruntime.host.process import run_process
 
 pytestmark = pytest.mark.engine
@@ -82,6 +90,91 @@ def test_a_build_error_shows_the_failed_step_and_a_log_has_the_whole_output(
     assert str(log) in message
     assert {"the first", "105", "the reason"} <= set(log.read_text().splitlines())
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+HEREDOCS = """\
+FROM {base} AS first
+ARG WORD=default
+SHELL ["/bin/bash", "-c"]
+RUN cat > /usr/local/bin/fix <<'BASH' && chmod +x /usr/local/bin/fix
+#!/usr/bin/env bash
+candidates=(
+  "a $1"
+)
+# not a comment of this file
+echo "${{candidates[@]}}" \\
+  end
+BASH
+RUN <<EOF
+[[ a == a ]] && printf '%s\\n' "100% '$WORD'" > /ran
+EOF
+RUN <<-EOF
+	#!/usr/bin/env python3
+	print("from\\tpython", file=open("/ran", "a"))
+	EOF
+WORKDIR /work
+COPY --chmod=750 <<EOF <<-"RAW" files/
+given: ${{WORD}} \\$WORD
+EOF
+	raw: ${{WORD}}
+	RAW
+COPY hello single
+"""
+
+
+def test_here_documents_do_the_same_on_every_engine(
+    runtime: hr.Runtime, odd_path: Path, base_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As BuildKit documents them; Apptainer builds without Podman and Docker here."""
+    monkeypatch.setattr("hyperruntime_apptainer.build.BUILDERS", ())
+    (odd_path / "hello").write_text("hello\n")
+    (odd_path / ".dockerignore").write_text("*\n!hello\n")
+    (odd_path / "Dockerfile").write_text(HEREDOCS.format(base=base_image))
+    show = "fix 1; cat /ran; pwd; cat files/EOF files/RAW single; stat -c '%a %u' files/*; ls -A / | grep hyperruntime"
+    if runtime.name == "bubblewrap":
+        with pytest.raises(UnsupportedOptionError):
+            runtime.images.build(REFERENCE, containerfile=odd_path / "Dockerfile")
+        return
+    runtime.images.build(REFERENCE, containerfile=odd_path / "Dockerfile", build_args={"WORD": "given"}, force=True)
+    try:
+        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
+            result = started.exec(["sh", "-c", show])
+    finally:
+        runtime.images.remove(REFERENCE)
+    assert result.stdout.decode().splitlines() == [
+        "a 1 end", "100% 'given'", "from\tpython", "/work", "given: given $WORD", "raw: ${WORD}", "hello",
+        "750 0", "750 0",
+    ], result.stderr  # fmt: skip
+
+
+def test_a_here_document_that_cannot_be_translated_is_refused_with_its_line(
+    runtime: hr.Runtime, odd_path: Path, base_image: str
+) -> None:
+    if runtime.name == "docker":
+        pytest.skip("Docker 23 and newer build it with BuildKit")
+    (odd_path / "Dockerfile").write_text(f"FROM {base_image}\n\nCOPY <<EOF /x\n$PATH\nEOF\n")
+    with pytest.raises((SpecError, ImageBuildError, UnsupportedOptionError)) as caught:
+        runtime.images.build(REFERENCE, containerfile=odd_path / "Dockerfile", force=True)
+    assert runtime.name == "bubblewrap" or "line 3: COPY <<EOF /x" in str(caught.value)
+
+
+def test_base_images_without_a_registry_get_one_if_the_user_says_so(
+    runtime: hr.Runtime, odd_path: Path, busybox_image: str
+) -> None:
+    """Images of this machine keep their names; Podman's error without the option names it."""
+    if runtime.name == "bubblewrap":
+        pytest.skip("it builds no images")
+    (odd_path / "Dockerfile").write_text("ARG TAG=1\nFROM nobody/nothing:$TAG\nRUN true\n")
+    build = partial(runtime.images.build, REFERENCE, containerfile=odd_path / "Dockerfile", force=True)
+    with pytest.raises(ImageBuildError, match=r"registry\.invalid"):
+        build(short_names="registry.invalid")
+    if runtime.name == "podman":
+        with pytest.raises(ImageBuildError, match=r"--short-names docker\.io"):
+            build()
+    (odd_path / "Dockerfile").write_text(f"FROM {busybox_image.removeprefix('localhost/')}\n")
+    if runtime.name == "podman":
+        assert build(short_names="registry.invalid") == REFERENCE
+        runtime.images.remove(REFERENCE)
 
 
 def test_old_build_logs_are_removed(
@@ -210,7 +303,7 @@ def test_two_simultaneous_builds_make_one_image(
 def test_bootstrap_does_not_build_an_existing_image_again(
     runtime: hr.Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("hyperruntime.images.store.build_base_rootfs")
+    monkeypatch.delattr("hyperruntime.images.store.build_rootfs")
     assert runtime.images.bootstrap() == base_image
 
 
@@ -229,3 +322,30 @@ def test_the_agent_image_has_its_packages_and_no_files_of_the_host(runtime: hr.R
         assert started.exec(["python3", "-c", "import openai; openai.OpenAI(api_key='x')"]).exit_code == 0
         left = started.exec(["sh", "-c", "ls -d /build /etc/pip.conf /root/.config /root/.pip /root/.cache"])
         assert left.stdout == b""
+
+
+@pytest.mark.slow
+def test_the_packages_of_a_requirements_file_are_installed_without_a_registry(
+    runtime: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pandas needs libstdc++; the container has no network, pip and apt are there. Apptainer builds alone."""
+    if runtime.name == "bubblewrap":
+        pytest.skip("it builds no images")
+    monkeypatch.setattr("hyperruntime_apptainer.build.BUILDERS", ())
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    (tmp_path / "requirements.txt").write_text("# as public agent repositories have\npandas\nlitellm\n")
+    reference = "localhost/hyperruntime-test/packages:1"
+    lines: list[str] = []
+    runtime.images.build_requirements(reference, tmp_path / "requirements.txt", force=True, on_output=lines.append)
+    assert not any("the build downloads the packages itself" in line for line in lines)
+    try:
+        with runtime.container(hr.ContainerSpec(image=reference)) as started:
+            for command in (
+                "python3 -c 'import pandas, litellm'",
+                "pip --version",
+                "apt-get --version",
+                "test ! -e /build",
+            ):
+                assert started.exec(["sh", "-c", command]).exit_code == 0, command
+    finally:
+        runtime.images.remove(reference)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import click
@@ -27,6 +28,8 @@ def image() -> None:
         "hyperrun image build agent",
         "hyperrun image build cuda --build-arg CUDA=12.4",
         "hyperrun image build localhost/mine:1 --file ./Containerfile",
+        "hyperrun image build hyperagents --file ./Dockerfile --short-names docker.io",
+        "hyperrun image build hyperagents --requirements requirements.txt",
     )
 )
 @click.argument("name")
@@ -37,29 +40,47 @@ def image() -> None:
     help="Your own Containerfile or definition file (.def); NAME is then the image reference.",
 )
 @click.option("--context", metavar="DIR", help="Build context, for COPY; default: the directory of FILE.")
+@click.option(
+    "--requirements",
+    metavar="FILE",
+    help="Build an image with the Python packages of this pip file on top of `dev`; needs no registry.",
+)
+@click.option(
+    "--short-names",
+    metavar="REGISTRY",
+    help="Registry of base images that name none in FILE, such as docker.io for `FROM nvidia/cuda`.",
+)
 @click.option("--build-arg", "build_args", type=ENV_PAIR, multiple=True, help="Value of an ARG; may be repeated.")
 @click.option(
     "--force-rebuild", "--force", "force", is_flag=True, help="Build even if the image exists, without the cache."
 )
 @click.pass_obj
 def build(state: State, /, name: str, build_args: Pairs, **options: Any) -> None:  # noqa: ANN401 - options by name
-    """Build the shipped recipe NAME, or your own file with --file; print the image reference."""
-    if options["context"] is not None and options["containerfile"] is None:
-        raise click.UsageError("--context needs --file")
+    """Build the shipped recipe NAME, or your own file with --file or --requirements; print the image reference."""
+    for option in ("context", "short_names"):
+        if options[option] is not None and options["containerfile"] is None:
+            raise click.UsageError(f"--{option.replace('_', '-')} needs --file")
+    if options["requirements"] is not None and options["containerfile"] is not None:
+        raise click.UsageError("--requirements and --file exclude each other")
     started = time.monotonic()
     with state.open_runtime() as runtime:
-        reference = runtime.images.build(name, build_args=dict(build_args), on_output=Lines(), **options)
+        make = runtime.images.build
+        if (requirements := options.pop("requirements")) is not None:
+            make = partial(runtime.images.build_requirements, requirements=requirements)
+            options = {"force": options["force"]}
+        reference = make(name, build_args=dict(build_args), on_output=Lines(), **options)
     _print_made(reference, started)
 
 
-@image.command(epilog=example("hyperrun image bootstrap", "hyperrun image bootstrap --force"))
+@image.command(epilog=example("hyperrun image bootstrap", "hyperrun image bootstrap dev --force"))
+@click.argument("name", default="base")
 @click.option("--force-rebuild", "--force", "force", is_flag=True, help="Make the image even if it exists.")
 @click.pass_obj
-def bootstrap(state: State, force: bool) -> None:
-    """Make the base image from Debian packages, without a registry; print its reference."""
+def bootstrap(state: State, name: str, force: bool) -> None:
+    """Make the image base, or dev (with libstdc++, pip, apt), from Debian packages, without a registry."""
     started = time.monotonic()
     with state.open_runtime() as runtime:
-        reference = runtime.images.bootstrap(force=force, on_output=Lines())
+        reference = runtime.images.bootstrap(name, force=force, on_output=Lines())
     _print_made(reference, started)
 
 

@@ -47,12 +47,12 @@ def install_fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> 
 
 def test_progress_is_passed_on_line_by_line(fake_mmdebstrap: Path, tmp_path: Path) -> None:
     lines: list[str] = []
-    bootstrap.build_base_rootfs(tmp_path / "base.tar", lines.append)
+    bootstrap.build_rootfs("base", tmp_path / "base.tar", lines.append)
     assert lines == ["I: extracting archives..."]
 
 
 def test_packages_suite_and_mirror_are_passed_to_mmdebstrap(fake_mmdebstrap: Path, tmp_path: Path) -> None:
-    bootstrap.build_base_rootfs(tmp_path / "it's base.tar", print)
+    bootstrap.build_rootfs("base", tmp_path / "it's base.tar", print)
     assert tarfile.is_tarfile(tmp_path / "it's base.tar")
     said = fake_mmdebstrap.read_text().splitlines()
     wanted = ",".join(bootstrap.BASE_PACKAGES)
@@ -65,12 +65,12 @@ def test_file_times_are_the_current_day_or_source_date_epoch(
     fake_mmdebstrap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
-    bootstrap.build_base_rootfs(tmp_path / "base.tar", print)
+    bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
     match = re.search(r"^SOURCE_DATE_EPOCH=(\d+)$", fake_mmdebstrap.read_text(), re.MULTILINE)
     assert match is not None
     assert int(match[1]) % 86400 == 0
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000001")
-    bootstrap.build_base_rootfs(tmp_path / "base.tar", print)
+    bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
     assert "SOURCE_DATE_EPOCH=1700000001" in fake_mmdebstrap.read_text()
 
 
@@ -78,7 +78,7 @@ def test_python_variables_of_this_process_do_not_reach_the_build(
     fake_mmdebstrap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
-    bootstrap.build_base_rootfs(tmp_path / "base.tar", print)
+    bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
     assert "PYTHONPATH" not in fake_mmdebstrap.read_text()
 
 
@@ -103,20 +103,20 @@ def test_a_failure_raises_a_one_line_error_and_leaves_no_file(
     (tmp_path / "output").write_text(output.replace("\\n", "\n") + "\nE: mmdebstrap failed to run\n")
     install_fake(tmp_path, monkeypatch, body=f"cat '{tmp_path}/output' >&2; exit 25")
     with pytest.raises(ImageBuildError, match=re.escape(expected)) as caught:
-        bootstrap.build_base_rootfs(tmp_path / "base.tar", print)
+        bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
     assert "\n" not in str(caught.value)
 
 
 def test_a_failure_without_output_names_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_fake(tmp_path, monkeypatch, body="exit 9")
     with pytest.raises(ImageBuildError, match="exit code 9"):
-        bootstrap.build_base_rootfs(tmp_path / "base.tar", print)
+        bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
 
 
 def test_a_missing_mmdebstrap_is_reported_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ImageBuildError, match="apt-get install mmdebstrap"):
-        bootstrap.build_base_rootfs(tmp_path / "base.tar", print)
+        bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
 
 
 def test_the_scratch_directory_is_accessible_to_the_namespace_and_is_removed() -> None:
@@ -168,7 +168,7 @@ def test_a_failed_build_as_root_leaves_no_mount(tmp_path: Path, monkeypatch: pyt
     body = f"mkdir '{tmp_path}/mnt'; mount -t tmpfs none '{tmp_path}/mnt' && touch '{tmp_path}/ok'; exit 25"
     install_fake(tmp_path, monkeypatch, body=body)
     with pytest.raises(ImageBuildError):
-        bootstrap.build_base_rootfs(tmp_path / "base.tar", print)
+        bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
     assert (tmp_path / "ok").exists() == bool(bootstrap._namespaces())
     assert bootstrap.mount_points_under(tmp_path, Path("/proc/self/mountinfo").read_text()) == []
 
@@ -204,7 +204,7 @@ def test_a_host_without_a_debian_mirror_gives_no_sources(lines: list[str]) -> No
 
 def test_the_image_contains_no_settings_of_the_host(fake_mmdebstrap: Path, tmp_path: Path) -> None:
     """The last hooks, run on a directory that looks like the image before them."""
-    bootstrap.build_base_rootfs(tmp_path / "base.tar", print)
+    bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
     root = tmp_path / "root"
     for name in ("etc/apt/apt.conf.d/99mmdebstrap", "etc/dpkg/dpkg.cfg.d/hyperruntime", "etc/resolv.conf"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)

@@ -95,7 +95,8 @@ def test_copies_have_the_targets_of_the_containerfile(tmp_path: Path, line: str,
     [
         "FROM a\nFROM b\n", "FROM scratch\n", "RUN x\n", "FROM a\nUSER ann\n", "FROM a\nCOPY --from=b c d\n",
         "FROM a\nADD http://x/y /z\n", "FROM a\nADD x.tar.gz /z\n", "FROM a\nRUN --mount=type=cache x\n",
-        "FROM a\nRUN <<EOF\nx\nEOF\n", "FROM a\nCOPY ../x y\n", "FROM a\nONBUILD RUN x\n", "FROM a\nENV A=$(date)\n",
+        "FROM a\nRUN --x <<E\nE\n", "# escape=`\nFROM a\n",
+        "FROM a\nCOPY ../x y\n", "FROM a\nONBUILD RUN x\n", "FROM a\nENV A=$(date)\n",
         "", "FROM a\nCOPY missing /x\n", "FROM a\nWORKDIR $HOME\n", "FROM a\nCOPY outside /x\n",
     ],
 )  # fmt: skip
@@ -113,3 +114,12 @@ def test_instructions_that_would_behave_differently_are_rejected(tmp_path: Path,
 def test_any_text_gives_a_definition_or_a_spec_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     with suppress(SpecError):
         parse_definition(made(tmp_path_factory.mktemp("any"), f"FROM a\n{text}"))
+
+
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "Containerfile").write_bytes(b"FROM a\nRUN echo \xff\n")
+    with (
+        pytest.raises(SpecError, match="UTF-8"),
+        definition_of(tmp_path / "Containerfile", tmp_path, {}, lambda name: True),
+    ):
+        pass

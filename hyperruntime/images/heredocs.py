@@ -1,0 +1,237 @@
+"""Translate the here-documents of Dockerfiles, for builders that cannot read them: all but BuildKit.
+
+``RUN`` keeps its text, in one line that the shell of the step evaluates. ``COPY`` copies a file that is written beside
+the build context. What cannot be translated exactly raises SpecError with the number of the line.
+
+Source: the Dockerfile reference of docs.docker.com, "Here-Documents", "Environment replacement" and "ARG".
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from hyperruntime.host.owner import owned_directory
+from hyperruntime.images.dockerfile import (
+    Heredoc,
+    Instruction,
+    json_words,
+    parse_dockerfile,
+    parse_heredoc,
+    read_dockerfile,
+    refuse,
+    split_words,
+    write_dockerfile,
+)
+
+WAY_OUT = "or build it with Docker 23 or newer and its buildx component"
+_DEFAULT_SHELL = ["/bin/sh", "-c"]
+_POSIX_SHELLS = ("sh", "ash", "bash", "busybox", "dash", "ksh", "zsh")
+_LONGEST_STEP = 100_000  # Linux allows 128 KiB in one argument
+_FLAGS = re.compile(r"(?:--\S+\s+)*")
+_MODE = re.compile(r"--chmod=([0-7]{3,4})")
+_FILE_NAME = re.compile(r"[\w+-][\w.+-]*")
+_PRINTF = {"\\": "\\\\", "%": "%%", "'": "\\047", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_EXPANSION = re.compile(
+    r"\\(?P<escaped>.)|\$(?P<special>\d+|[@*#?$!-])|\$(?P<short>\w+)"
+    r"|\$\{(?P<name>[^\W\d]\w*)(?:(?P<operator>:?[-+])(?P<word>(?:\\.|[^\\{}])*))?\}|(?P<other>\$\{)",
+    re.DOTALL,
+)
+
+
+@contextmanager
+def without_heredocs(
+    containerfile: Path, build_args: Mapping[str, str], prefix: str
+) -> Iterator[tuple[Path, Path | None]]:
+    """Yield a Containerfile without here-documents, and the directory of files that it copies.
+
+    A file without here-documents is yielded as it is, with None.
+
+    Args:
+        containerfile: the file to translate.
+        build_args: values for ``ARG``.
+        prefix: what stands before the path, in that directory, of a file to copy.
+
+    Raises:
+        SpecError: a here-document cannot be translated.
+    """
+    text = read_dockerfile(containerfile)
+    if "<<" not in text or not any(each.heredocs for each in parse_dockerfile(text)):
+        yield containerfile, None
+        return
+    with owned_directory() as directory:
+        payload = Path(directory) / "files"
+        payload.mkdir()
+        made = Path(directory) / "Containerfile"
+        write_dockerfile(made, translate(text, payload, build_args, prefix))
+        yield made, payload
+
+
+def translate(text: str, payload: Path, build_args: Mapping[str, str], prefix: str) -> str:
+    """Return a Dockerfile without here-documents that builds the same image; write the files that it copies.
+
+    Args:
+        text: the Dockerfile.
+        payload: an empty directory for the files.
+        build_args: values for ``ARG``.
+        prefix: what stands before a path in ``payload``.
+
+    Raises:
+        SpecError: a here-document cannot be translated.
+    """
+    stage, lines = _Stages(build_args), []
+    for instruction in parse_dockerfile(text):
+        stage.take(instruction)
+        if not instruction.heredocs:
+            lines.append(instruction.source)
+        elif instruction.name == "RUN":
+            lines.append(_run(instruction, stage))
+        elif instruction.name in ("COPY", "ADD"):
+            lines += _copies(instruction, stage, payload, prefix)
+        else:
+            _cannot(instruction, "ONBUILD cannot have a here-document here")
+    return "".join(lines)
+
+
+def _run(instruction: Instruction, stage: _Stages) -> str:
+    flags, command = _flags(instruction)
+    first = instruction.heredocs[0]
+    if posixpath.basename(stage.shell[0]) not in _POSIX_SHELLS:
+        _cannot(instruction, f"the shell {stage.shell[0]} cannot evaluate it; use a POSIX shell in SHELL")
+    if len(split_words(command)) > 1:  # the shell itself reads the here-documents
+        step = _evaluated("\n".join([command, *(f"{each.content}{each.name}" for each in instruction.heredocs)]))
+    elif first.text.startswith("#!"):
+        step = f'f="$(mktemp)" && {_printed(first.text)} > "$f" && chmod 755 "$f" && "$f" && rm -f "$f"'
+    else:
+        step = _evaluated(first.text)
+    if len(step.encode(errors="surrogateescape")) > _LONGEST_STEP:
+        _cannot(instruction, "it is longer than a step may be; move it to a file, and COPY and run that")
+    return f"RUN {flags}{step}\n"
+
+
+def _evaluated(script: str) -> str:
+    return f'eval "$({_printed(script)})"'
+
+
+def _printed(text: str) -> str:
+    """Return a shell command, in one line, that writes a text."""
+    return "printf '" + "".join(_PRINTF.get(letter, letter) for letter in text) + "'"
+
+
+def _copies(instruction: Instruction, stage: _Stages, payload: Path, prefix: str) -> Iterator[str]:
+    flags, rest = _flags(instruction)
+    *sources, target = split_words(rest)
+    if parse_heredoc(target) is not None or "--from=" in flags:
+        _cannot(instruction, "a here-document must be a source, without --from")
+    if len(sources) > 1 and not target.endswith("/"):
+        _cannot(instruction, "the target of several sources must end with /")
+    mode = _MODE.search(flags)
+    kept = " ".join(word for word in flags.split() if word != "--link" and not (mode and word == mode[0]))
+    plain = [word for word in sources if parse_heredoc(word) is None]
+    for heredoc in instruction.heredocs:
+        if not _FILE_NAME.fullmatch(heredoc.name):
+            _cannot(instruction, f"{heredoc.name!r} cannot be the name of a file")
+        text = stage.expand(heredoc, instruction) if heredoc.expands else heredoc.text
+        file = payload / f"{len(list(payload.iterdir()))}" / heredoc.name
+        file.parent.mkdir()
+        write_dockerfile(file, text)
+        file.chmod(int(mode[1], 8) if mode else 0o644)
+        yield f"COPY {kept} {prefix}{file.parent.name}/{file.name} {target}\n"
+    if plain:
+        yield f"{instruction.name} {flags}{' '.join(plain)} {target}\n"
+
+
+def _flags(instruction: Instruction) -> tuple[str, str]:
+    """Return the options at the start of an instruction, and the rest."""
+    end = _FLAGS.match(instruction.rest)
+    assert end is not None
+    return end[0], instruction.rest[end.end() :]
+
+
+def _cannot(instruction: Instruction, why: str) -> NoReturn:
+    refuse(instruction.line, f"{instruction.name} {instruction.rest}", f"{why}, {WAY_OUT}")
+
+
+class _Stages:
+    """Follows the shell and the known variables through the stages of a Dockerfile.
+
+    A variable whose value depends on the base image, or on another variable, is unknown.
+
+    Attributes:
+        shell: the shell of the current stage.
+    """
+
+    def __init__(self, build_args: Mapping[str, str]) -> None:
+        self.shell = _DEFAULT_SHELL
+        self._given = build_args
+        self._known: dict[str, str] = {}
+        self._environment: set[str] = set()
+        self._globals: dict[str, str] = {}
+        self._stages: dict[str, tuple[list[str], dict[str, str]]] = {}
+        self._name: str | None = None
+
+    def take(self, instruction: Instruction) -> None:
+        """Follow one instruction."""
+        words = instruction.rest.split()
+        if instruction.name == "FROM":
+            self._begin([word for word in words if not word.startswith("--")])
+        elif instruction.name == "SHELL":
+            self.shell = json_words(instruction.rest) or self.shell
+        elif instruction.name in ("ARG", "ENV"):
+            self._assign(instruction)
+
+    def _begin(self, words: list[str]) -> None:
+        if self._name is None:
+            self._globals = self._known
+        else:
+            self._stages[self._name] = self.shell, self._known
+        base = words[0].lower() if words else ""
+        shell, known = self._stages.get(base, (_DEFAULT_SHELL, {}))
+        self.shell, self._known = shell, dict(known)
+        self._name = words[2].lower() if len(words) > 2 else ""
+
+    def _assign(self, instruction: Instruction) -> None:
+        name, blank, value = instruction.rest.partition(" ")
+        old_form = instruction.name == "ENV" and "=" not in name and blank
+        for word in [f"{name}={value.strip()}"] if old_form else split_words(instruction.rest):
+            name, equals, value = word.partition("=")
+            if instruction.name == "ARG" and name in self._environment:
+                continue  # ENV overrides ARG
+            if instruction.name == "ENV":
+                self._environment.add(name)
+            self._known.pop(name, None)
+            given = self._given.get(name, None if equals else self._globals.get(name))
+            if instruction.name == "ARG" and given is not None:
+                self._known[name] = given
+            elif equals and not set(value) & set("$\\"):
+                self._known[name] = re.sub(r"""(["'])(.*?)\1""", r"\2", value)
+
+    def expand(self, heredoc: Heredoc, instruction: Instruction) -> str:
+        """Return the text of a here-document with its variables replaced.
+
+        Raises:
+            SpecError: the value of a variable is unknown.
+        """
+
+        def value(found: re.Match[str]) -> str:
+            if found["escaped"] or found["special"]:
+                return found["escaped"] or ""  # a builder has no arguments and no processes
+            known = self._known.get(found["short"] or found["name"])
+            if known is None:
+                why = (
+                    f"the value of {found[0]} is not known; quote the delimiter (<<'{heredoc.name}') to keep the text "
+                    "as it is, give the variable a value with ARG or ENV"
+                )
+                _cannot(instruction, why)
+            if found["operator"] is None:
+                return known
+            is_set = bool(known) or ":" not in found["operator"]
+            if ("+" in found["operator"]) == is_set:
+                return _EXPANSION.sub(value, found["word"])
+            return known if is_set else ""
+
+        return _EXPANSION.sub(value, heredoc.text)
