@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import click
 
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.errors import SpecError, unknown_name
-from hyperruntime.json_values import json_object
+from hyperruntime.json_values import json_object, json_object_of_file
 from hyperruntime.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
@@ -160,6 +161,8 @@ def _generation(value: Any, option: str) -> str | int:
 def _run_directory(value: Any, option: str) -> str:
     """Return the path of a run directory of the generate loop, made by hyperruntime or by HyperAgents."""
     path = Path(os.path.expanduser(str(value)))
+    if other := _other_run(path):
+        raise WrongUsageError(f"{value!r} is not a run of the generate loop, but {other}")
     if (path / _RUN_FILE).is_file() or (path / _ORIGINAL).is_dir():
         return str(path)
     if path.is_dir():
@@ -168,6 +171,32 @@ def _run_directory(value: Any, option: str) -> str:
         )
     runs = [str(found.parent) for found in path.parent.glob(f"*/{_RUN_FILE}")]
     raise WrongUsageError(unknown_name("run directory", str(value), runs))
+
+
+def _any_run_directory(value: Any, option: str) -> str:
+    """Return the path of a run directory of the generate loop or of rollouts."""
+    path = Path(os.path.expanduser(str(value)))
+    return str(path) if is_rollout(path) else _run_directory(value, option)
+
+
+def is_rollout(path: Path) -> bool:
+    """Return whether a directory is that of ``hyperrun rollout run``."""
+    options = (json_object_of_file(path / _RUN_FILE) or {}).get("options")
+    return isinstance(options, dict) and "environment" in options
+
+
+def _other_run(path: Path) -> str:
+    """Return what a directory is that another command made, and what reads it; "" for all others."""
+    if is_rollout(path):
+        shown = shlex.quote(str(path))
+        return f"a rollout run: `hyperrun status {shown}` shows it, `hyperrun rollout export {shown}` writes its data"
+    if (path / _RUN_FILE).is_file() or not path.is_dir():
+        return ""
+    made = {
+        "results.jsonl": "a batch of `hyperrun rollout batch`",
+        "metrics.jsonl": "a training of `hyperrun rollout train`",
+    }
+    return next((f"{what}: its results are in {name}" for name, what in made.items() if (path / name).is_file()), "")
 
 
 def _copy_pair(value: Any, option: str, allowed: str = "SOURCE:TARGET") -> tuple[str, str]:
@@ -197,7 +226,8 @@ def existing_path(path: str, field: str) -> str:
 GPUS, COUNT, LIMITS = Parsed("gpus", _gpus), Parsed("count", _count), Parsed("limits", _limits)
 SIZE, DURATION = Parsed("size", _size), Parsed("duration", _duration)
 NAMES, COUNTS = Parsed("names", _names), Parsed("counts", _counts)
-RUN_DIRECTORY, GENERATION = Parsed("run_dir", _run_directory), Parsed("generation", _generation)
+RUN_DIRECTORY, ANY_RUN_DIRECTORY = Parsed("run_dir", _run_directory), Parsed("run_dir", _any_run_directory)
+GENERATION = Parsed("generation", _generation)
 IMAGE, JSON_OBJECT = Parsed("ref", _image), Parsed("json", _json_object)
 ENV_PAIR, OPTION_PAIR = Parsed("name=value", _env_pair), Parsed("name=value", _option_pair)
 ENV_TEXT = Parsed("name[=value]", _env_text)

@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from hyperruntime.errors import ExtraMissingError
+from hyperruntime.loop.generation.series import Node, best_path, best_so_far, steps_up
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.report.nodes import Node, best_path, best_so_far, steps_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,16 +8,15 @@ from typing import Any
 
 import attrs
 
-from hyperruntime import registry
-from hyperruntime.domain import Domain
 from hyperruntime.json_values import json_object
 from hyperruntime.loop.evaluation.evaluator import selected_split
+from hyperruntime.loop.generation.series import every_series, progress_info, whole_run
+from hyperruntime.loop.run.plan import contract_adapter, load_domains
 from hyperruntime.loop.run_files.archive import RunView
 from hyperruntime.loop.run_files.layout import PREDICTIONS, REPORT, Layout, evaluation_name, read_json
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.report.figures import draw_lineage, draw_progress
-from hyperruntime.report.nodes import Series, best_path, every_series, steps_up, whole_run
 from hyperruntime.storage.atomic import make_directory, write_atomic
 
 FOLDER = "report"
@@ -64,7 +63,7 @@ def write_plots(generations: Sequence[GenerationRecord], folder: Path, whose: st
     Args:
         generations: the generations of a run; no other data is read.
         folder: target directory; other tools expect the plots in the run directory.
-        whose: source of the scores, see :func:`~hyperruntime.report.nodes.whose_scores`.
+        whose: source of the scores, see :func:`~hyperruntime.loop.generation.series.whose_scores`.
 
     Raises:
         ExtraMissingError: matplotlib is not installed.
@@ -79,18 +78,8 @@ def write_plots(generations: Sequence[GenerationRecord], folder: Path, whose: st
     return tuple(pictures)
 
 
-def progress_info(series: Series) -> str:
-    """Return a run's progress as text: the generations that improved the best score, and the lineage of the best."""
-    lines = [series.title, f"generations: {len(series.nodes)}"]
-    lines.append(f"without a score: {sum(node.score is None for node in series.nodes)}")
-    lines += [f"best from generation {node.genid}: {node.score:.6f}" for node in steps_up(series.nodes)]
-    lines.append(f"lineage of the best: {' -> '.join(map(str, best_path(series.nodes)))}")
-    return "\n".join(lines) + "\n"
-
-
 def _write_answers(view: RunView, best: GenerationRecord, target: Path) -> Iterator[Picture]:
-    for reference in view.options.domains:
-        domain: Domain = registry.load_domain(reference)
+    for domain in load_domains(view.options.domains, contract_adapter(view.options.contract)):
         name, split = domain.name, selected_split(domain)
         answers = read_predictions(view.run_dir, best.genid, name, split)
         for task in domain.tasks(split):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
 import random
@@ -12,12 +13,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import hyperruntime as hr
 from hyperruntime import Runtime
+from hyperruntime.cli import main
+from hyperruntime.cli.loop.generate import exit_code
 from hyperruntime.errors import AgentError, DomainNotFoundError, SpecError
 from hyperruntime.git.command import git
 from hyperruntime.loop.run.evaluate_one import evaluate_generation
@@ -41,6 +45,25 @@ SEARCH_FAILS = """
 
 forward = TaskAgent.forward
 TaskAgent.forward = lambda agent, inputs: forward(agent, inputs) if "paper_text" in inputs else ("neither", [])
+"""
+LOOKS = """
+
+from utils.archive import get_saved_score, load_archive
+
+edit = MetaAgent.forward
+
+
+def forward(agent, repo_path, eval_path, iterations_left):
+    edit(agent, repo_path, eval_path, iterations_left)
+    archive = load_archive(eval_path)
+    paths = [entry.path for entry in os.scandir(eval_path) if entry.is_file()]
+    files = {os.path.basename(path): open(path).read() for path in paths}
+    ensemble = get_saved_score("paper_review", eval_path, archive[-1], type="ensemble")
+    with open(os.path.join(os.path.dirname(agent.chat_history_file), "seen.json"), "w") as file:
+        json.dump({"archive": archive, "files": files, "ensemble": ensemble}, file)
+
+
+MetaAgent.forward = forward
 """
 Edits = Mapping[str, str]
 Run = Callable[..., RunSummary]
@@ -122,6 +145,16 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def original_archive() -> ModuleType:
+    """Return the stand-in's module that reads the files of a run, as the tools around HyperAgents do."""
+    spec = importlib.util.spec_from_file_location("original_archive", STANDIN / "utils" / "archive.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def files_of(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
@@ -176,6 +209,30 @@ def test_an_agent_finds_no_label_and_no_key(run: Run, checkout: Path, upstream: 
     assert len(tables) == 30
     assert set(tables) == {b""}
     assert KEY.encode() not in objects
+
+
+def test_a_meta_agent_finds_the_overview_of_the_run_where_the_original_has_it(
+    run: Run, checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open(checkout / "meta_agent.py", "a") as file:
+        file.write(LOOKS)
+    summary = run(optimize_option="both_agent_ensemble")
+    root = Path(summary.run_dir)
+    assert failures(summary) == [None] * 3
+    seen = json.loads((root / "gen_2/agent_output/seen.json").read_text())
+    assert seen["archive"] == ["initial", 1]
+    top = "progress_info_paper_review_train_max.txt"
+    assert sorted(seen["files"]) == ["archive.jsonl", "generate_loop.log", top]
+    assert seen["files"]["generate_loop.log"].startswith("Args: domains=['paper_review'], ")
+    best = max(record.scores["paper_review"]["train"] for record in summary.generations[:2])
+    assert f": {best:.6f}" in seen["files"][top]
+    assert seen["ensemble"] == pytest.approx(summary.generations[1].scores["paper_review"]["train"])
+    text = json.dumps(seen)
+    for hidden in (str(tmp_path), KEY, f"{summary.generations[1].scores['paper_review']['val']:.6f}"):
+        assert hidden not in text
+    assert not [name for name in files_of(root / "view") if "_val" in name or "_test" in name]
+    assert main(["report", summary.run_dir]) == 0
+    assert "lineage" in capsys.readouterr().out
 
 
 def test_an_agent_cannot_forge_its_score(run: Run, checkout: Path, model: Model) -> None:
@@ -368,6 +425,11 @@ def test_the_host_scores_an_ensemble_from_its_answers(run: Run) -> None:
             right = sum(row["prediction"] == row["outcome"] for row in rows)
             assert (len(rows), report["overall_accuracy"]) == (count, right / count)
         assert (folder / "ensemble.log").read_text().count("== ensemble_") == 2
+    saved = original_archive().get_saved_score
+    for record in summary.generations:
+        found = {s: saved("paper_review", root, record.genid, s, type="max") for s in ("train", "val")}
+        assert record.scores == {"paper_review": pytest.approx(found)}
+        assert (record.staged_only, record.ensemble_failure) == (record.genid == "initial", "")
     for path in (root / "answers").rglob("*.csv"):
         assert {row["outcome"] for row in read_csv(path)} == {""}
 
@@ -400,13 +462,35 @@ def test_a_run_evolves_the_ensemble_of_another_run(run: Run, tmp_path: Path) -> 
     assert not any("_val" in path for path in files_of(root / "agent_archive_view"))
 
 
-def test_a_failing_ensemble_does_not_fail_the_generation(run: Run, model: Model) -> None:
-    model.edits = {
-        0: {"keywords.txt": "novel\n", "ensemble.py": "\n\ndef ensemble(*_):\n    raise ValueError('none')\n"}
-    }
+@pytest.mark.parametrize(
+    ("deed", "why"),
+    first_quick(
+        ("csv.DictReader = None", r"wrote no predictions_ensemble_paper_review_train\.csv: no score: 'NoneType'"),
+        ("import nothing_of_this_name", "exit code 1: ModuleNotFoundError"),
+    ),
+)
+def test_a_failed_ensemble_keeps_the_generation_and_is_shown(
+    run: Run, model: Model, deed: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first deed makes the program end with exit code 0, with ``None`` in place of its files."""
+    model.edits = {0: {"keywords.txt": "novel\n", "ensemble.py": f"\n\n{deed}\n"}}
     summary = run(max_generation=1, optimize_option="both_agent_ensemble")
     assert failures(summary) == [None, None]
-    assert "the ensemble failed" in (Path(summary.run_dir) / "gen_1/generate.log").read_text()
+    first, last = summary.generations
+    assert (first.ensemble_failure, last.valid_parent) == ("", True)
+    assert re.search(why, last.ensemble_failure)
+    assert "== ensemble: failed" in (Path(summary.run_dir) / "gen_1/generate.log").read_text()
+    assert exit_code(summary, 0) == 1
+    assert main(["status", summary.run_dir]) == 0
+    assert re.search(r"failed: 1 ensemble\n(.*\n)+1 +.*ensemble: the ensemble", capsys.readouterr().out)
+
+
+def test_an_answer_that_an_ensemble_does_not_give_is_wrong(run: Run, model: Model) -> None:
+    """The original catches the error of each row; the answer is empty then."""
+    model.edits = {0: {"keywords.txt": "novel\n", "ensemble.py": "\n\nensemble = None\n"}}
+    summary = run(max_generation=1, optimize_option="both_agent_ensemble")
+    report = json.loads((Path(summary.run_dir) / "gen_1/report_ensemble_paper_review_val.json").read_text())
+    assert (report["overall_accuracy"], summary.generations[1].ensemble_failure) == (0.0, "")
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from hyperruntime import Runtime
 from hyperruntime.loop.run.run import resume_run
 from tests.doubles.upstream import Received, Reply, chat, scripted_upstream
-from tests.original_run import Old, OriginalRun
+from tests.original_run import ELSEWHERE, Old, OriginalRun
 
 pytestmark = pytest.mark.engine
 
@@ -46,7 +46,13 @@ def test_a_run_of_the_original_is_resumed(
     assert re.search(r"^ novel\n\+thorough$", patch, re.M)
     listed = json.loads((old.path / "archive.jsonl").read_text().splitlines()[-1])
     assert listed == {"current_genid": 2, "archive": ["initial", 1, 2]}
-    seen = {path.relative_to(old.path / "view").parts[0] for path in (old.path / "view").rglob("*") if path.is_file()}
-    assert seen == {"gen_initial", "gen_1", "gen_2"}
+    files = [path for path in (old.path / "view").rglob("*") if path.is_file()]
+    overview = {"archive.jsonl", "generate_loop.log", "progress_info_paper_review_train_agent.txt"}
+    assert {path.relative_to(old.path / "view").parts[0] for path in files} == {
+        "gen_initial",
+        "gen_1",
+        "gen_2",
+    } | overview
+    assert not [path for path in files if ELSEWHERE in path.read_text() or str(tmp_path) in path.read_text()]
     tables = [csv.DictReader(io.StringIO(path.read_text())) for path in (old.path / "view").rglob("*.csv")]
     assert {row["outcome"] for table in tables for row in table} == {""}

@@ -16,7 +16,7 @@ import click
 
 from hyperruntime.cli.command import Command, SpreadingCommand, State, example
 from hyperruntime.cli.config_file import agent_domains
-from hyperruntime.cli.loop.generations import print_generations, run_to_json
+from hyperruntime.cli.loop.generations import ensembles_failed, print_generations, run_to_json
 from hyperruntime.cli.loop.options import changed_options, make_options, option_decorators, resume_decorators
 from hyperruntime.cli.loop.progress import Tracker, plain_progress
 from hyperruntime.cli.loop.report import plots_at_end
@@ -52,8 +52,9 @@ from hyperruntime.storage.atomic import make_directory
 def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
     """Run the generate loop: each generation is a patched copy of an agent, run and evaluated in fresh containers.
 
-    Exits with 0 if a generation has a score, else with 1. An interrupt keeps all finished generations; continue with
-    `hyperrun resume`. Options may be written with underscores.
+    Exits with 0 if a generation has a score, else with 1; also with 1 if the ensembles of all new generations failed.
+    An interrupt keeps all finished generations; continue with `hyperrun resume`. Options may be written with
+    underscores.
     """
     state, run_dir = ctx.ensure_object(State), values.pop("resume_from")
     state.runtime = values.pop("runtime") or state.runtime
@@ -165,6 +166,8 @@ def _finish(summary: RunSummary, number: int, options: GenerateOptions, as_json:
         note(
             f"{summary.used_up}; resume with a larger one: hyperrun resume {shlex.quote(summary.run_dir)} --budget-..."
         )
+    if reason := ensembles_failed(summary.generations):
+        note(f"the ensembles of all new generations failed, the last one: {reason}; see its generate.log")
     plots_at_end(summary, options)
     return exit_code(summary, number)
 
@@ -178,7 +181,7 @@ def exit_code(summary: RunSummary, number: int) -> int:
     """
     if summary.interrupted:
         return EXIT_BY_SIGNAL + (number or signal.SIGINT)
-    return 1 if summary.best is None else 0
+    return 1 if summary.best is None or ensembles_failed(summary.generations) else 0
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hyperruntime.cli.loop.progress import SETTLED, Tracker
+from hyperruntime.cli.loop.progress import ENSEMBLE, SETTLED, Tracker
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.units import format_duration
 
@@ -44,10 +44,10 @@ class LiveDisplay:
         )
 
     def on_event(self, event: StepEvent) -> None:
-        """Update the display; the end of a generation is printed as a line."""
+        """Update the display; the end of a generation, and a failed ensemble, are printed as a line."""
         with self._lock:
             line = self._tracker.take(event)
-        if line and event.step == SETTLED:
+        if line and event.step in (SETTLED, ENSEMBLE):
             self._console.print(Text(line, style="yellow" if event.state == "failed" else ""))
 
     def render(self) -> RenderableType:

@@ -12,7 +12,7 @@ from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.events import OnEvent, StepEvent
 from hyperruntime.units import format_duration
 
-SETTLED = "generation"
+SETTLED, ENSEMBLE = "generation", "ensemble"
 _LONG_STEPS = ("meta agent", "evaluate")
 
 
@@ -52,6 +52,8 @@ class Tracker:
         """Process an event; return a line about it, or None if it needs none."""
         if event.step == SETTLED:
             return self._settle(event)
+        if event.step == ENSEMBLE:
+            return f"generation {event.generation}: its ensemble failed: {' '.join(event.detail.split())[:160]}"
         if event.state == "failed" and event.detail:
             self._reasons[event.generation] = event.detail
         if event.state != "start":

@@ -14,10 +14,10 @@ from hyperruntime.cli.messages import note
 from hyperruntime.cli.params import RUN_DIRECTORY
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.loop.generation.series import whose_scores
 from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.report.nodes import whose_scores
 from hyperruntime.report.pictures import Picture, write_pictures, write_plots
 
 

@@ -15,8 +15,8 @@ import attrs
 from hyperruntime.domain import Domain
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.evaluation.evaluator import Results
-from hyperruntime.loop.generation.generation_view import GenerationView
 from hyperruntime.loop.generation.phases import Phases
+from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.contract import Contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -52,10 +52,12 @@ class GenerationAdapter(Protocol):
     Attributes:
         agent: container of the meta agent.
         trial: container in which the new state is evaluated.
+        ensemble_failure: one sentence if the ensemble could not be evaluated although the agent could, else "".
     """
 
     agent: AgentContainer
     trial: AgentContainer
+    ensemble_failure: str
 
     @property
     def results(self) -> Results:
@@ -90,6 +92,18 @@ class GenerationAdapter(Protocol):
 
     def write_results(self) -> None:
         """Write the results of the evaluation to the generation's directory.
+
+        Raises:
+            StorageError: a file cannot be written.
+        """
+        ...
+
+
+class View(Protocol):
+    """Files that show a run to its agents."""
+
+    def refresh(self, archive: Archive) -> None:
+        """Add the new generations of ``archive``; called before each generation.
 
         Raises:
             StorageError: a file cannot be written.
@@ -178,10 +192,13 @@ class ContractAdapter(Protocol):
         """Return the argv of the agent's own program that chooses the parent of generation ``number``."""
         ...
 
-    def open_answers(
-        self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]
-    ) -> GenerationView | None:
-        """Return the view of all generations' answers for ensembles; None if the run has no ensembles.
+    def open_views(self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]) -> tuple[View, ...]:
+        """Return what this contract shows of a run beside its generations; called at each start.
+
+        Args:
+            options: options of the run.
+            layout: paths of the run.
+            domains: domains of the run.
 
         Raises:
             StorageError: a file cannot be written.

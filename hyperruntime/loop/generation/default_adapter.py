@@ -25,8 +25,7 @@ from hyperruntime.loop.evaluation.evaluator import (
 )
 from hyperruntime.loop.evaluation.scoring import Scorer
 from hyperruntime.loop.evaluation.task_runner import TaskRunner
-from hyperruntime.loop.generation.adapter import Attempt, ContractAdapter, GenerationAdapter
-from hyperruntime.loop.generation.generation_view import GenerationView
+from hyperruntime.loop.generation.adapter import Attempt, ContractAdapter, GenerationAdapter, View
 from hyperruntime.loop.generation.publish import link_tree
 from hyperruntime.loop.run_files.contract import CONTRACT_FILE, HARNESS, Contract, parse_contract
 from hyperruntime.loop.run_files.layout import CHAT_HISTORY, PREDICTIONS, REPORT, Layout, evaluation_name
@@ -48,6 +47,7 @@ class DefaultGeneration:
         """Make the directories of both containers."""
         self._attempt, self._context, self._plan = attempt, attempt.context, attempt.plan
         self._private, self.results = attempt.private, attempt.phases.results
+        self.ensemble_failure = ""
         self._harness_dir = make_directory(self._private / "harness")
         self._harness = Mount(source=str(self._harness_dir), target=HARNESS)
         self.agent = meta_agent_container(self._context, self._plan, self._private)
@@ -187,11 +187,9 @@ class DefaultContract:
         options = ("--generation", str(number), "--evals_folder", context.contract.evals, "--domains", *names)
         return [*context.contract.select_parent, *options]
 
-    def open_answers(
-        self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]
-    ) -> GenerationView | None:
-        """Return None: this contract has no ensembles."""
-        return None
+    def open_views(self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]) -> tuple[View, ...]:
+        """Return no views: this contract has no ensembles."""
+        return ()
 
     def publish_evaluation(self, domain: Domain, source: Path, target: Path) -> None:
         """Link the predictions, the report and the chat histories."""

@@ -251,6 +251,7 @@ class _Generation:
             self.record,
             scores=scores,
             score=score,
+            ensemble_failure=self.adapter.ensemble_failure,
             valid_parent=is_valid_parent(self._context.options.valid_parent, failure=self.record.failure, score=score),
             durations=dict(self._steps.durations),
             usage=self._context.models.usage(self._plan.genid),

@@ -11,17 +11,22 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from hyperruntime.domain import Domain
 from hyperruntime.loop.evaluation.evaluator import TEST_SPLIT
+from hyperruntime.loop.generation.meta_patches import FOLDER as META_PATCHES
 from hyperruntime.loop.run_files.archive import Archive
+from hyperruntime.loop.run_files.contract import AGENT_ARCHIVE
 from hyperruntime.loop.run_files.layout import (
+    AGENT_OUTPUT,
+    ARCHIVE_FILE,
     FIRST_SPLIT,
     METADATA,
     REPORT,
     Layout,
+    ensemble_report,
     evaluation_name,
     generation_name,
     read_json,
@@ -37,10 +42,10 @@ from hyperruntime.storage.atomic import (
     write_file,
 )
 
-ARCHIVE_FILE = "archive.jsonl"
 _PLAIN = (int, float, str, bool, type(None))
 _FULL = "run_full_eval"
 _OURS = "hyperruntime"
+_PATHS = ("gen_output_dir", "prev_patch_files", "curr_patch_files")
 _SHOWN = ("score", "failure", "started")
 
 
@@ -156,6 +161,9 @@ def add_evaluations(
             name = evaluation_name(domain.name, split.name)
             if (source / name / REPORT).is_file() and (split.name == FIRST_SPLIT or not training):
                 add(domain, split.name, source / name, target / name, full=full)
+            ensemble = ensemble_report(domain.name, split.name)
+            if (source / ensemble).is_file() and (split.name == FIRST_SPLIT or not training):
+                write_figures(domain, split.name, source / ensemble, target / ensemble)
 
 
 def archive_line(ids: Sequence[GenId]) -> bytes:
@@ -170,9 +178,9 @@ def shown_metadata(metadata: Mapping[str, Any], *, training: bool = False) -> di
         metadata: metadata of a finished generation.
         training: whether only the split ``train`` is visible, as for meta agents.
     """
-    ours = metadata.get(_OURS)
+    metadata, ours = without_host_paths(metadata), metadata.get(_OURS)
     if not isinstance(ours, dict):
-        return dict(metadata)
+        return metadata
     scores = ours.get("scores")
     kept = {
         domain: {
@@ -182,6 +190,26 @@ def shown_metadata(metadata: Mapping[str, Any], *, training: bool = False) -> di
     }
     plain = {name: ours.get(name) for name in _SHOWN if not (training and name == "score")}
     return {**metadata, _OURS: {**plain, "scores": kept}}
+
+
+def without_host_paths(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata with paths relative to the run directory; HyperAgents writes absolute paths of its host."""
+    shown = dict(metadata)
+    for name in _PATHS:
+        if isinstance(value := shown.get(name), str):
+            shown[name] = _relative(value)
+        elif isinstance(value, list):
+            shown[name] = [_relative(str(path)) for path in value]
+    if shown.get("agent_archive_path") is not None:
+        shown["agent_archive_path"] = AGENT_ARCHIVE
+    return shown
+
+
+def _relative(path: str) -> str:
+    """Return the end of an absolute path that is below the run directory."""
+    parts = PurePosixPath(path).parts
+    ours = 3 if AGENT_OUTPUT in parts[-2:-1] else 2 if META_PATCHES in parts[-2:-1] else 1
+    return "/".join(parts[-ours:]) if path.startswith("/") else path
 
 
 def shown_report(report: Mapping[str, Any], split: str, *, needs: str = "") -> dict[str, Any]:
@@ -197,8 +225,13 @@ def shown_report(report: Mapping[str, Any], split: str, *, needs: str = "") -> d
     return {name: value for name, value in report.items() if isinstance(value, _PLAIN) or name == needs}
 
 
-def add_figures(domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
-    """Write the visible part of a split's report, for parent selection; skip the split ``test``."""
+def write_figures(domain: Domain, split: str, source: Path, target: Path) -> None:
+    """Write the visible part of a report to another path; skip the split ``test``."""
     if split != TEST_SPLIT:
         needs = getattr(domain, "needs", "")
-        write_file(target / REPORT, json_document(shown_report(read_json(source / REPORT), split, needs=needs)))
+        write_file(target, json_document(shown_report(read_json(source), split, needs=needs)))
+
+
+def add_figures(domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
+    """Write the visible part of a split's report, for parent selection; skip the split ``test``."""
+    write_figures(domain, split, source / REPORT, target / REPORT)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from hyperruntime.domain import Domain
 from hyperruntime.loop.evaluation.evaluator import mean_score
+from hyperruntime.loop.generation.generation_view import without_host_paths
 from hyperruntime.loop.generation.meta_patches import meta_patch_paths
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.layout import (
@@ -120,8 +121,8 @@ def generation_metadata(
         "can_select_next_parent": True,
         "run_eval": record.failure is None,
     }
-    if record.failure is None and not record.staged_only:
-        metadata["run_full_eval"] = True
+    if record.failure is None and not record.staged_only and options.optimize_option != "only_ensemble":
+        metadata["run_full_eval"] = True  # of the agent
     return {**metadata, "valid_parent": record.valid_parent, "hyperruntime": record_to_json(record)}
 
 
@@ -209,7 +210,7 @@ def publish(layout: Layout, record: GenerationRecord, domains: tuple[Domain, ...
     if target.exists():
         return
     shutil.rmtree(partial, ignore_errors=True)
-    metadata = {**read_json(source / METADATA), **_shown_metadata(record)}
+    metadata = {**without_host_paths(read_json(source / METADATA)), **_shown_metadata(record)}
     write_file(partial / METADATA, json_document(metadata))
     with storage_errors(partial):
         if (source / AGENT_OUTPUT).is_dir():

@@ -19,7 +19,7 @@ from hyperruntime.errors import PatchError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import Results, SplitResult, evaluated_splits
-from hyperruntime.loop.generation.adapter import Attempt, ContractAdapter, GenerationAdapter
+from hyperruntime.loop.generation.adapter import Attempt, ContractAdapter, GenerationAdapter, View
 from hyperruntime.loop.generation.generation_view import GenerationView
 from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.domains import DOMAINS, TRAIN, OriginalDomain, repository_domain
@@ -32,19 +32,21 @@ from hyperruntime.loop.hyperagents.ensemble import (
     evaluates_agents,
     has_ensembles,
     prepare_agent_archive,
+    show_training_answers,
 )
 from hyperruntime.loop.hyperagents.ensemble import FOLDER as ANSWERS_FOLDER
 from hyperruntime.loop.hyperagents.initial import check_checkout, make_root, reference_folder
 from hyperruntime.loop.hyperagents.judging import TABLE, Judge, repository_container, score_without_answers
 from hyperruntime.loop.hyperagents.labels import Labelled, copy_without_labels
+from hyperruntime.loop.hyperagents.overview import RunOverview
 from hyperruntime.loop.hyperagents.problem import problem_statement
-from hyperruntime.loop.run_files.contract import Contract, repository_contract
+from hyperruntime.loop.run_files.contract import AGENT_ARCHIVE, Contract, repository_contract
 from hyperruntime.loop.run_files.layout import INITIAL, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import meta_agent_container
 from hyperruntime.loop.workbench.context import RunContext
 from hyperruntime.loop.workbench.copy_out import copy_files, read_below
-from hyperruntime.loop.workbench.failures import GenerationFailedError
+from hyperruntime.loop.workbench.failures import GenerationFailedError, one_line
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import storage_errors, write_file
 
@@ -59,10 +61,11 @@ class RepositoryGeneration:
         self._attempt, self._context, self._plan = attempt, attempt.context, attempt.plan
         self._commit = self._plan.commit
         self._ensemble_results: Results = {}
+        self.ensemble_failure = ""
         self._domains = [DOMAINS[domain.name] for domain in self._context.domains]
         self._dgm = bool(self._context.baseline & {"dgm", "dgm_custom"})
         others = self._context.layout.root / AGENT_ARCHIVE_VIEW  # the run in agent_archive_path
-        mounts = [Mount(source=str(others), target=commands.AGENT_ARCHIVE)] if others.is_dir() else []
+        mounts = [Mount(source=str(others), target=AGENT_ARCHIVE)] if others.is_dir() else []
         self.agent = meta_agent_container(self._context, self._plan, attempt.private, *mounts, env=commands.ENV)
         self.trial = repository_container(attempt, "evaluation")
 
@@ -112,13 +115,14 @@ class RepositoryGeneration:
         """Do nothing: the results of each split are written when it is evaluated."""
 
     def _run_ensemble(self, judge: Judge, *, full: bool) -> None:
-        """Evaluate the ensemble; if agents are evaluated too, a failed ensemble is only logged."""
+        """Evaluate the ensemble; if agents are evaluated too, the generation does not fail with its ensemble."""
         try:
             Ensemble(self._attempt, self._ensemble_results).run(self._commit, judge, full=full)
         except GenerationFailedError as error:
             if not evaluates_agents(self._context.options):
                 raise
-            self._attempt.steps.note(f"the ensemble failed: {error}")
+            self.ensemble_failure = one_line(str(error))
+            self._attempt.steps.failed("ensemble", self.ensemble_failure)
 
     def _evaluate_agent(self, judge: Judge) -> bool:
         """Evaluate the agent; return whether the evaluation stopped after the first stage.
@@ -237,19 +241,19 @@ class HyperAgentsContract:
         names = [domain.name for domain in context.domains]
         return commands.with_python(commands.select_next_parent(names, context.contract.evals))
 
-    def open_answers(
-        self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]
-    ) -> GenerationView | None:
-        """Return the view of all generations' answers for ensembles; None if the run has no ensembles."""
+    def open_views(self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]) -> tuple[View, ...]:
+        """Return the overview of the run for meta agents, and all answers for ensembles if the run has them."""
+        overview = RunOverview(options, layout, domains)
         if has_ensembles(options, domains):
-            return GenerationView(layout, ANSWERS_FOLDER, domains, add_answers)
+            return overview, GenerationView(layout, ANSWERS_FOLDER, domains, add_answers)
         if options.optimize_option != "only_agent":
             log.warning("no ensembles: not all domains have them", domains=" ".join(options.domains))
-        return None
+        return (overview,)
 
     def publish_evaluation(self, domain: Domain, source: Path, target: Path) -> None:
-        """Copy the evaluation without the labels of its tables."""
+        """Copy the evaluations of the agent and of the ensemble without the labels of their tables."""
         copy_without_labels(source, target, DOMAINS[domain.name].label_columns)
+        show_training_answers(DOMAINS[domain.name], source.parent, target.parent)
 
 
 _: tuple[type[GenerationAdapter], type[ContractAdapter]] = (RepositoryGeneration, HyperAgentsContract)

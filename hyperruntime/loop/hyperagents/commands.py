@@ -13,7 +13,7 @@ from hyperruntime.loop.hyperagents.domains import OriginalDomain
 from hyperruntime.loop.run_files.contract import Contract
 
 REPO = "/hyperagents"
-TMP, AGENT_OUTPUT, AGENT_ARCHIVE = "/tmp", "/tmp/agent_output", "/tmp/agent_archive"  # noqa: S108 - inside a container
+TMP, AGENT_OUTPUT = "/tmp", "/tmp/agent_output"  # noqa: S108 - inside a container
 CHAT_HISTORY = f"{AGENT_OUTPUT}/meta_agent_chat_history.md"
 ENV = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # otherwise litellm downloads its prices when imported
 OPEN_MODE = 0o1777  # mode of /tmp
@@ -117,6 +117,8 @@ def select_next_parent(domains: Sequence[str], folder: str) -> list[str]:
 def ensemble(domain: OriginalDomain, split: str, *, folder: str, samples: int) -> list[str]:
     """Return the argv of the ensemble, which answers the tasks of a split from the answers of all generations.
 
+    The program opens the table with this subset; the names of its output files have the split.
+
     Args:
         domain: the domain.
         split: name of the split.
@@ -129,5 +131,5 @@ def ensemble(domain: OriginalDomain, split: str, *, folder: str, samples: int) -
         *("--generate_output_dir", folder),
         *("--num_samples", str(samples)),
         *("--max_workers", str(ENSEMBLE_WORKERS)),
-        *("--subset", split),
+        *("--subset", domain.subsets[split]),
     ]

@@ -2,7 +2,9 @@
 
 The repository's ``utils.run_ensemble`` runs in its own container with the state of the generation. It reads the answers
 of all generations without labels; scores of a first stage are already multiplied by the fraction of tasks. The score
-that it reports is ignored: its answers are scored like those of an agent.
+that it reports is ignored: its answers are scored like those of an agent. If the generation was evaluated only in the
+first stage, this score is multiplied by the same fraction. The program also exits with 0 after an error; then its table
+of answers is missing.
 """
 
 from __future__ import annotations
@@ -16,23 +18,27 @@ from hyperruntime.errors import AgentError, PatchError
 from hyperruntime.loop.evaluation.evaluator import Results, evaluated_splits
 from hyperruntime.loop.generation.adapter import Attempt
 from hyperruntime.loop.generation.generation_view import (
-    ARCHIVE_FILE,
     add_evaluations,
     add_generation,
     archive_line,
     shown_report,
+    write_figures,
 )
 from hyperruntime.loop.hyperagents import commands
-from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
+from hyperruntime.loop.hyperagents.domains import DOMAINS, TRAIN, OriginalDomain
 from hyperruntime.loop.hyperagents.judging import TABLE, Judge, repository_container
 from hyperruntime.loop.hyperagents.labels import blank
 from hyperruntime.loop.hyperagents.original import links_below
+from hyperruntime.loop.run_files.contract import AGENT_ARCHIVE
 from hyperruntime.loop.run_files.layout import (
     AGENT_OUTPUT,
+    ARCHIVE_FILE,
     METADATA,
     PATCH,
     REPORT,
     Layout,
+    ensemble_answers,
+    ensemble_report,
     generation_name,
     generations_in,
     read_json,
@@ -107,10 +113,32 @@ def add_answers(domain: Domain, split: str, source: Path, target: Path, *, full:
     if not full and isinstance(score, (int, float)):
         report[original.score_key] = score * original.fraction
     write_file(target / REPORT, json_document(report))
+    _show_table(original, source / TABLE, target / TABLE)
+
+
+def _show_table(domain: OriginalDomain, source: Path, target: Path) -> None:
+    """Copy a table without its labels; skip a table that is missing or invalid."""
     try:
-        write_file(target / TABLE, blank((source / TABLE).read_bytes(), original.label_columns, TABLE))
+        write_file(target, blank(source.read_bytes(), domain.label_columns, source.name))
     except (OSError, AgentError):
         return
+
+
+def show_training_answers(domain: OriginalDomain, source: Path, target: Path) -> None:
+    """Show meta agents an ensemble's answers to the split ``train`` without labels, and the report on them.
+
+    Args:
+        domain: the domain.
+        source: directory of the generation; it may have no ensemble.
+        target: directory that agents see.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    table, report = ensemble_answers(domain.name, TRAIN), ensemble_report(domain.name, TRAIN)
+    if (source / report).is_file():
+        write_figures(domain, TRAIN, source / report, target / report)
+        _show_table(domain, source / table, target / table)
 
 
 def prepare_agent_archive(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout) -> None:
@@ -129,6 +157,7 @@ def prepare_agent_archive(options: GenerateOptions, domains: tuple[Domain, ...],
         return
     ids = _agent_archive(options.agent_archive_path)
     source, target = Path(options.agent_archive_path), make_directory(layout.root / AGENT_ARCHIVE_FOLDER)
+    write_file(layout.root / AGENT_ARCHIVE_VIEW / ARCHIVE_FILE, archive_line(ids))
     for genid in ids:
         name = generation_name(genid)
         add_generation(domains, source / name, target / name, add_answers)
@@ -154,7 +183,7 @@ class Ensemble:
         context = self._context
         fixed = context.options.agent_archive_path is not None
         self._shared = context.layout.root / (AGENT_ARCHIVE_FOLDER if fixed else FOLDER)
-        self._inside = commands.AGENT_ARCHIVE if fixed else context.contract.evals
+        self._inside = AGENT_ARCHIVE if fixed else context.contract.evals
         self._fixed = fixed
 
     def run(self, commit: str, judge: Judge, *, full: bool) -> None:
@@ -163,7 +192,7 @@ class Ensemble:
         Args:
             commit: state of the generation.
             judge: scores the answers.
-            full: whether this generation was evaluated in full.
+            full: whether this generation was evaluated in full, not only in the first stage.
 
         Raises:
             GenerationFailedError: the ensemble failed, or a time limit passed.
@@ -177,11 +206,13 @@ class Ensemble:
             place.start()
             for domain in self._context.domains:
                 for split in evaluated_splits(domain, test=self._context.options.eval_test):
-                    self._run_split(place, judge, DOMAINS[domain.name], split.name)
+                    self._run_split(place, judge, DOMAINS[domain.name], split.name, full=full)
         finally:
             place.close()
 
-    def _run_split(self, place: AgentContainer, judge: Judge, domain: OriginalDomain, split: str) -> None:
+    def _run_split(
+        self, place: AgentContainer, judge: Judge, domain: OriginalDomain, split: str, *, full: bool
+    ) -> None:
         samples, timeout_s = judge.samples(domain), self._context.options.timeout_ensemble_s
         args = commands.with_python(commands.ensemble(domain, split, folder=self._inside, samples=samples))
         name = f"ensemble_{domain.name}_{split}"
@@ -189,25 +220,26 @@ class Ensemble:
         with storage_errors(self._folder), open(self._folder / LOG, "ab") as file:
             file.write(f"== {name}\n".encode() + result.stdout + result.stderr)
         place.settle()
-        table = f"predictions_{name}.csv"
+        table = ensemble_answers(domain.name, split)
         said = self._read(place, result.stdout, table, judge.table_limit(domain, split))
         labelled, scratch = judge.label(domain, split, said, samples), self._attempt.private / "ensemble" / name
-        scored = judge.score(domain, split, scratch, labelled, full=True)
+        scored = judge.score(domain, split, scratch, labelled, full=full)
         write_file(self._folder / table, labelled.table)
-        write_file(self._folder / f"report_{name}.json", (scratch / REPORT).read_bytes())
+        write_file(self._folder / ensemble_report(domain.name, split), (scratch / REPORT).read_bytes())
         self._results.setdefault(domain.name, {})[split] = scored
 
     def _read(self, place: AgentContainer, printed: bytes, name: str, limit: int) -> bytes:
         """Return the table of answers, from a path in the last lines of output or else from the usual path."""
-        lines = printed.decode(errors="replace").split("\n")[-4:]
-        paths = [line.strip() for line in lines if line.strip().startswith(f"{commands.TMP}/")]
+        lines = [line.strip() for line in printed.decode(errors="replace").split("\n")]
+        paths = [line for line in lines[-4:] if line.startswith(f"{commands.TMP}/")]
         usual = f"{self._inside}/{name}"
         for path in (*[path for path in paths if path.endswith(".csv")], usual):
             try:
                 return read_below(place.out, path.removeprefix(f"{commands.TMP}/"), limit)
             except PatchError:
                 continue
-        raise GenerationFailedError("evaluation", f"the ensemble wrote no {name}")
+        why = next((f": {line}" for line in reversed(lines) if line not in ("", "None")), "")
+        raise GenerationFailedError("evaluation", f"the ensemble wrote no {name}{why}")
 
     def _lay_out(self, folder: Path, *, full: bool) -> None:
         """Fill the input directory of the ensemble: links to the shared view, and this generation's own view."""

@@ -18,7 +18,7 @@ from typing import Any
 from hyperruntime.errors import ArchiveError
 from hyperruntime.json_values import is_integer
 from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
-from hyperruntime.loop.run_files.layout import INITIAL, METADATA, RUN_LOG, Layout, read_json
+from hyperruntime.loop.run_files.layout import INITIAL, METADATA, RUN_LOG, Layout, ensemble_report, read_json
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import SELECTIONS, GenId
 from hyperruntime.loop.run_files.record import FailureClass, GenerationRecord, genid_from_json
@@ -105,7 +105,9 @@ def original_options(layout: Layout, ids: Sequence[GenId]) -> GenerateOptions:
         raise ArchiveError(f"the options in {str(layout.root / RUN_LOG)!r} are invalid: {error}") from error
 
 
-def read_generation(layout: Layout, genid: GenId, domains: Sequence[OriginalDomain]) -> GenerationRecord:
+def read_generation(
+    layout: Layout, genid: GenId, domains: Sequence[OriginalDomain], *, only_ensemble: bool = False
+) -> GenerationRecord:
     """Return the record of a finished generation from its files, without its score and its state.
 
     The first generation need not have metadata.
@@ -114,10 +116,11 @@ def read_generation(layout: Layout, genid: GenId, domains: Sequence[OriginalDoma
         layout: paths of the run.
         genid: id of the generation.
         domains: domains of the run.
+        only_ensemble: whether the run evaluates only ensembles, which answer all tasks.
     """
     metadata = read_json(layout.generation(genid) / METADATA)
     first = genid == INITIAL or metadata.get("parent_genid") is None
-    staged_only = genid == INITIAL or not metadata.get("run_full_eval")
+    staged_only = not only_ensemble and (genid == INITIAL or not metadata.get("run_full_eval"))
     failure: FailureClass | None
     if first or metadata.get("run_eval"):
         failure = None
@@ -128,7 +131,7 @@ def read_generation(layout: Layout, genid: GenId, domains: Sequence[OriginalDoma
     return GenerationRecord(
         genid=genid,
         parent=None if first else genid_from_json(metadata["parent_genid"]),
-        scores=_scores(layout, genid, domains, staged_only=staged_only),
+        scores=_scores(layout, genid, domains, staged_only=staged_only, only_ensemble=only_ensemble),
         valid_parent=first or bool(metadata.get("valid_parent")),
         failure=failure,
         staged_only=staged_only,
@@ -157,15 +160,15 @@ def patch_of(layout: Layout, genid: GenId) -> bytes:
 
 
 def _scores(
-    layout: Layout, genid: GenId, domains: Sequence[OriginalDomain], *, staged_only: bool
+    layout: Layout, genid: GenId, domains: Sequence[OriginalDomain], *, staged_only: bool, only_ensemble: bool
 ) -> dict[str, dict[str, float]]:
-    """Return the better score of agent and ensemble per domain and split, scaled."""
+    """Return the better score of agent and ensemble per domain and split, scaled; with only_ensemble, its score."""
     scores: dict[str, dict[str, float]] = {}
     for domain in domains:
         for split in (split.name for split in domain.splits):
-            folder, ensemble = layout.generation(genid), f"report_ensemble_{domain.name}_{split}.json"
-            found = (domain.read_score(folder / domain.evaluation(split)), domain.read_score(folder, ensemble))
-            known = [score for score in found if score is not None]
+            folder, ensemble = layout.generation(genid), ensemble_report(domain.name, split)
+            agent = None if only_ensemble else domain.read_score(folder / domain.evaluation(split))
+            known = [score for score in (agent, domain.read_score(folder, ensemble)) if score is not None]
             if known:
                 scores.setdefault(domain.name, {})[split] = max(known) * (domain.fraction if staged_only else 1.0)
     return scores

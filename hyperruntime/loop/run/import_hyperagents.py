@@ -96,8 +96,10 @@ class _Import:
         root = self._make_root()
         start = self._apply_meta_patches(root)
         self._archive.expect(self._ids)
+        only_ensemble = self._options.optimize_option == "only_ensemble"
         for genid in self._ids:
-            self._take(read_generation(self._layout, genid, self._originals), start)
+            found = read_generation(self._layout, genid, self._originals, only_ensemble=only_ensemble)
+            self._take(found, start)
         facts = {
             "root_commit": root,
             "start": {"genid": self._ids[0], "commit": start},

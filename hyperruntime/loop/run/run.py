@@ -159,7 +159,7 @@ class _Run:
         self._evolved: ParentProgram | None = None
         if self._options.edit_select_parent:
             self._evolved = ParentProgram(context, self._archive, opened.commit_of)
-        self._answers = context.adapter.open_answers(self._options, context.layout, context.domains)
+        self._views = context.adapter.open_views(self._options, context.layout, context.domains)
 
     def run(self, make_executor: Callable[[int], Executor]) -> RunSummary:
         """Make all missing generations; return the summary of the run."""
@@ -237,8 +237,8 @@ class _Run:
         phases = Phases(self._context.layout.phases(plan.genid))
         if phases.plan != plan:
             phases.begin(plan)
-        if self._answers is not None:
-            self._answers.refresh(self._archive)
+        for view in self._views:
+            view.refresh(self._archive)
         log.info("generation started", generation=plan.genid, parent=plan.parent)
         self._pending[executor.submit(make_generation, self._context, plan)] = plan.genid
 

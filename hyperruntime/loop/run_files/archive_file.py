@@ -26,14 +26,16 @@ class ArchiveFile:
         self._path = path
         self._listed = 0
 
-    def add(self, ids: Sequence[GenId]) -> None:
-        """Write a line if one is due; ``ids`` are all generations, the newest last.
+    def add(self, ids: Sequence[GenId]) -> bool:
+        """Write a line if one is due, and return whether; ``ids`` are all generations, the newest last.
 
         Raises:
             StorageError: a line cannot be written.
         """
-        if len(ids) > self._listed and (len(ids) <= _EVERY or (len(ids) - self._listed) * _EVERY >= len(ids)):
+        due = len(ids) > self._listed and (len(ids) <= _EVERY or (len(ids) - self._listed) * _EVERY >= len(ids))
+        if due:
             self.flush(ids)
+        return due
 
     def flush(self, ids: Sequence[GenId]) -> None:
         """Append a line that lists all ``ids``, unless the last line does.

@@ -32,7 +32,7 @@ from hyperruntime.agents import is_template, template_path
 from hyperruntime.errors import AgentError, unknown_name
 
 CONTRACT_FILE = "hyperrun.toml"
-HARNESS = "/workspace/harness"
+HARNESS, AGENT_ARCHIVE = "/workspace/harness", "/tmp/agent_archive"  # noqa: S108 - inside a container
 DEFAULT, HYPERAGENTS = KINDS = ("default", "hyperagents")
 MARKS = ("domains/harness.py", "run_meta_agent.py", "task_agent.py")
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

@@ -38,6 +38,7 @@ LINEAGE = "lineage.diff"
 REPORT = "report.json"
 PREDICTIONS = "predictions.jsonl"
 LOG, RUN_LOG = "generate.log", "generate_loop.log"
+ARCHIVE_FILE = "archive.jsonl"
 PHASES = ".phases.jsonl"
 
 
@@ -49,6 +50,16 @@ def generation_name(genid: GenId) -> str:
 def evaluation_name(domain: str, split: str) -> str:
     """Return the name of the directory of one split's evaluation; ``train`` has no suffix."""
     return f"{domain}_eval" if split == FIRST_SPLIT else f"{domain}_eval_{split}"
+
+
+def ensemble_report(domain: str, split: str) -> str:
+    """Return the name of the report on an ensemble's answers to one split, in the directory of a generation."""
+    return f"report_ensemble_{domain}_{split}.json"
+
+
+def ensemble_answers(domain: str, split: str) -> str:
+    """Return the name of the table of an ensemble's answers to one split, in the directory of a generation."""
+    return f"predictions_ensemble_{domain}_{split}.csv"
 
 
 def parse_genid(text: str) -> GenId | None:
@@ -87,7 +98,7 @@ class Layout:
         self.root = root
         self.run = root / "run.json"
         self.journal = root / "journal.jsonl"
-        self.archive = root / "archive.jsonl"
+        self.archive = root / ARCHIVE_FILE
         self.exchanges = root / "exchanges.jsonl"
         self.repository = root / "repository.git"
         self.view = root / "view"

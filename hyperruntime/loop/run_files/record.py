@@ -43,6 +43,7 @@ class GenerationRecord:
         valid_parent: whether it may become a parent.
         failure: class of the failure, or None.
         detail: one sentence about the failure, or "".
+        ensemble_failure: one sentence if its ensemble could not be evaluated, or ""; its scores are then the agent's.
         commit: its state in the run's repository; the parent's commit if it has no own state.
         durations: seconds per step.
         started: start time, ISO 8601 in UTC.
@@ -60,6 +61,7 @@ class GenerationRecord:
     valid_parent: bool = False
     failure: FailureClass | None = None
     detail: str = ""
+    ensemble_failure: str = ""
     commit: str = ""
     durations: Mapping[str, float] = attrs.field(factory=dict)
     started: str = ""

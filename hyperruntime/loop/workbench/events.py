@@ -29,7 +29,8 @@ class StepEvent:
 
     Attributes:
         generation: id of the generation, as text.
-        step: one of ``generation.STEPS``, or ``"generation"`` for the end of the whole generation.
+        step: one of ``generation.STEPS``, ``"ensemble"`` if that failed, or ``"generation"`` for the end of the whole
+            generation.
         state: ``start``, ``done`` or ``failed``.
         duration_s: duration in seconds; 0 for ``start``.
         score: score of the generation; only with the step ``"generation"``.
@@ -107,6 +108,16 @@ class StepLog(Closing):
         duration = time.monotonic() - started
         self._tell("generation", "failed" if failure else "done", duration, failure, score)
         log.info("generation done", generation=self._genid, score=score, failure=failure, duration_s=duration)
+
+    def failed(self, part: str, detail: str) -> None:
+        """Report a part of a step that failed without failing the step.
+
+        Args:
+            part: name of the part, which the event has as its step.
+            detail: one sentence about the failure.
+        """
+        self.note(f"== {part}: failed: {detail}")
+        self._tell(part, "failed", detail=detail)
 
     def note(self, text: str) -> None:
         """Write one line to the log."""

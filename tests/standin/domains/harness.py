@@ -27,16 +27,18 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--agent_path", default="./task_agent.py")
     parser.add_argument("--output_dir", default="./outputs")
-    parser.add_argument("--run_id", required=True)
+    parser.add_argument("--run_id", default=None)
     parser.add_argument("--domain", required=True, choices=sorted(COLUMNS))
     parser.add_argument("--num_samples", type=int, default=-1)
+    parser.add_argument("--save_interval", type=int, default=100)
     parser.add_argument("--num_workers", type=int, default=5)
+    parser.add_argument("--resume_from", default=None)
     parser.add_argument("--subset", default="")
     args = parser.parse_args()
     sys.path.insert(0, os.getcwd())
     rows = read(f"./domains/{args.domain}/dataset{args.subset}.csv")
-    rows = rows[: args.num_samples] if args.num_samples >= 0 else rows
-    folder = os.path.join(args.output_dir, args.run_id)
+    rows = rows[: args.num_samples] if args.num_samples > 0 else rows
+    folder = args.resume_from or os.path.join(args.output_dir, args.run_id or "run")
     os.makedirs(os.path.join(folder, "agent_evals"), exist_ok=True)
     path = os.path.join(folder, "predictions.csv")
     known = {row["question_id"]: row["prediction"] for row in read(path)} if os.path.exists(path) else {}

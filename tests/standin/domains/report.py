@@ -35,12 +35,19 @@ def judge(rows, label):
     }
 
 
+def report(dname, domain, suffix=""):
+    """Write the report on ``predictions<suffix>.csv``; return it and its path."""
+    with open(os.path.join(dname, f"predictions{suffix}.csv"), newline="") as file:
+        value = judge(list(csv.DictReader(file)), LABEL[domain])
+    path = os.path.join(dname, f"report{suffix}.json")
+    with open(path, "w") as file:
+        json.dump(value, file, indent=4)
+    return value, path
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--dname", required=True)
     parser.add_argument("--domain", required=True, choices=sorted(LABEL))
     args = parser.parse_args()
-    with open(os.path.join(args.dname, "predictions.csv"), newline="") as file:
-        found = list(csv.DictReader(file))
-    with open(os.path.join(args.dname, "report.json"), "w") as file:
-        json.dump(judge(found, LABEL[args.domain]), file, indent=4)
+    report(args.dname, args.domain)

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 
 from hyperruntime.cli import main
 from hyperruntime.cli.command import spread
-from hyperruntime.cli.loop.generate import generate
+from hyperruntime.cli.loop.generate import exit_code, generate
+from hyperruntime.cli.loop.generations import failure_counts, failure_text
 from hyperruntime.cli.loop.options import changed_options, make_options
 from hyperruntime.errors import AgentError, SpecError
+from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.option_fields import to_json
 from hyperruntime.spec import Limits
 
@@ -269,3 +272,25 @@ def test_other_options_cannot_change_on_resume(
 ) -> None:
     assert main(["generate", "--resume_from", str(run_dir), *args]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("initial", "new", "code"),
+    [("", ("", ""), 0), ("", ("x", ""), 0), ("", ("x", "x"), 1), ("x", ("", "x"), 0), ("x", (), 1), ("", (), 0)],
+)
+def test_a_run_without_any_new_ensemble_exits_with_1(initial: str, new: tuple[str, ...], code: int) -> None:
+    first = GenerationRecord(genid="initial", score=0.5, ensemble_failure=initial)
+    failed = GenerationRecord(genid=9, parent="initial", failure="agent")
+    later = [GenerationRecord(genid=n, parent="initial", ensemble_failure=why) for n, why in enumerate(new, 1)]
+    records = (first, *later, failed)
+    assert exit_code(RunSummary(run_dir="x", generations=records, best=first, interrupted=False), 0) == code
+
+
+def test_a_failed_ensemble_is_counted_and_shown_like_a_failure() -> None:
+    records = [
+        GenerationRecord(genid=1, failure="agent", detail="it ended"),
+        GenerationRecord(genid=2, ensemble_failure="it wrote\nno table"),
+        GenerationRecord(genid=3),
+    ]
+    assert failure_counts(records) == {"agent": 1, "ensemble": 1}
+    assert [failure_text(record) for record in records] == ["agent: it ended", "ensemble: it wrote no table", ""]

@@ -11,7 +11,8 @@ from hyperruntime.cli.rollout.run import run_directory
 from hyperruntime.option_fields import to_json
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import RolloutOptions
-from hyperruntime.rollout.run_files.run_dir import write_run
+from hyperruntime.rollout.run_files.record import Group, Trajectory
+from hyperruntime.rollout.run_files.run_dir import to_line, write_run
 
 MODEL = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1")
 
@@ -75,3 +76,58 @@ def test_the_group_lists_its_commands_without_importing_them(capsys: pytest.Capt
     assert "preflight" in shown
     assert main(["rollout", "rnu"]) == 2
     assert "did you mean 'run'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def rollout_dir(tmp_path: Path) -> Path:
+    """Return the directory of a rollout run with one scored and one failed trajectory."""
+    path = tmp_path / "rollout_1"
+    path.mkdir()
+    options = RolloutOptions(environment="swe", model=ModelOptions(name="m", base_url="http://h/v1")).settled()
+    write_run(path, {"options": to_json(options)})
+    error = {"kind": "ContainerLostError", "message": "it ended", "phase": "tools"}
+    made = (
+        Trajectory(id="a/0", item_id="a", index=0, environment="swe", model="m", status="scored", reward=0.5),
+        Trajectory(id="b/0", item_id="b", index=0, environment="swe", model="m", status="infrastructure", error=error),
+    )
+    (path / "trajectories.jsonl").write_bytes(b"".join(map(to_line, made)))
+    group = Group(item_id="a", size=1, trajectories=["a/0"], rewards=[0.5], advantages=[0.0], complete=True)
+    (path / "groups.jsonl").write_bytes(to_line(group))
+    return path
+
+
+def test_status_shows_a_rollout_run(rollout_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(rollout_dir)]) == 0
+    said = capsys.readouterr()
+    assert said.out == (
+        f"{rollout_dir}: a rollout run of swe, not running, 2 trajectories, 1 scored, mean reward 0.5000, "
+        "1 full groups; failed: 1 ContainerLostError\n"
+    )
+    assert f"hyperrun rollout run --resume-from {rollout_dir}" in said.err
+    assert main(["status", "--json", str(rollout_dir)]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["trajectories"], shown["scored"], shown["mean_reward"], shown["groups"]) == (2, 1, 0.5, 1)
+
+
+@pytest.mark.parametrize("command", [["report"], ["resume"], ["evaluate"], ["generate", "--resume-from"]])
+def test_commands_of_the_loop_name_a_rollout_run(
+    command: list[str], rollout_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, str(rollout_dir), *(["best"] if command == ["evaluate"] else [])]) == 2
+    error = capsys.readouterr().err
+    assert f"a rollout run: `hyperrun status {rollout_dir}` shows it" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("results.jsonl", "a batch of `hyperrun rollout batch`"), ("metrics.jsonl", "rollout train`")]
+)
+def test_report_and_status_name_other_directories(
+    name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text("")
+    for command in ("report", "status"):
+        assert main([command, str(tmp_path)]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert f"results are in {name}" in error

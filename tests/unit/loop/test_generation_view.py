@@ -9,16 +9,21 @@ from typing import Any
 import pytest
 
 from hyperruntime.loop.generation.generation_view import GenerationView, add_figures
+from hyperruntime.loop.generation.publish import publish
+from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
 from hyperruntime.loop.hyperagents.domains import repository_domain
 from hyperruntime.loop.hyperagents.ensemble import AGENT_ARCHIVE_FOLDER, AGENT_ARCHIVE_VIEW, prepare_agent_archive
+from hyperruntime.loop.hyperagents.overview import RunOverview
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, record_to_json
 
 DOMAIN = "paper_review"
+KEY = "sk-of-the-host"
 SCORES = {DOMAIN: {"train": 0.125, "val": 0.25, "test": 0.0625}}
 TEST_ONLY, SELECTED_ONLY = "0.0625", "0.25"
+HOST = "/home/somebody/outputs/generate_old"
 
 
 def finish(archive: Archive, layout: Layout, genid: int | str) -> None:
@@ -36,7 +41,18 @@ def finish(archive: Archive, layout: Layout, genid: int | str) -> None:
         name = f"{DOMAIN}_eval" + ("" if split == "train" else f"_{split}")
         (folder / name).mkdir(parents=True)
         (folder / name / "report.json").write_text(json.dumps({"overall_accuracy": score}))
-    metadata = {"current_genid": genid, "valid_parent": True, "hyperruntime": record_to_json(record)}
+        (folder / f"report_ensemble_{DOMAIN}_{split}.json").write_text(json.dumps({"overall_accuracy": score}))
+        table = f"question_id,outcome,prediction\n{split}-1,secret,accept\n"
+        (folder / f"predictions_ensemble_{DOMAIN}_{split}.csv").write_text(table)
+    metadata = {
+        "gen_output_dir": f"{HOST}/gen_{genid}",
+        "current_genid": genid,
+        "agent_archive_path": f"{HOST}/other",
+        "prev_patch_files": [f"{HOST}/meta_patch_files/model_patch_0.diff"],
+        "curr_patch_files": [f"{HOST}/gen_{genid}/agent_output/model_patch.diff"],
+        "valid_parent": True,
+        "hyperruntime": record_to_json(record),
+    }
     (folder / "metadata.json").write_text(json.dumps(metadata))
     archive.add(record)
 
@@ -70,6 +86,52 @@ def test_a_selection_does_not_see_test_scores_or_failure_details(layout: Layout)
     assert SELECTED_ONLY in shown
     assert TEST_ONLY not in shown
     assert "question 77" not in shown
+    assert HOST not in shown
+    ensemble = standings.folder / f"gen_initial/report_ensemble_{DOMAIN}_val.json"
+    assert json.loads(ensemble.read_text()) == {"overall_accuracy": 0.25}
+
+
+def test_meta_agents_see_an_overview_of_training_without_keys_and_host_paths(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    domains, adapter = (repository_domain(DOMAIN),), HyperAgentsContract()
+    options = GenerateOptions(
+        domains=DOMAIN, run_id="x", agent=HOST, output_dir_parent=HOST, copy_root_dir=HOST, gateway=f"{HOST}/{KEY}",
+        meta_patch_files=(f"{HOST}/a.diff",), agent_archive_path=HOST, optimize_option="only_ensemble", seed=3,
+    )  # fmt: skip
+    archive = Archive(layout)
+    layout.view.mkdir()
+    layout.work.mkdir()
+    for _ in range(2):  # a start and a resume
+        overview = RunOverview(options, layout, domains)
+        for genid in [number for number in ("initial", 1) if number not in archive]:
+            overview.refresh(archive)
+            finish(archive, layout, genid)
+            publish(layout, archive[genid], domains, adapter)
+        overview.refresh(archive)
+    lines = [json.loads(line) for line in (layout.view / "archive.jsonl").read_text().splitlines()]
+    assert lines == [
+        {"current_genid": "initial", "archive": ["initial"]},
+        {"current_genid": 1, "archive": ["initial", 1]},
+    ]
+    log = (layout.view / "generate_loop.log").read_text().splitlines()
+    assert len(log) == 2
+    assert log[0].startswith(f"Args: domains=['{DOMAIN}'], run_id=x, max_generation=10, ")
+    assert log[0].endswith("meta_patch_files=['meta_patch_files/model_patch_0.diff'], "
+                           "agent_archive_path=/tmp/agent_archive")  # fmt: skip
+    progress = (layout.view / f"progress_info_{DOMAIN}_train_max.txt").read_text()
+    assert "best from generation initial: 0.125000" in progress
+    assert (layout.view / f"gen_1/report_ensemble_{DOMAIN}_train.json").is_file()
+    table = (layout.view / f"gen_1/predictions_ensemble_{DOMAIN}_train.csv").read_text()
+    assert table == "question_id,outcome,prediction\ntrain-1,,accept\n"
+    metadata = json.loads((layout.view / "gen_1/metadata.json").read_text())
+    assert metadata["prev_patch_files"] == ["meta_patch_files/model_patch_0.diff"]
+    shown = text_below(layout.view)
+    for hidden in (SELECTED_ONLY, TEST_ONLY, HOST, KEY, str(layout.root), "_val", "_test"):
+        assert hidden not in shown.replace("eval_test", ""), hidden
+    names = [path.name for path in layout.view.rglob("*")]
+    assert not [name for name in names if "_val" in name or "_test" in name]
 
 
 def test_a_meta_agent_that_evolves_the_ensemble_sees_only_training_scores_of_the_other_run(

@@ -49,7 +49,7 @@ GOLDEN = {
     "ensemble": (
         commands.ensemble(PAPER, "val", folder="/tmp/generate_a", samples=-1),
         "python -m utils.run_ensemble --domain paper_review --generate_output_dir /tmp/generate_a --num_samples -1 "
-        "--max_workers 5 --subset val",
+        "--max_workers 5 --subset _filtered_100_val",
     ),
 }
 

@@ -69,6 +69,18 @@ def test_a_better_ensemble_score_replaces_the_score(old: OriginalRun) -> None:
     assert [records[n].score for n in (1, 2)] == [0.7, 0.8]
 
 
+def test_a_run_that_evolved_only_the_ensemble_has_the_scores_of_ensembles(tmp_path: Path) -> None:
+    """In such a run no full evaluation of an agent is recorded, and ensembles answer all tasks."""
+    other = "/home/somebody/outputs/generate_other"
+    old = OriginalRun(tmp_path / "generate_old", optimize_option="only_ensemble", agent_archive_path=other)
+    old.add(1, Old(train=None, val=None, full=False, metadata={"optimize_option": "only_ensemble"}))
+    for name, score in (("initial", 0.2), (1, 0.5)):
+        report = old.path / f"gen_{name}" / "report_ensemble_paper_review_val.json"
+        report.write_text(json.dumps({"overall_accuracy": score}))
+    records, _ = imported(old)
+    assert [record.score for record in records.values()] == [0.2, 0.5]
+
+
 def test_each_state_equals_its_replayed_lineage(old: OriginalRun) -> None:
     records, store = imported(old)
     assert keywords(store, records[2])[-2:] == ["novel", "clear"]

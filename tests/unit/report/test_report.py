@@ -14,14 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.image import imread
 
+from hyperruntime.cli import main
 from hyperruntime.errors import ExtraMissingError
+from hyperruntime.loop.generation.series import (
+    Node,
+    best_path,
+    best_so_far,
+    every_series,
+    steps_up,
+    whole_run,
+    whose_scores,
+)
 from hyperruntime.loop.run_files.archive import RunView, load_run
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
 from hyperruntime.option_fields import to_json
 from hyperruntime.report.figures import draw_lineage, draw_progress
-from hyperruntime.report.nodes import Node, best_path, best_so_far, every_series, steps_up, whole_run, whose_scores
 from hyperruntime.report.pictures import write_pictures, write_plots
 from hyperruntime.storage.atomic import append_line
 
@@ -134,6 +143,20 @@ def view(tmp_path: Path) -> RunView:
     ):
         append_line(layout.journal, record_to_json(one))
     return load_run(layout.root)
+
+
+def test_a_run_of_the_hyperagents_contract_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layout = Layout(tmp_path / "generate_2")
+    layout.root.mkdir()
+    domains = ("paper_review", "balrog_nle")
+    options = GenerateOptions(domains=domains, contract="hyperagents", optimize_option="both_agent_ensemble", seed=5)
+    layout.run.write_text(json.dumps({"options": to_json(options), "seed": 5}))
+    scores = {"paper_review": {"train": 0.1, "val": 0.2}, "balrog_nle": {"train": 0.3}}
+    append_line(layout.journal, record_to_json(record("initial", None, 0.2, **scores)))
+    assert main(["report", str(layout.root)]) == 0
+    assert str(layout.root / "report" / "lineage.svg") in capsys.readouterr().out
+    for name in ("paper_review_val_max", "balrog_nle_train_max", "together_paper_review_balrog_nle_train_max"):
+        assert (layout.root / f"progress_plot_{name}.png").is_file()
 
 
 def test_plots_have_the_file_names_that_other_tools_expect(view: RunView) -> None:

@@ -1,4 +1,4 @@
-"""The data of a run's pictures: the parent and one score of each generation. Pure."""
+"""The progress of a run: the parent and one score of each generation, for pictures and as text. Pure."""
 
 from __future__ import annotations
 
@@ -52,15 +52,17 @@ def whose_scores(optimize_option: str) -> str:
     return "max" if "ensemble" in optimize_option else "agent"
 
 
-def every_series(records: Sequence[GenerationRecord], whose: str = "agent") -> tuple[Series, ...]:
+def every_series(records: Sequence[GenerationRecord], whose: str = "agent", *, only: str = "") -> tuple[Series, ...]:
     """Return a series for each domain and split with scores; if there are several domains, also for all together.
 
     Args:
         records: the generations of a run.
         whose: source of the scores, see :func:`whose_scores`.
+        only: name of the only split; "" for all splits.
     """
     ordered = _ordered(records)
-    pairs = dict.fromkeys((domain, split) for r in ordered for domain, splits in r.scores.items() for split in splits)
+    found_in = ((domain, split) for r in ordered for domain, splits in r.scores.items() for split in splits)
+    pairs = dict.fromkeys(pair for pair in found_in if only in ("", pair[1]))
     found = [_series(ordered, (domain,), f"{domain}_{split}_{whose}", split) for domain, split in pairs]
     domains = tuple(dict.fromkeys(domain for domain, _ in pairs))
     if len(domains) > 1:
@@ -97,6 +99,15 @@ def steps_up(nodes: Sequence[Node]) -> tuple[Node, ...]:
     best = best_so_far(nodes)
     risen = (now != before for before, now in pairwise((None, *best)))
     return tuple(node for node, up in zip(nodes, risen, strict=True) if up)
+
+
+def progress_info(series: Series) -> str:
+    """Return a run's progress as text: the generations that improved the best score, and the lineage of the best."""
+    lines = [series.title, f"generations: {len(series.nodes)}"]
+    lines.append(f"without a score: {sum(node.score is None for node in series.nodes)}")
+    lines += [f"best from generation {node.genid}: {node.score:.6f}" for node in steps_up(series.nodes)]
+    lines.append(f"lineage of the best: {' -> '.join(map(str, best_path(series.nodes)))}")
+    return "\n".join(lines) + "\n"
 
 
 def _series(records: Sequence[GenerationRecord], domains: Sequence[str], name: str, split: str) -> Series:
