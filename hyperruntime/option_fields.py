@@ -71,6 +71,7 @@ class Option:
         check: the check of the field.
         written: the default as users write it; "": the field's default.
         changes: whether a resumed run may have another value.
+        scores: whether another value may change scores, so that each generation's record has it; only with ``changes``.
         resume_help: text of ``hyperrun resume --help``; "": the same as ``help``.
     """
 
@@ -81,6 +82,7 @@ class Option:
     check: Check | None = None
     written: str = ""
     changes: bool = False
+    scores: bool = False
     resume_help: str = ""
 
 

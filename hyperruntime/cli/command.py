@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,27 @@ class Command(click.Command):
         return super().invoke(ctx)
 
 
-def spread(args: Sequence[str], several: Collection[str]) -> list[str]:
+def whole_name(name: str, known: Collection[str], preferred: Collection[str] = ()) -> str:
+    """Return the option that a prefix stands for, as argparse reads it; unknown names are returned unchanged.
+
+    Args:
+        name: an option or a prefix of one, with dashes.
+        known: all options.
+        preferred: the options that a prefix stands for if it fits several and only one of these.
+
+    Raises:
+        click.UsageError: the prefix fits several options.
+    """
+    found = sorted(one for one in known if one.startswith(name))
+    if name in known or not found:
+        return name
+    best = [one for one in found if one in preferred] if len(found) > 1 else found
+    if len(best) != 1:
+        raise click.UsageError(f"{name} is ambiguous; write {', '.join(found[:-1])} or {found[-1]}")
+    return best[0]
+
+
+def spread(args: Sequence[str], several: Collection[str], whole: Callable[[str], str] = str) -> list[str]:
     """Return a command line as other tools have it with dashes in option names and one value after each option.
 
     ``--eval_samples 5 -1`` becomes ``--eval-samples 5 --eval-samples -1``. Words after ``--`` do not change.
@@ -85,6 +106,7 @@ def spread(args: Sequence[str], several: Collection[str]) -> list[str]:
     Args:
         args: the command line, as the shell passes it.
         several: the options, with dashes, that may have several values.
+        whole: returns the option for a name with dashes, which may be a prefix.
     """
     spread_args: list[str] = []
     option, waiting = "", False  # the current option with several values, and whether it has no value yet
@@ -93,7 +115,7 @@ def spread(args: Sequence[str], several: Collection[str]) -> list[str]:
             return [*spread_args, *args[position:]]
         if arg.startswith("--"):
             name, equals, value = arg.partition("=")
-            name = name.replace("_", "-")
+            name = whole(name.replace("_", "-"))
             option = name if name in several else ""
             waiting = bool(option) and not equals
             spread_args.append(name + equals + value)
@@ -109,12 +131,26 @@ def spread(args: Sequence[str], several: Collection[str]) -> list[str]:
 
 
 class SpreadingCommand(Command):
-    """A command without arguments; its options may have underscores, and several values if they are repeatable."""
+    """A command whose options may be shortened or have underscores, and have several values if they are repeatable."""
+
+    def __init__(self, *args: Any, preferred: Collection[str] = (), **more: Any) -> None:  # noqa: ANN401
+        """Make the command.
+
+        Args:
+            args: as for click's commands.
+            preferred: see :func:`whole_name`.
+            more: as for click's commands.
+        """
+        super().__init__(*args, **more)
+        self._preferred = preferred
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line."""
-        options = [param for param in self.params if isinstance(param, click.Option) and param.multiple]
-        return super().parse_args(ctx, spread(args, {name for option in options for name in option.opts}))
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        known = {name for option in options for name in option.opts}
+        several = {name for option in options if option.multiple for name in option.opts}
+        whole = partial(whole_name, known=known, preferred=self._preferred)
+        return super().parse_args(ctx, spread(args, several, whole))
 
 
 class Group(click.Group):

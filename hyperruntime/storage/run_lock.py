@@ -36,7 +36,7 @@ RECORD = "owner.json"
 RENEW_S, STALE_S = 5.0, 120.0
 _GUARD, _PROBE = ".owner.lock", ".owner.clock"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_SETTLE_S = 1.0
+_SETTLE_S, _POLL_S = 1.0, 1.0
 
 
 @attrs.frozen(kw_only=True)
@@ -69,6 +69,26 @@ def owner_state(run_dir: Path) -> str:
     """
     lease = read_lease(run_dir)
     return "none" if lease is None else _state(lease, run_dir, time.time)
+
+
+def wait_for_lease(run_dir: Path) -> None:
+    """Wait, at most two minutes, while the owner may be a dead process of another machine; write no lease.
+
+    Returns as soon as the lease is stale or released, or its owner renews it or can be checked from here.
+
+    Raises:
+        StorageError: the directory cannot be written.
+    """
+    lease = read_lease(run_dir)
+    if lease is None or _seen(lease.owner) != "elsewhere":
+        return
+    clock = partial(_file_system_time, run_dir)
+    with storage_errors(run_dir):
+        renewed = _renewed(run_dir)
+        if (left_s := STALE_S - (clock() - renewed)) > 0:
+            log.warning("waiting for a lease", run=str(run_dir), host=lease.owner.host, at_most_s=round(left_s))
+        while _renewed(run_dir) == renewed and _state(lease, run_dir, clock) == "alive":
+            time.sleep(_POLL_S)
 
 
 def is_unowned_remnant(run_dir: Path) -> bool:
@@ -206,17 +226,24 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
 
 
 def _state(lease: LockRecord, run_dir: Path, clock: Callable[[], float]) -> str:
-    # Several machines may have the same host name ("localhost"): for an owner of another boot, only the lease counts.
-    seen = lease.owner.state() if lease.owner.boot_id == boot_id() else "elsewhere"
-    if seen != "elsewhere":
+    if (seen := _seen(lease.owner)) != "elsewhere":
         found = os.stat(run_dir)
         copied = lease.directory is not None and lease.directory != (found.st_dev, found.st_ino)
         return "dead" if copied else seen
+    return "alive" if clock() - _renewed(run_dir) < STALE_S else "dead"
+
+
+def _seen(owner: OwnerIdentity) -> str:
+    # Several machines may have the same host name ("localhost"): for an owner of another boot, only the lease counts.
+    return owner.state() if owner.boot_id == boot_id() else "elsewhere"
+
+
+def _renewed(run_dir: Path) -> float:
+    """Return when the lease was last renewed, in seconds since the epoch; 0 if it was released."""
     try:
-        renewed = os.stat(run_dir / RECORD).st_mtime
+        return os.stat(run_dir / RECORD).st_mtime
     except FileNotFoundError:
-        return "dead"
-    return "alive" if clock() - renewed < STALE_S else "dead"
+        return 0.0
 
 
 def _file_system_time(folder: Path) -> float:

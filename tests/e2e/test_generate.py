@@ -108,6 +108,9 @@ def test_mutator_improves_on_circle_packing(run: Callable[..., RunSummary]) -> N
     assert summary.best.score is not None
     assert summary.best.score > (summary.generations[0].score or 1)
     check_whole(load_run(summary.run_dir))
+    said = (Path(summary.run_dir) / "gen_3/agent_output/meta_agent_chat_history.md").read_text()
+    assert f"- parent: generation {summary.generations[3].parent}, training score " in said
+    assert {line.split()[2] for line in said.splitlines() if " (from " in line} >= {"initial", "1", "2"}
 
 
 def test_each_failure_is_recorded_and_the_run_continues(run: Callable[..., RunSummary], tmp_path: Path) -> None:

@@ -106,6 +106,46 @@ def test_the_originals_options_work_and_generations_can_be_tested_and_exported(p
     assert json.loads(done.stdout)["best"]["score"] == 1.0, done.stderr
 
 
+def test_a_batch_script_starts_its_run_once_and_resumes_it_after_that(place: Path, runtime_name: str) -> None:
+    args = ["--domain", "table:questions.toml", "--config", "run.toml", "--run-id", "job", "--resume-or-start"]
+    done = [
+        hyperrun("generate", *args, "--max", last, "--eval_work", workers, "--timeout-eval", f"{workers}m", "--json",
+                 cwd=place, runtime=runtime_name)
+        for last, workers in (("1", "10"), ("2", "3"))
+    ]  # fmt: skip
+    assert [one.returncode for one in done] == [0, 0], done
+    made = json.loads(done[1].stdout)["generations"]
+    assert [one["current_genid"] for one in made] == ["initial", 1, 2]
+    journal = (place / "outputs/generate_job/journal.jsonl").read_text().splitlines()
+    assert [json.loads(line)["settings"]["eval_workers"] for line in journal] == [10, 10, 3]
+    assert [json.loads(line)["settings"]["timeout_eval_s"] for line in journal] == [600.0, 600.0, 180.0]
+
+
+def test_a_run_ends_at_once_if_its_first_generation_does_not_load(place: Path, runtime_name: str) -> None:
+    (place / "agent/task_agent.py").write_text("import a_module_that_the_image_lacks\n")
+    subprocess.run(
+        ["git", "-C", place / "agent", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "x"], check=True
+    )
+    args = ["--domains", "table:questions.toml", "--config", "run.toml", "--run-id", "x", "--max-generation", "200"]
+    done = hyperrun("generate", *args, cwd=place, runtime=runtime_name)
+    assert done.returncode == 1
+    said = done.stderr.decode().splitlines()[-1]
+    assert "does-not-load" in said
+    assert "a_module_that_the_image_lacks" in said
+    assert "work/gen_initial/generate.log" in said
+    assert not list((place / "outputs/generate_x").glob("gen_*"))
+
+
+def test_a_run_is_announced_only_if_its_options_can_be_used(place: Path, runtime_name: str) -> None:
+    (place / "no.diff").write_text("--- a/task_agent.py\n+++ b/task_agent.py\n@@ -1 +1 @@\n-not there\n+x\n")
+    args = ["--domains", "table:questions.toml", "--config", "run.toml", "--meta-patch-files", "no.diff"]
+    done = hyperrun("generate", *args, cwd=place, runtime=runtime_name)
+    assert done.returncode == 2, done.stderr
+    assert b"--meta-patch-files: 'no.diff'" in done.stderr
+    assert b"run " not in done.stderr.splitlines()[0][:4]
+    assert list((place / "outputs").iterdir()) == []
+
+
 def test_a_run_starts_from_the_diffs_of_another(place: Path, runtime_name: str) -> None:
     common = ["--config", "run.toml", "--domains", "table:questions.toml", "--json"]
     done = hyperrun("generate", *common, "--max-generation", "1", "--run-id", "x", cwd=place, runtime=runtime_name)

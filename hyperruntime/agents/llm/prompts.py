@@ -104,7 +104,7 @@ def _where(evals_folder):
     return (
         f"All of it is in {evals_folder} (read-only): `gen_*/metadata.json`, `gen_*/agent_output/` with each patch and "
         "the meta agent's chat history, and `gen_*/*_eval/` with `report.json`, predictions, and in `agent_evals/` the "
-        "chat history of every task."
+        "chat history of every task. The first generation's files are in its `agent/`."
     )
 
 

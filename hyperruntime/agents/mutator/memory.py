@@ -22,7 +22,8 @@ class Generation:
 def recall(evals_folder, repo_path, program="packing.py"):
     """Return the generations of a run whose program can be rebuilt, oldest first.
 
-    A program is rebuilt by applying the patches of its lineage to the root's file.
+    The first generation's files are in its folder; each other program is its parent's with the generation's patch. A
+    generation that is alone in the folder is the one that the repository holds.
 
     Args:
         evals_folder: the folder of evaluations; None or empty means none.
@@ -33,17 +34,14 @@ def recall(evals_folder, repo_path, program="packing.py"):
     if not folder or not folder.is_dir():
         return []
     parents = {path.name[4:]: _parent(path) for path in folder.glob("gen_*") if path.is_dir()}
-    roots = _root_texts(Path(repo_path), program)
-    known = []
-    for name in sorted(parents, key=lambda name: (name.isdigit(), int(name) if name.isdigit() else 0)):
-        patches = [folder / f"gen_{step}" / "agent_output" / "model_patch.diff" for step in _lineage(name, parents)]
-        patches = [path for path in patches if path.is_file() and path.stat().st_size]
-        for root in roots:
-            text = _patched(root, patches, program)
-            if text is not None:
-                known.append(Generation(name, parents[name], _score(folder / f"gen_{name}"), text))
-                break
-    return known
+    texts = {name: (Path(repo_path) / program).read_text(encoding="utf-8") for name in parents if len(parents) == 1}
+    for name in parents:
+        for step in _lineage(name, parents):
+            if step not in texts:
+                texts[step] = _text(folder / f"gen_{step}", texts.get(parents.get(step)), program)
+    names = sorted(parents, key=lambda name: (name.isdigit(), int(name) if name.isdigit() else 0))
+    known = [name for name in names if texts[name] is not None]
+    return [Generation(name, parents[name], _score(folder / f"gen_{name}"), texts[name]) for name in known]
 
 
 def _parent(folder):
@@ -82,26 +80,34 @@ def _json(path):
     return value if isinstance(value, dict) else {}
 
 
-def _root_texts(repo, program):
-    """Return candidates for the program's first version: of root commits, of HEAD, and the current file."""
-    roots = _git(repo, "rev-list", "--max-parents=0", "HEAD") or ""
-    texts = [_git(repo, "show", f"{commit}:{program}") for commit in (*roots.split(), "HEAD")]
-    texts.append((repo / program).read_text(encoding="utf-8"))
-    return list(dict.fromkeys(text for text in texts if text))
+def _text(folder, before, program):
+    """Return the program of a generation, or None if it cannot be rebuilt or the generation changed nothing.
+
+    Args:
+        folder: the generation's folder.
+        before: the program of its parent; None if it is unknown.
+        program: the path of the program.
+    """
+    try:
+        first, patch = folder / "agent" / program, folder / "agent_output" / "model_patch.diff"
+        if first.is_file():
+            return first.read_text(encoding="utf-8")
+        if before is None or not patch.is_file() or not patch.stat().st_size:
+            return None
+        changed = f" b/{program}\n".encode() in patch.read_bytes()
+        return _patched(before, patch, program) if changed else before
+    except (OSError, ValueError):
+        return None
 
 
-def _patched(text, patches, program):
-    """Return the text after all patches, applied in order; None if a patch does not apply."""
+def _patched(text, patch, program):
+    """Return the text with the changes of a patch; None if they do not apply."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / program).write_text(text, encoding="utf-8")
-        for patch in patches:
-            if _git(place, "apply", f"--include={program}", "--whitespace=nowarn", str(patch.resolve())) is None:
-                return None
-        try:
-            return (place / program).read_text(encoding="utf-8")
-        except (OSError, ValueError):
+        if _git(place, "apply", f"--include={program}", "--whitespace=nowarn", str(patch.resolve())) is None:
             return None
+        return (place / program).read_text(encoding="utf-8")
 
 
 def _git(folder, *arguments):

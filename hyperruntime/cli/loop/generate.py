@@ -14,10 +14,18 @@ from typing import Any
 import attrs
 import click
 
-from hyperruntime.cli.command import Command, SpreadingCommand, State, example
+from hyperruntime.cli.command import SpreadingCommand, State, example
 from hyperruntime.cli.config_file import agent_domains
 from hyperruntime.cli.loop.generations import ensembles_failed, print_generations, run_to_json
-from hyperruntime.cli.loop.options import changed_options, make_options, option_decorators, resume_decorators
+from hyperruntime.cli.loop.options import (
+    ORIGINAL,
+    changed_options,
+    changes_by_field,
+    make_options,
+    option_decorators,
+    resume_decorators,
+    run_of_id,
+)
 from hyperruntime.cli.loop.progress import Tracker, plain_progress
 from hyperruntime.cli.loop.report import plots_at_end
 from hyperruntime.cli.messages import Lines, WrongUsageError, note
@@ -31,19 +39,23 @@ from hyperruntime.loop.run.plan import plan_run, run_image
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import RunView, load_run
 from hyperruntime.loop.run_files.contract import detect_contract
+from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.events import OnEvent
 from hyperruntime.runtime import Runtime
 from hyperruntime.storage.atomic import make_directory
+from hyperruntime.storage.run_lock import wait_for_lease
 
 
 @click.command(
     cls=SpreadingCommand,
+    preferred=ORIGINAL,
     epilog=example(
         "hyperrun generate --domains circle_packing --max-generation 20 --parallel 2",
         "hyperrun generate --domains circle_packing --agent ./my-agent --timeout-meta 10m --json",
         "hyperrun generate --config run.toml --limits memory=2g,cpus=1.5 --seed 3",
         "hyperrun generate --resume-from outputs/generate_1 --max-generation 50",
+        "hyperrun generate --domains circle_packing --run-id job1 --resume-or-start",
     ),
 )
 @option_decorators
@@ -52,16 +64,20 @@ from hyperruntime.storage.atomic import make_directory
 def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
     """Run the generate loop: each generation is a patched copy of an agent, run and evaluated in fresh containers.
 
-    Exits with 0 if a generation has a score, else with 1; also with 1 if the ensembles of all new generations failed.
-    An interrupt keeps all finished generations; continue with `hyperrun resume`. Options may be written with
-    underscores.
+    Exits with 0 if a new generation has a score, else with 1; also with 1 if the ensembles of all new generations
+    failed. An interrupt keeps all finished generations; continue with `hyperrun resume`. Options may be written with
+    underscores, and shortened to an unambiguous prefix.
     """
-    state, run_dir = ctx.ensure_object(State), values.pop("resume_from")
+    state, run_dir, wait = ctx.ensure_object(State), values.pop("resume_from"), values.pop("wait")
     state.runtime = values.pop("runtime") or state.runtime
+    if values.pop("resume_or_start") and run_dir is None:
+        run_dir, wait = _existing_run(values), True
+    elif wait and run_dir is None:
+        raise WrongUsageError("--wait requires --resume-from or --resume-or-start")
     if run_dir is not None:
         import_run(run_dir)
         view = load_run(run_dir)
-        return go_on(state, view, as_json, changed_options(ctx, values, view.options, run_dir))
+        return go_on(state, view, as_json, changed_options(ctx, values, view.options, run_dir), wait=wait)
     if values.get("agent") is None and detect_contract(".") == "hyperagents":
         values["agent"] = "."  # HyperAgents is run in its own checkout
     if not values["domains"] and values.get("agent"):
@@ -72,30 +88,45 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
 
 
 @click.command(
-    cls=Command,
+    cls=SpreadingCommand,
     epilog=example("hyperrun resume outputs/generate_1", "hyperrun resume outputs/generate_1 --max-generation 50"),
 )
 @click.argument("run_dir", type=RUN_DIRECTORY)
 @resume_decorators
 @json_option
 @click.pass_obj
-def resume(state: State, /, run_dir: str, as_json: bool, **changes: Any) -> int:  # noqa: ANN401 - options by name
+def resume(state: State, /, run_dir: str, as_json: bool, wait: bool, **changes: Any) -> int:  # noqa: ANN401 - options by name
     """Resume the run in RUN_DIR after an interrupt or a crash, or extend a finished run.
 
     This also works for a run that HyperAgents wrote: its files are kept and ours are added.
     """
+    known = changes_by_field(changes)
     import_run(run_dir)
-    return go_on(state, load_run(run_dir), as_json, changes)
+    return go_on(state, load_run(run_dir), as_json, known, wait=wait)
 
 
-def go_on(state: State, view: RunView, as_json: bool, changes: Mapping[str, Any]) -> int:
+def _existing_run(values: Mapping[str, Any]) -> str | None:
+    """Return the run that has the run id of these options; None if it must be started.
+
+    A start that was killed on another machine left a directory with a lease and without a run; it is waited for, too.
+    """
+    layout = Layout(run_of_id(values))
+    if layout.run.is_file() or layout.archive.is_file():
+        return str(layout.root)
+    if layout.root.is_dir():
+        wait_for_lease(layout.root)
+    return None
+
+
+def go_on(state: State, view: RunView, as_json: bool, changes: Mapping[str, Any], *, wait: bool = False) -> int:
     """Resume a run, possibly with changed options, and show its progress; return the exit code.
 
     Args:
         state: the global options.
         view: the run as stored.
         as_json: whether to print the summary as JSON.
-        changes: new values of changeable options; None keeps a stored value.
+        changes: new values of changeable options, by field; None keeps a stored value.
+        wait: as for :func:`~hyperruntime.loop.run.run.resume_run`.
     """
     run_dir, asked = view.run_dir, changes.get("max_generation")
     last = view.options.max_generation if asked is None else int(asked)
@@ -105,7 +136,7 @@ def go_on(state: State, view: RunView, as_json: bool, changes: Mapping[str, Any]
         image = changes.get("image") or view.options.image
         ensure_image(runtime, run_image(attrs.evolve(view.options, image=image)))
         with last_signal(state) as number, _shown_progress(tracker) as on_event:
-            summary = resume_run(runtime, run_dir, changes=changes, on_event=on_event)
+            summary = resume_run(runtime, run_dir, changes=changes, wait=wait, on_event=on_event)
     return _finish(summary, number(), view.options, as_json)
 
 
@@ -131,9 +162,9 @@ def run_generations(state: State, options: GenerateOptions) -> tuple[RunSummary,
         raise WrongUsageError(f"{str(parent)!r} cannot be written; give another --output-dir-parent")
     with state.open_runtime(run_id=str(plan.options.run_id)) as runtime:
         ensure_image(runtime, plan.image)
-        note(f"run {plan.layout.root}, seed {plan.options.seed}, {runtime.name} {runtime.info.version}")
+        said = f"seed {plan.options.seed}, {runtime.name} {runtime.info.version}"
         with last_signal(state) as number, _shown_progress(Tracker(options.max_generation + 1)) as on_event:
-            summary = start_run(runtime, plan, on_event=on_event)
+            summary = start_run(runtime, plan, on_event, on_start=lambda path: note(f"run {path}, {said}"))
     return summary, number()
 
 
@@ -166,6 +197,8 @@ def _finish(summary: RunSummary, number: int, options: GenerateOptions, as_json:
         note(
             f"{summary.used_up}; resume with a larger one: hyperrun resume {shlex.quote(summary.run_dir)} --budget-..."
         )
+    elif summary.is_fruitless:
+        note(f"no new generation has a score; `hyperrun status {shlex.quote(summary.run_dir)}` says why")
     if reason := ensembles_failed(summary.generations):
         note(f"the ensembles of all new generations failed, the last one: {reason}; see its generate.log")
     plots_at_end(summary, options)
@@ -181,7 +214,7 @@ def exit_code(summary: RunSummary, number: int) -> int:
     """
     if summary.interrupted:
         return EXIT_BY_SIGNAL + (number or signal.SIGINT)
-    return 1 if summary.best is None or ensembles_failed(summary.generations) else 0
+    return 1 if summary.is_fruitless or ensembles_failed(summary.generations) else 0
 
 
 @contextmanager

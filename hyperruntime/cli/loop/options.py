@@ -12,11 +12,12 @@ import click
 
 from hyperruntime import registry
 from hyperruntime.cli.config_file import config_option, config_table, use_limits
-from hyperruntime.cli.field_options import all_options, changeable_options, field_values, given
+from hyperruntime.cli.field_options import add_options, all_options, changeable, changeable_options, field_values, given
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.cli.params import LIMITS, RUN_DIRECTORY
 from hyperruntime.errors import unknown_name
 from hyperruntime.loop.run.plan import settled_references
+from hyperruntime.loop.run_files.layout import PREFIX
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.option_fields import OptionField, changed, option_fields
 
@@ -25,14 +26,27 @@ _CONFIG = config_option(
 )
 _RUNTIME = click.option("--runtime", metavar="NAME", help="Container runtime, as in `hyperrun --runtime NAME`.")
 _RESUME = click.option("--resume-from", type=RUN_DIRECTORY, metavar="RUN_DIR",
-    help="Resume this run; only its length, --parallel, --image, --gateway and budgets may change.")  # fmt: skip
+    help="Resume this run; only the options of `hyperrun resume` may change.")  # fmt: skip
+_RESUME_OR_START = click.option("--resume-or-start", is_flag=True,
+    help="Resume the run of this --run-id if it exists, else start it; implies --wait. For batch jobs.")  # fmt: skip
+_WAIT = click.option("--wait", is_flag=True,
+    help="Wait for the lease of a process on another machine that may be dead, at most 2 minutes.")  # fmt: skip
 _LIMITS = click.option("--limits", type=LIMITS, is_eager=True, expose_value=False, callback=use_limits,
     metavar="memory=SIZE,cpus=N,pids=N,disk=SIZE", help="Set several of the next four options.")  # fmt: skip
 
+# The options of HyperAgents; a prefix of one of them works as there, although hyperrun has further options.
+ORIGINAL = (
+    "--run-id", "--domains", "--max-generation", "--eval-samples", "--eval-workers", "--parent-selection",
+    "--resume-from", "--output-dir-parent", "--meta-patch-files", "--reset-task-agent", "--reset-meta-agent",
+    "--copy-root-dir", "--run-baseline", "--optimize-option", "--agent-archive-path", "--eval-test",
+    "--skip-staged-eval", "--edit-select-parent",
+)  # fmt: skip
+
 option_decorators = all_options(
-    GenerateOptions, {"domains": (_CONFIG, _RUNTIME), "executor": (_RESUME,), "memory": (_LIMITS,)}
+    GenerateOptions,
+    {"domains": (_CONFIG, _RUNTIME), "executor": (_RESUME, _RESUME_OR_START, _WAIT), "memory": (_LIMITS,)},
 )
-resume_decorators = changeable_options(GenerateOptions)
+resume_decorators = add_options((_WAIT, changeable_options(GenerateOptions)))
 
 
 def make_options(values: Mapping[str, Any]) -> GenerateOptions:
@@ -46,16 +60,47 @@ def make_options(values: Mapping[str, Any]) -> GenerateOptions:
     domains = found["domains",]
     if not domains:
         raise WrongUsageError("name what to evaluate on with --domains; `hyperrun domains` lists what there is")
-    known = registry.plugins(registry.EXECUTORS)
-    if values["executor"] not in known:
-        raise WrongUsageError(unknown_name("executor", values["executor"], known))
+    check_executor(values["executor"])
     return changed(GenerateOptions(domains=domains), found).settled()
+
+
+def check_executor(name: str) -> None:
+    """Raise if no installed executor has this name.
+
+    Raises:
+        WrongUsageError: the executor is unknown.
+    """
+    known = registry.plugins(registry.EXECUTORS)
+    if name not in known:
+        raise WrongUsageError(unknown_name("executor", name, known))
+
+
+def changes_by_field(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of ``hyperrun resume`` by the field of :class:`GenerateOptions`.
+
+    Raises:
+        WrongUsageError: the executor is unknown.
+    """
+    if values["executor"] is not None:
+        check_executor(values["executor"])
+    return {field.path[0]: values[name] for name, field in changeable(GenerateOptions).items()}
+
+
+def run_of_id(values: Mapping[str, Any]) -> Path:
+    """Return the directory that a run with these options has.
+
+    Raises:
+        WrongUsageError: the run id is missing.
+    """
+    if values["run_id"] is None:
+        raise WrongUsageError("--resume-or-start requires --run-id, by which the run is found again")
+    return Path(values["output_dir_parent"], f"{PREFIX}{values['run_id']}")
 
 
 def changed_options(
     ctx: click.Context, values: Mapping[str, Any], stored: GenerateOptions, run_dir: str
 ) -> dict[str, Any]:
-    """Return the given options that may change; other given options must equal those of the run.
+    """Return the given options that may change, by field; other given options must equal those of the run.
 
     Args:
         ctx: knows which options were given.
@@ -80,7 +125,7 @@ def changed_options(
                 f"{field.flag} cannot change when a run is resumed; run {str(Path(run_dir))!r} has {shown}; leave it "
                 "out, or start another run"
             )
-    return {field.name: field.of(asked) for field in fields if field.option.changes}
+    return {field.path[0]: field.of(asked) for field in fields if field.option.changes}
 
 
 def _comparable(field: OptionField, options: GenerateOptions) -> Any:  # noqa: ANN401 - of any field

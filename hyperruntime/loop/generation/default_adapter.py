@@ -148,14 +148,17 @@ class DefaultContract:
         """Return the agent's path or template name."""
         agent = options.agent or domains[0].agent
         if options.copy_root_dir is not None:
-            return _check_root_directory(options.copy_root_dir, options.agent)
-        if is_template(agent):
-            return agent
-        if not os.path.isdir(agent):
-            if os.sep in agent or agent.startswith("."):
-                raise AgentError(f"agent repository {agent!r} is not a directory; give the path of a git repository")
-            template_path(agent)
-        inspect_repository(agent)
+            agent = _check_root_directory(options.copy_root_dir, options.agent)
+        elif not is_template(agent):
+            if not os.path.isdir(agent):
+                if os.sep in agent or agent.startswith("."):
+                    raise AgentError(
+                        f"agent repository {agent!r} is not a directory; give the path of a git repository"
+                    )
+                template_path(agent)
+            inspect_repository(agent)
+        file = (template_path(agent) if is_template(agent) else Path(agent)) / CONTRACT_FILE
+        _check_options(options, parse_contract(file.read_bytes() if file.is_file() else None))
         return agent
 
     def prepare(
@@ -169,12 +172,7 @@ class DefaultContract:
         """Put the initial agent into the store; return its commit and its contract."""
         root = _add_agent(store, options, agent)
         contract = parse_contract(store.read_file(root, CONTRACT_FILE))
-        if options.edit_select_parent and not contract.select_parent:
-            raise AgentError(f"--edit-select-parent requires [commands] select_parent in the agent's {CONTRACT_FILE}")
-        if options.run_baseline is not None and options.run_baseline.startswith("dgm"):
-            raise AgentError("the baselines dgm and dgm_custom require an agent of the hyperagents contract")
-        if options.optimize_option != "only_agent":
-            raise AgentError("ensembles require an agent of the hyperagents contract")
+        _check_options(options, contract)  # again: git may ignore the file that was checked
         return root, contract
 
     def open_generation(self, attempt: Attempt) -> GenerationAdapter:
@@ -207,6 +205,15 @@ def _check_splits(domain: Domain) -> None:
     for name in names:
         if not domain.tasks(name, 1):
             raise SpecError("splits", name, f"every split of the domain {domain.name!r} needs at least one task")
+
+
+def _check_options(options: GenerateOptions, contract: Contract) -> None:
+    if options.edit_select_parent and not contract.select_parent:
+        raise AgentError(f"--edit-select-parent requires [commands] select_parent in the agent's {CONTRACT_FILE}")
+    if options.run_baseline is not None and options.run_baseline.startswith("dgm"):
+        raise AgentError("the baselines dgm and dgm_custom require an agent of the hyperagents contract")
+    if options.optimize_option != "only_agent":
+        raise AgentError("ensembles require an agent of the hyperagents contract")
 
 
 def _check_root_directory(path: str, agent: str | None) -> str:

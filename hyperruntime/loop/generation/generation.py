@@ -121,7 +121,8 @@ class _Generation:
             started=datetime.now(UTC).isoformat(timespec="milliseconds"),
             archived=plan.archived,
         )
-        self.record = attrs.evolve(self._phases.record or begun, attempts=number)
+        settings = context.options.score_settings
+        self.record = attrs.evolve(self._phases.record or begun, attempts=number, settings=settings)
         self._steps.durations.update(self.record.durations)
 
     def make(self) -> bool:
@@ -159,6 +160,8 @@ class _Generation:
         run("load check", adapter.check_load)
         run("evaluate", self._evaluate)
         run("copy out", adapter.write_results)
+        if self._plan.parent is None and not self._plan.split:
+            self._check_answers()
 
     def _run_meta_agent(self) -> None:
         args, timeout_s = self.adapter.meta_agent_args(), self._context.options.timeout_meta_s
@@ -212,6 +215,14 @@ class _Generation:
 
     def _evaluate(self) -> None:
         self.record = attrs.evolve(self.record, staged_only=self.adapter.evaluate())
+
+    def _check_answers(self) -> None:
+        """Fail if no task has an answer: a run must not be built on an agent that only fails."""
+        splits = [result for splits in self.adapter.results.values() for result in splits.values()]
+        said = [one for result in splits for one in result.predictions]
+        if said and all(one.value is None for one in said):
+            why = next((one.error for one in said if one.error), "it gave no reason")
+            raise GenerationFailedError("evaluation", f"the agent answered none of {len(said)} tasks: {why}")
 
     def _fail(self, error: Exception) -> bool:
         """Record why the generation failed; return whether another attempt may help."""

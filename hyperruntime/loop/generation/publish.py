@@ -19,11 +19,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hyperruntime.domain import Domain
+from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.evaluation.evaluator import mean_score
 from hyperruntime.loop.generation.generation_view import without_host_paths
 from hyperruntime.loop.generation.meta_patches import meta_patch_paths
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.layout import (
+    AGENT_FILES,
     AGENT_OUTPUT,
     FIRST_SPLIT,
     LINEAGE,
@@ -93,7 +95,7 @@ def finish_generation(context: RunContext, archive: Archive, record: GenerationR
         write_file(partial / LINEAGE, context.store.patch_between(archive.first.commit, record.commit))
     finish_directory(partial, layout.generation(record.genid))
     archive.add(record)
-    publish(layout, record, context.domains, context.adapter)
+    publish(layout, record, context.domains, context.adapter, context.store)
     layout.phases(record.genid).unlink(missing_ok=True)
 
 
@@ -191,37 +193,56 @@ def amend_marked(layout: Layout, archive: Archive) -> None:
         amend_metadata(layout.generation(mark.genid), _MARKED[mark.kind])
 
 
-def publish(layout: Layout, record: GenerationRecord, domains: tuple[Domain, ...], adapter: ContractAdapter) -> None:
+def publish(
+    layout: Layout,
+    record: GenerationRecord,
+    domains: tuple[Domain, ...],
+    adapter: ContractAdapter,
+    store: RepositoryStore,
+) -> None:
     """Add a generation to the view of later meta agents: its patch, its outputs and its results on ``train``.
 
-    Results of other splits, and files that could reveal them, are left out.
+    Results of other splits, and files that could reveal them, are left out. The first generation is shown with its
+    files, because the repository of a meta agent has no history: with the patches they give every other state.
 
     Args:
         layout: paths of the run.
         record: record of the generation.
         domains: domains of the run.
         adapter: adapter for the contract.
+        store: store of the run.
 
     Raises:
+        RepositoryError: the first generation's state is missing from the store.
         StorageError: a file cannot be written.
     """
     source, name = layout.generation(record.genid), generation_name(record.genid)
     target, partial = layout.view / name, layout.work / f"{name}.view"
-    if target.exists():
-        return
-    shutil.rmtree(partial, ignore_errors=True)
-    metadata = {**without_host_paths(read_json(source / METADATA)), **_shown_metadata(record)}
-    write_file(partial / METADATA, json_document(metadata))
-    with storage_errors(partial):
-        if (source / AGENT_OUTPUT).is_dir():
-            link_tree(source / AGENT_OUTPUT, partial / AGENT_OUTPUT)
-        for domain in domains:
-            evaluation = evaluation_name(domain.name, FIRST_SPLIT)
-            adapter.publish_evaluation(domain, source / evaluation, partial / evaluation)
-        os.rename(partial, target)
+    if not target.exists():
+        shutil.rmtree(partial, ignore_errors=True)
+        metadata = {**without_host_paths(read_json(source / METADATA)), **_shown_metadata(record)}
+        write_file(partial / METADATA, json_document(metadata))
+        with storage_errors(partial):
+            if (source / AGENT_OUTPUT).is_dir():
+                link_tree(source / AGENT_OUTPUT, partial / AGENT_OUTPUT)
+            for domain in domains:
+                evaluation = evaluation_name(domain.name, FIRST_SPLIT)
+                adapter.publish_evaluation(domain, source / evaluation, partial / evaluation)
+            os.rename(partial, target)
+    if record.parent is None and not (target / AGENT_FILES).exists():
+        shutil.rmtree(partial, ignore_errors=True)
+        store.export(record.commit, partial)
+        with storage_errors(partial):
+            os.rename(partial, target / AGENT_FILES)
 
 
-def publish_missing(layout: Layout, archive: Archive, domains: tuple[Domain, ...], adapter: ContractAdapter) -> None:
+def publish_missing(
+    layout: Layout,
+    archive: Archive,
+    domains: tuple[Domain, ...],
+    adapter: ContractAdapter,
+    store: RepositoryStore,
+) -> None:
     """Add the finished generations that a killed run did not add to the view.
 
     Args:
@@ -229,13 +250,15 @@ def publish_missing(layout: Layout, archive: Archive, domains: tuple[Domain, ...
         archive: the finished generations.
         domains: domains of the run.
         adapter: adapter for the contract.
+        store: store of the run.
 
     Raises:
+        RepositoryError: the first generation's state is missing from the store.
         StorageError: a file cannot be written.
     """
     for record in archive:
         if layout.generation(record.genid).is_dir():
-            publish(layout, record, domains, adapter)
+            publish(layout, record, domains, adapter, store)
 
 
 def _shown_metadata(record: GenerationRecord) -> dict[str, Any]:

@@ -217,7 +217,7 @@ class HyperAgentsContract:
     def check_agent(self, options: GenerateOptions, domains: Sequence[Domain]) -> str:
         """Return the path of the agent's checkout, after checks."""
         check_ensembles(options, domains)
-        return check_checkout(options.agent or domains[0].agent)
+        return check_checkout(options.agent or domains[0].agent, options, [DOMAINS[domain.name] for domain in domains])
 
     def prepare(
         self,

@@ -17,7 +17,7 @@ from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import evaluated_splits
 from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
-from hyperruntime.loop.hyperagents.labels import blank
+from hyperruntime.loop.hyperagents.labels import blank, parse_table
 from hyperruntime.loop.run_files.contract import MARKS
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -64,11 +64,17 @@ def reference_folder(layout: Layout) -> Path:
     return layout.root / "reference"
 
 
-def check_checkout(agent: str) -> str:
+def check_checkout(agent: str, options: GenerateOptions, domains: Sequence[OriginalDomain]) -> str:
     """Return the directory of a checkout, after checks.
 
+    Args:
+        agent: the directory.
+        options: options of the run.
+        domains: domains of the run.
+
     Raises:
-        AgentError: the directory does not have the HyperAgents layout.
+        AgentError: the directory does not have the HyperAgents layout, a table of a domain is missing or invalid, or a
+            baseline's program is missing.
     """
     missing = [mark for mark in MARKS if not os.path.isfile(os.path.join(agent, mark))]
     if missing:
@@ -76,7 +82,14 @@ def check_checkout(agent: str) -> str:
             f"{agent!r} is not a repository of the hyperagents contract: {missing[0]} is missing; "
             "give the checkout with --agent, or remove the contract from its hyperrun.toml"
         )
+    _check_datasets(options, domains, Path(agent, _DOMAINS))
+    if _is_dgm(options) and not os.path.isfile(os.path.join(agent, DGM_AGENT)):
+        raise AgentError(f"{agent!r} has no {DGM_AGENT}, which the baseline requires; remove --run-baseline")
     return agent
+
+
+def _is_dgm(options: GenerateOptions) -> bool:
+    return (options.run_baseline or "").startswith("dgm") and options.copy_root_dir is None
 
 
 def make_root(
@@ -92,7 +105,7 @@ def make_root(
         agent: directory of the checkout.
 
     Raises:
-        AgentError: a table is invalid or missing, or a baseline's program is missing.
+        AgentError: a table is invalid.
         RepositoryError: a file cannot be read, or a repository cannot store it.
         StorageError: a file cannot be written.
     """
@@ -101,12 +114,11 @@ def make_root(
     _copy(top, staging, _rest_filter(top, options, domains))
     _copy(Path(agent) / _DOMAINS, staging / _DOMAINS, _domains_filter(Path(agent) / _DOMAINS, domains))
     hide_labels(staging / _DOMAINS, reference_folder(layout) / _DOMAINS, domains)
-    _check_datasets(options, domains, reference_folder(layout) / _DOMAINS)
     readme = _INTRODUCTION.format(domains=", ".join(domain.name for domain in domains))
     readme += _ENSEMBLE if "ensemble" in options.optimize_option else ""
     readme += _SELECTION if options.edit_select_parent else ""
     write_file(staging / "README.md", readme.encode())
-    if options.run_baseline is not None and options.run_baseline.startswith("dgm") and options.copy_root_dir is None:
+    if _is_dgm(options):
         _use_coding_agent(Path(agent), staging)
     _keep_initial_results(Path(agent), reference_folder(layout), domains)
     root = store.from_directory(staging)
@@ -205,14 +217,17 @@ def hide_labels(folder: Path, reference: Path, domains: Sequence[OriginalDomain]
                 write_file(path, shown)
 
 
-def _check_datasets(options: GenerateOptions, domains: Sequence[OriginalDomain], reference: Path) -> None:
+def _check_datasets(options: GenerateOptions, domains: Sequence[OriginalDomain], folder: Path) -> None:
     for domain in domains:
         for split in evaluated_splits(domain, test=options.eval_test):
-            path = domain.dataset(split.name)
-            if path and not (reference / path).is_file():
+            if not (path := domain.dataset(split.name)):
+                continue
+            if not (folder / path).is_file():
                 raise AgentError(
                     f"the checkout has no domains/{path}, which {domain.name} requires; create the dataset first"
                 )
+            if not parse_table((folder / path).read_bytes(), f"domains/{path}").rows:
+                raise AgentError(f"domains/{path} of the checkout has no rows; create the dataset first")
 
 
 def _label_columns(folder: str, name: str) -> list[str]:
@@ -224,12 +239,7 @@ def _label_columns(folder: str, name: str) -> list[str]:
 
 def _use_coding_agent(agent: Path, staging: Path) -> None:
     """Replace the meta agent with the baseline's program."""
-    try:
-        write_file(staging / "coding_agent.py", (agent / DGM_AGENT).read_bytes())
-    except FileNotFoundError:
-        raise AgentError(
-            f"{str(agent)!r} has no {DGM_AGENT}, which the baseline requires; remove --run-baseline"
-        ) from None
+    write_file(staging / "coding_agent.py", (agent / DGM_AGENT).read_bytes())
     for name in ("meta_agent.py", "run_meta_agent.py"):
         (staging / name).unlink(missing_ok=True)
 

@@ -182,7 +182,7 @@ def reopen_run(layout: Layout, options: GenerateOptions, reclaim_args: Sequence[
     archive.repair()
     _log_args(layout, options, stored["root_commit"])
     amend_marked(layout, archive)
-    publish_missing(layout, archive, domains, adapter)
+    publish_missing(layout, archive, domains, adapter, run.store)
     return run
 
 

@@ -21,7 +21,7 @@ from hyperruntime.loop.generation.adapter import ContractAdapter
 from hyperruntime.loop.generation.default_adapter import DefaultContract
 from hyperruntime.loop.generation.meta_patches import read_meta_patches
 from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
-from hyperruntime.loop.run_files.contract import HYPERAGENTS, agent_needs
+from hyperruntime.loop.run_files.contract import HYPERAGENTS, agent_needs, asks_models
 from hyperruntime.loop.run_files.layout import INITIAL, PREFIX, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.model_access import agent_directory, choose_gateway
@@ -92,7 +92,7 @@ def plan_run(options: GenerateOptions) -> RunPlan:
     agent = check_agent(options, domains, adapter)
     options = attrs.evolve(options, image=choose_image(options, domains))  # a resumed run may not have its agent
     layout = Layout(choose_directory(options))
-    required = agent_needs(agent).models
+    required = asks_models(agent, options.contract)
     return RunPlan(
         asked=asked,
         options=options,

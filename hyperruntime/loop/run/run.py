@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from hyperruntime import registry
-from hyperruntime.errors import RunError, StorageError
+from hyperruntime.errors import RunError, SpecError, StorageError
 from hyperruntime.gateway.config.source import absolute_source
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.generation import make_generation
@@ -23,7 +23,7 @@ from hyperruntime.loop.run.import_hyperagents import import_run
 from hyperruntime.loop.run.opened_run import OpenedRun, create_run, reopen_run
 from hyperruntime.loop.run.plan import RunPlan, plan_run, run_image
 from hyperruntime.loop.run_files.archive import read_run
-from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.layout import LOG, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId, select_parent
 from hyperruntime.loop.run_files.record import GenerationRecord
@@ -33,7 +33,7 @@ from hyperruntime.loop.workbench.failures import RunInterruptedError
 from hyperruntime.loop.workbench.model_access import ModelAccess, stored_gateway
 from hyperruntime.loop.workbench.open_containers import POLL_S, LoopRuntime, on_interrupt
 from hyperruntime.storage.atomic import make_directory
-from hyperruntime.storage.run_lock import RunLock
+from hyperruntime.storage.run_lock import RunLock, wait_for_lease
 
 log = get_logger(__name__)
 
@@ -50,6 +50,7 @@ class RunSummary:
         best: the generation with the highest score, or None.
         interrupted: whether the run was interrupted; it can be resumed.
         used_up: one sentence about the budget that ended the run early, or ""; a larger budget can resume it.
+        made: the generations that this call made, in archive order.
     """
 
     run_dir: str
@@ -57,9 +58,22 @@ class RunSummary:
     best: GenerationRecord | None
     interrupted: bool
     used_up: str = ""
+    made: tuple[GenerationRecord, ...] = ()
+
+    @property
+    def is_fruitless(self) -> bool:
+        """Whether no generation has a score, or none of the new ones that this call made, if it made any."""
+        new = [record for record in self.made if record.parent is not None]
+        return self.best is None or (bool(new) and all(record.score is None for record in new))
 
 
-def start_run(runtime: LoopRuntime, plan: RunPlan, on_event: OnEvent | None = None) -> RunSummary:
+def start_run(
+    runtime: LoopRuntime,
+    plan: RunPlan,
+    on_event: OnEvent | None = None,
+    *,
+    on_start: Callable[[Path], None] | None = None,
+) -> RunSummary:
     """Make a new run and run all its generations.
 
     In the main thread, SIGINT and SIGTERM interrupt the run: no container is started, open containers are ended, and
@@ -69,12 +83,14 @@ def start_run(runtime: LoopRuntime, plan: RunPlan, on_event: OnEvent | None = No
         runtime: an open runtime.
         plan: result of :func:`~hyperruntime.loop.run.plan.plan_run`.
         on_event: called with each event, from any thread, one at a time; None: no events.
+        on_start: called with the run directory when it is complete, before the first generation; None: nothing is
+            called.
 
     Raises:
         ImageNotFoundError: the image does not exist and cannot be made; no file was written.
         AgentError: the agent cannot be used.
         RepositoryError: the agent's repository cannot be used, for example because it changed after planning.
-        RunError: the infrastructure failed repeatedly.
+        RunError: the first generation failed, or the infrastructure failed repeatedly.
         StorageError: the run directory exists already, or a file cannot be written.
     """
     image = runtime.images.ensure(plan.image)
@@ -82,6 +98,8 @@ def start_run(runtime: LoopRuntime, plan: RunPlan, on_event: OnEvent | None = No
     with RunLock(plan.layout.root) as lock:
         opened = create_run(plan)
         with ModelAccess(plan.gateway, plan.options) as models:
+            if on_start is not None:
+                on_start(plan.layout.root)
             return _Run(opened, opened.context(runtime, image, on_event, models), lock).run(plan.make_executor)
 
 
@@ -109,6 +127,7 @@ def resume_run(
     max_generation: int | None = None,
     parallel: int | None = None,
     changes: Mapping[str, Any] | None = None,
+    wait: bool = False,
     on_event: OnEvent | None = None,
 ) -> RunSummary:
     """Resume an interrupted run, or extend a finished one, and run all missing generations.
@@ -121,6 +140,7 @@ def resume_run(
         max_generation: new number of the last generation; None: unchanged.
         parallel: new number of generations that run at once; None: unchanged.
         changes: new values of other options by name, such as ``budget_tokens``; a value of None: unchanged.
+        wait: whether to wait until the lease of an owner on another machine is stale; the owner may be dead.
         on_event: as for :func:`start_run`.
 
     Raises:
@@ -129,6 +149,8 @@ def resume_run(
         HyperRuntimeError: as for :func:`start_run`.
     """
     layout = Layout(Path(run_dir).absolute())
+    if wait:
+        wait_for_lease(layout.root)
     import_run(layout.root)
     stored_options, stored = read_run(layout)
     options = _changed(stored_options, {"max_generation": max_generation, "parallel": parallel, **(changes or {})})
@@ -143,6 +165,10 @@ def resume_run(
 
 def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOptions:
     changed = attrs.evolve(options, **{name: value for name, value in changes.items() if value is not None})
+    if changed.run_baseline == "no_archive" and changed.parent_selection != "latest":
+        raise SpecError(
+            "parent_selection", changed.parent_selection, "'latest', because the run has the baseline no_archive"
+        )
     gateway = None if changed.gateway is None else absolute_source(changed.gateway)
     return attrs.evolve(changed, gateway=gateway)
 
@@ -156,6 +182,7 @@ class _Run:
         lock.on_lost(self._containers.stop)
         self._pending: dict[Future[GenerationRecord], GenId] = {}
         self._failures_in_a_row = 0
+        self._made: list[GenId] = []
         self._evolved: ParentProgram | None = None
         if self._options.edit_select_parent:
             self._evolved = ParentProgram(context, self._archive, opened.commit_of)
@@ -184,6 +211,7 @@ class _Run:
             best=self._archive.best(),
             interrupted=self._containers.stopping,
             used_up=self._context.models.used_up if self._lacks_any() else "",
+            made=tuple(record for record in self._archive if record.genid in self._made),
         )
 
     def _run_all(self, executor: Executor) -> None:
@@ -191,6 +219,8 @@ class _Run:
         if start.genid not in self._archive:
             self._submit(executor, GenerationPlan(genid=start.genid, parent=None, commit=start.commit))
             self._collect_all()
+        elif self._archive.first.failure is not None and not any(record.valid_parent for record in self._archive):
+            raise RunError(self._first_failure(self._archive.first) + "; start another run")
         for record in self._archive:
             self._judge_parent(record)  # a kill may have left a mark out
         missing = self._missing()
@@ -268,13 +298,25 @@ class _Run:
         self._failures_in_a_row = self._failures_in_a_row + 1 if broken else 0
         if record.parent is None and record.failure == "budget" and self._context.models.used_up:
             return  # a resume with a larger budget makes it again; all other generations need it
-        lost = broken and record.parent is None  # a resume makes it again, too
+        lost = record.parent is None and record.failure is not None  # a resume makes it again, too
         if not lost:
             self._lock.check()
             finish_generation(self._context, self._archive, record)
+            self._made.append(record.genid)
             self._judge_parent(record)
-        if lost or self._failures_in_a_row >= _MAX_INFRASTRUCTURE_FAILURES:
+        resume = f"`hyperrun resume {shlex.quote(str(self._context.layout.root))}`"
+        if broken and (lost or self._failures_in_a_row >= _MAX_INFRASTRUCTURE_FAILURES):
             raise RunError(
-                f"generation {record.genid} could not be made: {record.detail}; see `hyperrun doctor`, then "
-                f"`hyperrun resume {shlex.quote(str(self._context.layout.root))}`"
+                f"generation {record.genid} could not be made: {record.detail}; see `hyperrun doctor`, then {resume}"
             )
+        if lost:
+            log_file = self._context.layout.partial(record.genid) / LOG
+            raise RunError(
+                f"{self._first_failure(record)}; see {str(log_file)!r}; mend the agent and start another run, or use "
+                f"{resume} if the cause was not the agent"
+            )
+
+    @staticmethod
+    def _first_failure(record: GenerationRecord) -> str:
+        why = f"{record.failure}: {record.detail}"
+        return f"the run cannot go on, because its first generation, {record.genid}, has no score ({why})"

@@ -14,7 +14,8 @@
 
     [agent]
     image = "agent"     # a recipe or an image reference, used if the domains need only the base image
-    models = true       # the agent asks language models; a run without models does not start
+    models = true       # the agent asks language models; a run without models does not start. Default: whether the
+                        # repository has the HyperAgents layout and its client of models, agent/llm.py
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ CONTRACT_FILE = "hyperrun.toml"
 HARNESS, AGENT_ARCHIVE = "/workspace/harness", "/tmp/agent_archive"  # noqa: S108 - inside a container
 DEFAULT, HYPERAGENTS = KINDS = ("default", "hyperagents")
 MARKS = ("domains/harness.py", "run_meta_agent.py", "task_agent.py")
+_MODEL_CLIENT = "agent/llm.py"
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _META = ("python3", "run_meta_agent.py")
 _TASK = "task_agent:TaskAgent"
@@ -74,11 +76,11 @@ class AgentNeeds:
 
     Attributes:
         image: a recipe or an image reference; None: the image of the domains is enough.
-        models: whether the agent asks language models.
+        models: whether the agent asks language models; None: the repository does not say it.
     """
 
     image: str | None = None
-    models: bool = False
+    models: bool | None = None
 
 
 def parse_contract(data: bytes | None) -> Contract:
@@ -145,6 +147,20 @@ def agent_needs(agent: str) -> AgentNeeds:
     return parse_needs(file.read_bytes()) if file.is_file() else AgentNeeds()
 
 
+def asks_models(agent: str, kind: str | None) -> bool:
+    """Return whether an agent asks language models: as its ``hyperrun.toml`` says, else as its files show.
+
+    Args:
+        agent: template name, or directory of the repository.
+        kind: kind of its contract.
+
+    Raises:
+        AgentError: its ``hyperrun.toml`` is invalid.
+    """
+    said = agent_needs(agent).models
+    return kind == HYPERAGENTS and Path(agent, _MODEL_CLIENT).is_file() if said is None else said
+
+
 def parse_needs(data: bytes) -> AgentNeeds:
     """Return the requirements that a ``hyperrun.toml`` states.
 
@@ -152,10 +168,10 @@ def parse_needs(data: bytes) -> AgentNeeds:
         AgentError: the file is not valid TOML, or a value is invalid.
     """
     table = _table(_parse(data), "agent")
-    image, models = table.get("image"), table.get("models", False)
+    image, models = table.get("image"), table.get("models")
     if image is not None and (not isinstance(image, str) or not image):
         raise AgentError(f"{CONTRACT_FILE}: agent.image={image!r} is not allowed: a recipe or an image reference")
-    if not isinstance(models, bool):
+    if models is not None and not isinstance(models, bool):
         raise AgentError(f"{CONTRACT_FILE}: agent.models={models!r} is not allowed: true or false")
     return AgentNeeds(image=image, models=models)
 

@@ -9,7 +9,7 @@
         exchanges.jsonl     one line per request to a model, if the run has models
         owner.json          the process that owns the run
         repository.git/     every state as a commit
-        view/               the earlier generations as meta agents see them
+        view/               the earlier generations as meta agents see them; the first one with its files
         work/               files of generations in progress; cleaned when a run resumes
         evaluations/        separate evaluations; .<name>.work is one in progress
         gen_<id>/           a finished generation
@@ -32,7 +32,7 @@ INITIAL = "initial"
 SELECTED_SPLIT, FIRST_SPLIT = "val", "train"
 PATCH = "model_patch.diff"
 CHAT_HISTORY = "meta_agent_chat_history.md"
-AGENT_OUTPUT = "agent_output"
+AGENT_OUTPUT, AGENT_FILES = "agent_output", "agent"
 METADATA = "metadata.json"
 LINEAGE = "lineage.diff"
 REPORT = "report.json"

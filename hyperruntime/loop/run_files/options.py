@@ -15,7 +15,7 @@ from hyperruntime.gateway.config.source import absolute_source
 from hyperruntime.loop.run_files.contract import KINDS, detect_contract
 from hyperruntime.loop.run_files.layout import INITIAL
 from hyperruntime.loop.run_files.parent_rules import SELECTIONS, GenId
-from hyperruntime.option_fields import ABOVE_ZERO, AtLeast, Check, OneOf, Option, about, option, parts
+from hyperruntime.option_fields import ABOVE_ZERO, AtLeast, Check, OneOf, Option, about, option, option_fields, parts
 from hyperruntime.spec import LIMITS_MODES, NETWORKS, Limits, LimitsMode, Network, as_gpus, check_seconds
 from hyperruntime.units import GIB, MIB
 
@@ -41,11 +41,12 @@ def _seconds(instance: object, attribute: attrs.Attribute[Any], value: object) -
 
 
 def _timeout(default_s: float, what: str) -> Any:  # noqa: ANN401 - an attrs field
-    return option(default_s, f"Time limit of {what}.", check=_seconds)
+    return option(default_s, f"Time limit of {what}.", check=_seconds, changes=True, scores=True)
 
 
 def _budget(what: str, who: str, check: Check) -> Any:  # noqa: ANN401 - an attrs field
-    return option(None, f"{what} that {who} may use; default: no limit.", check=check, changes=True)
+    scores = who != "the run"
+    return option(None, f"{what} that {who} may use; default: no limit.", check=check, changes=True, scores=scores)
 
 
 @attrs.frozen(kw_only=True)
@@ -82,15 +83,15 @@ class GenerateOptions:
     parallel: int = option(1, "Generations at once.", check=AtLeast(1), changes=True,
         resume_help="Generations at once.")
     parent_selection: str = option("score_child_prop", f"Rule for choosing parents: {', '.join(SELECTIONS)}.",
-        check=OneOf(SELECTIONS), metavar="RULE")
+        check=OneOf(SELECTIONS), metavar="RULE", changes=True)
     valid_parent: str = option("strict", "Possible parents. strict: generations with a score; hyperagents: evaluated "
         "generations until the meta agent of a child fails.", check=OneOf(VALID_PARENT_RULES))
     edit_select_parent: bool = option(False, "Let the agents' own program choose parents; it evolves too.")
-    executor: str = option("local", "Executor that runs generations.", metavar="NAME")
+    executor: str = option("local", "Executor that runs generations.", metavar="NAME", changes=True)
     eval_samples: tuple[int, ...] | None = attrs.field(default=None, converter=_counts, metadata=about(
         "Tasks per split, one number for each domain; -1 means all. Default: all.", kind="counts"))
     eval_workers: int = option(10, "Tasks at once, where the domain or the agent's own harness allows it.",
-        check=AtLeast(1))
+        check=AtLeast(1), changes=True, scores=True)
     eval_test: bool = option(False, "Also evaluate on the test split; no choice depends on it.")
     skip_staged_eval: bool = option(False, "Skip the cheap first stage of evaluation.")
     meta_patch_files: tuple[str, ...] = attrs.field(default=(), converter=_names, metadata=about(
@@ -105,7 +106,8 @@ class GenerateOptions:
         "With only_ensemble: the run whose agents the ensemble uses.", kind="path", metavar="RUN_DIR"))
     model: str | None = option(None, "Model for the agents; default: the agents choose.", metavar="NAME")
     gateway: str | None = attrs.field(default=None, converter=attrs.converters.optional(str), metadata=about(
-        "Models: TOML with [gateway], or replay:FILE or record:FILE.", metavar="FILE", changes=True))
+        "Models: TOML with [gateway], or replay:FILE or record:FILE.", metavar="FILE", changes=True,
+        scores=True))
     budget_requests: int | None = _budget("Model requests", "the run", AtLeast(1))
     budget_tokens: int | None = _budget("Tokens", "the run", AtLeast(1))
     budget_money: float | None = _budget("Money, at the gateway's prices,", "the run", ABOVE_ZERO)
@@ -113,7 +115,7 @@ class GenerateOptions:
     budget_generation_tokens: int | None = _budget("Tokens", "one generation", AtLeast(1))
     budget_generation_money: float | None = _budget("Money, at the gateway's prices,", "one generation", ABOVE_ZERO)
     image: str | None = option(None, "Recipe name or image reference; default: the domain's image.", metavar="REF",
-        changes=True, resume_help="Change the image for the remaining generations.")
+        changes=True, scores=True, resume_help="Change the image for the remaining generations.")
     network: Network = option("none", "Network access of the containers.", check=OneOf(NETWORKS))  # noqa: RUF009
     limits: Limits = attrs.field(factory=lambda: Limits(disk_bytes=DEFAULT_DISK_BYTES), metadata=parts({
         "memory_bytes": Option(flag="--memory", help="Limit of memory and swap of each container, such as 2g."),
@@ -190,6 +192,12 @@ class GenerateOptions:
             parent_selection="latest" if self.run_baseline == "no_archive" else self.parent_selection,
             gateway=None if self.gateway is None else absolute_source(self.gateway),
         )
+
+    @property
+    def score_settings(self) -> dict[str, Any]:
+        """The options that a resume may change and that may change scores, by field."""
+        found = (field for field in option_fields(GenerateOptions) if field.option.scores)
+        return {field.path[0]: field.of(self) for field in found}
 
     @property
     def first_genid(self) -> GenId:

@@ -52,6 +52,8 @@ class GenerationRecord:
         attempts: number of attempts; there is more than one after infrastructure failures.
         archived: number of archived generations when its parent was chosen; needed to reproduce that choice.
         usage: use of models in all attempts; None if the run has no models.
+        settings: the options at its time that may change scores and that a resume may change; empty if it was made by
+            an earlier version.
     """
 
     genid: GenId
@@ -70,6 +72,7 @@ class GenerationRecord:
     attempts: int = 1
     archived: int = 0
     usage: Spent | None = None
+    settings: Mapping[str, Any] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)

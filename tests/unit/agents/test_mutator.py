@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,22 +19,16 @@ import pytest
 from hyperdomain_circle_packing import CirclePacking
 from hyperdomain_circle_packing.score import first_violation
 from hyperruntime.agents import copy_template
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.loop.run.plan import plan_run
+from hyperruntime.loop.run.run import start_run
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.testing import FakeRuntime
 
 ROOT = Path(__file__).resolve().parents[3]
 AGENT = ROOT / "hyperruntime" / "agents" / "mutator"
 Modules = Any  # the modules are imported at run time
 MODULES = ("budget", "genome", "memory", "operators", "meta_agent", "packing", "task_agent", "run_meta_agent")
-
-
-def bench() -> ModuleType:
-    """Import the simulation script as a module."""
-    spec = importlib.util.spec_from_file_location("mutator_progress", ROOT / "tests/bench/mutator_progress.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -174,18 +167,46 @@ def test_memory_rebuilds_programs_and_ignores_damaged_generations(agent: Modules
     (run / "gen_1" / "metadata.json").write_text('{"parent_genid": "initial", "current_genid": 1}')
     (run / "gen_1" / "circle_packing_eval").mkdir()
     (run / "gen_1" / "circle_packing_eval" / "report.json").write_text('{"score": 0.9}')
-    (run / "gen_initial").mkdir()
-    for number, metadata in ((2, "{torn"), (3, '{"parent_genid": 3}'), (4, '["list"]')):
+    (run / "gen_initial" / "agent").mkdir(parents=True)
+    (run / "gen_initial" / "agent" / "packing.py").write_text((repo / "packing.py").read_text())
+    for number, metadata in ((2, "{torn"), (3, '{"parent_genid": 3}'), (4, '["list"]'), (5, '{"parent_genid": 1}')):
         (run / f"gen_{number}" / "agent_output").mkdir(parents=True)
         (run / f"gen_{number}" / "metadata.json").write_text(metadata)
-    (run / "gen_4" / "agent_output" / "model_patch.diff").write_text("this is no patch")
+    (run / "gen_5" / "agent_output" / "model_patch.diff").write_text("this is no patch of b/packing.py\n")
     known = {one.name: one for one in agent.memory.recall(str(run), repo)}
+    assert set(known) == {"initial", "1"}
     assert known["1"].text == child
     assert (known["1"].score, known["1"].parent) == (0.9, "initial")
     assert known["initial"].text == (repo / "packing.py").read_text()
-    assert "4" not in known
     assert agent.memory.recall(str(tmp_path / "nowhere"), repo) == []
     assert run_meta(repo, tmp_path / "out", "--evals_folder", str(run)).returncode == 0
+
+
+def test_in_a_run_the_meta_agent_knows_its_parent_and_all_earlier_programs(agent: Modules, tmp_path: Path) -> None:
+    options = GenerateOptions(
+        domains="circle_packing",
+        eval_samples=(1,),
+        max_generation=2,
+        parent_selection="latest",
+        seed=1,
+        output_dir_parent=str(tmp_path),
+    )
+    root = Path(start_run(FakeRuntime(), plan_run(options)).run_dir)
+    for number, parent in ((1, "initial"), (2, 1)):
+        said = (root / f"gen_{number}" / "agent_output" / "meta_agent_chat_history.md").read_text()
+        assert f"- parent: generation {parent}, training score " in said
+        assert "unknown" not in said
+        assert all(f"- generation {earlier} (from " in said for earlier in ("initial", *range(1, number)))
+    known = {one.name: one for one in agent.memory.recall(str(root / "view"), AGENT)}
+    store = RepositoryStore(root / "repository.git")
+    for number in (1, 2):
+        commit = store.commit_of(number)
+        assert commit is not None
+        assert known[str(number)].text.encode() == store.read_file(commit, "packing.py")
+    alone = tmp_path / "no archive"
+    shutil.copytree(root / "view/gen_2", alone / "gen_2")
+    (only,) = agent.memory.recall(str(alone), root / "view/gen_initial/agent")
+    assert (only.name, only.score) == ("2", known["2"].score)
 
 
 def test_the_task_agent_gives_valid_and_reproducible_answers(agent: Modules, tmp_path: Path) -> None:
@@ -202,6 +223,6 @@ def test_the_task_agent_gives_valid_and_reproducible_answers(agent: Modules, tmp
 
 @pytest.mark.slow
 def test_three_generations_improve_the_packing(tmp_path: Path) -> None:
-    nodes = bench().simulate(3, seed=1, rule="best", home=tmp_path)
-    assert len(nodes) == 4
-    assert max(node.val for node in nodes) > nodes[0].val + 0.05
+    options = GenerateOptions(domains="circle_packing", max_generation=3, seed=1, output_dir_parent=str(tmp_path))
+    first, *later = start_run(FakeRuntime(), plan_run(options)).generations
+    assert max(record.score or 0.0 for record in later) > (first.score or 1.0) + 0.05

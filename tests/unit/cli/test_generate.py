@@ -17,6 +17,7 @@ from hyperruntime.cli import main
 from hyperruntime.cli.command import spread
 from hyperruntime.cli.loop.generate import exit_code, generate
 from hyperruntime.cli.loop.generations import failure_counts, failure_text
+from hyperruntime.cli.loop.options import ORIGINAL as PREFERRED
 from hyperruntime.cli.loop.options import changed_options, make_options
 from hyperruntime.errors import AgentError, SpecError
 from hyperruntime.loop.run.run import RunSummary
@@ -27,7 +28,7 @@ from hyperruntime.option_fields import to_json
 from hyperruntime.spec import Limits
 
 DOMAINS = ("--domains", "circle_packing")
-NOT_OPTIONS = ("as_json", "resume_from", "runtime")
+NOT_OPTIONS = ("as_json", "resume_from", "resume_or_start", "runtime", "wait")
 # The options of HyperAgents with their defaults (without `--domains`, which is required).
 ORIGINAL = {
     "run_id": None,
@@ -137,6 +138,27 @@ def test_words_that_are_not_options_or_follow_two_dashes_are_unchanged(words: li
     assert spread(["--", *words], {"--x-y"}) == ["--", *words]
 
 
+@pytest.mark.parametrize(
+    ("args", "field", "value"),
+    [
+        (("--max", "3"), "max_generation", 3),  # as in the original, although there is --max-file-bytes
+        (("--eval_s", "5"), "eval_samples", (5,)),
+        (("--parent=best",), "parent_selection", "best"),
+        (("--skip",), "skip_staged_eval", True),
+        (("--budget-r", "7"), "budget_requests", 7),
+    ],
+)
+def test_an_unambiguous_prefix_stands_for_its_option(args: tuple[str, ...], field: str, value: object) -> None:
+    assert getattr(parsed("--domain", "circle_packing", *args), field) == value
+    assert {name.removeprefix("--").replace("-", "_") for name in PREFERRED} == {"domains", *ORIGINAL}
+
+
+@pytest.mark.parametrize("prefix", ["--eval", "--budget", "--reset"])
+def test_an_ambiguous_prefix_is_rejected_with_the_options_that_it_fits(prefix: str) -> None:
+    with pytest.raises(click.UsageError, match=f"{prefix} is ambiguous; write {prefix}-.* or {prefix}-"):
+        parsed(*DOMAINS, prefix, "1")
+
+
 def test_a_second_value_for_a_single_option_is_rejected() -> None:
     with pytest.raises(click.UsageError):
         parsed(*DOMAINS, "--max-generation", "3", "4")
@@ -240,12 +262,20 @@ def run_dir(tmp_path: Path) -> Path:
     return path
 
 
-def test_budgets_and_counts_may_change_on_resume(run_dir: Path) -> None:
+def test_budgets_counts_timeouts_and_the_parent_rule_may_change_on_resume(run_dir: Path) -> None:
     args = ["--resume-from", str(run_dir), "--budget-tokens", "5", "--max_generation", "9", *DOMAINS]
+    args += ["--eval-workers", "2", "--timeout-eval", "1m", "--executor", "local", "--parent-selection", "best"]
     context = generate.make_context("generate", args)
     values = {name: value for name, value in context.params.items() if name not in NOT_OPTIONS}
     changes = changed_options(context, values, load_run(run_dir).options, str(run_dir))
-    assert changes == {"max_generation": 9, "budget_tokens": 5}
+    assert changes == {
+        "max_generation": 9,
+        "budget_tokens": 5,
+        "eval_workers": 2,
+        "timeout_eval_s": 60.0,
+        "executor": "local",
+        "parent_selection": "best",
+    }
 
 
 def test_only_the_limits_that_are_given_must_equal_those_of_the_run(tmp_path: Path) -> None:
@@ -264,7 +294,7 @@ def test_only_the_limits_that_are_given_must_equal_those_of_the_run(tmp_path: Pa
         (("--run-id", "2"), "--run-id cannot change"),
         (("--memory", "2g"), "has None; leave it out"),
         (("--output-dir-parent", "/elsewhere"), "--output-dir-parent cannot change"),
-        (("--timeout-meta", "1m"), "--timeout-meta cannot change"),
+        (("--network", "host"), "--network cannot change"),
     ],
 )
 def test_other_options_cannot_change_on_resume(
@@ -294,3 +324,24 @@ def test_a_failed_ensemble_is_counted_and_shown_like_a_failure() -> None:
     ]
     assert failure_counts(records) == {"agent": 1, "ensemble": 1}
     assert [failure_text(record) for record in records] == ["agent: it ended", "ensemble: it wrote no table", ""]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--resume-or-start",), "requires --run-id"),
+        (("--resume-or-start", "--run-id", "1", "--seed", "8"), "--seed cannot change when a run is resumed"),
+        (("--resume-or-start", "--run-id", "2", "--copy-root-dir", "/no/such"), "'/no/such' is not a directory"),
+        (("--wait", "--run-id", "1"), "--wait requires --resume-from or --resume-or-start"),
+    ],
+)
+def test_a_run_is_resumed_by_its_id_if_it_exists_and_started_otherwise(
+    run_dir: Path, args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "--runtime", "none", *DOMAINS, "--output-dir-parent", str(run_dir.parent), *args]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_unknown_executor_is_rejected_on_resume(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["resume", str(run_dir), "--exec", "lcal"]) == 2
+    assert "did you mean 'local'" in capsys.readouterr().err

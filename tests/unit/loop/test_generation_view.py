@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
+from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.generation.generation_view import GenerationView, add_figures
 from hyperruntime.loop.generation.publish import publish
 from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
@@ -18,6 +20,7 @@ from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, record_to_json
+from hyperruntime.testing import make_agent_repository
 
 DOMAIN = "paper_review"
 KEY = "sk-of-the-host"
@@ -92,7 +95,7 @@ def test_a_selection_does_not_see_test_scores_or_failure_details(layout: Layout)
 
 
 def test_meta_agents_see_an_overview_of_training_without_keys_and_host_paths(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     domains, adapter = (repository_domain(DOMAIN),), HyperAgentsContract()
@@ -100,7 +103,8 @@ def test_meta_agents_see_an_overview_of_training_without_keys_and_host_paths(
         domains=DOMAIN, run_id="x", agent=HOST, output_dir_parent=HOST, copy_root_dir=HOST, gateway=f"{HOST}/{KEY}",
         meta_patch_files=(f"{HOST}/a.diff",), agent_archive_path=HOST, optimize_option="only_ensemble", seed=3,
     )  # fmt: skip
-    archive = Archive(layout)
+    archive, store = Archive(layout), RepositoryStore(tmp_path / "repository.git")
+    commit = store.add_repository(make_agent_repository(tmp_path / "checkout"))
     layout.view.mkdir()
     layout.work.mkdir()
     for _ in range(2):  # a start and a resume
@@ -108,7 +112,7 @@ def test_meta_agents_see_an_overview_of_training_without_keys_and_host_paths(
         for genid in [number for number in ("initial", 1) if number not in archive]:
             overview.refresh(archive)
             finish(archive, layout, genid)
-            publish(layout, archive[genid], domains, adapter)
+            publish(layout, attrs.evolve(archive[genid], commit=commit), domains, adapter, store)
         overview.refresh(archive)
     lines = [json.loads(line) for line in (layout.view / "archive.jsonl").read_text().splitlines()]
     assert lines == [

@@ -178,7 +178,30 @@ def test_an_impossible_ensemble_is_rejected_by_check_agent(
 
 
 def test_a_run_of_a_hyperagents_checkout_uses_the_hyperagents_contract(tmp_path: Path, checkout: Path) -> None:
+    (checkout / ".env").write_text("OPENAI_API_KEY=sk-1\n")
     plan = plan_run(GenerateOptions(domains="paper_review", agent=str(checkout), output_dir_parent=str(tmp_path)))
     assert isinstance(plan.adapter, HyperAgentsContract)
     assert [domain.name for domain in plan.domains] == ["paper_review"]
     assert not plan.layout.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "said"),
+    [
+        (None, {}, "no domains/paper_review/dataset_filtered_100_val.csv"),
+        ("question_id,outcome\n", {}, "has no rows"),
+        ("question_id,outcome\na,b,c\n", {}, "row 1 has 3 fields"),
+        ("question_id,outcome\na,b\n", {"run_baseline": "dgm"}, "has no baselines/dgm/coding_agent.py"),
+    ],
+)
+def test_datasets_and_baselines_are_checked_when_a_run_is_planned(
+    tmp_path: Path, checkout: Path, data: str | None, options: dict[str, Any], said: str
+) -> None:
+    (checkout / ".env").write_text("OPENAI_API_KEY=sk-1\n")
+    shutil.rmtree(checkout / "baselines", ignore_errors=True)
+    table = checkout / "domains/paper_review/dataset_filtered_100_val.csv"
+    table.unlink() if data is None else table.write_text(data)
+    with pytest.raises(AgentError, match=said):
+        plan_run(
+            GenerateOptions(domains="paper_review", agent=str(checkout), output_dir_parent=str(tmp_path), **options)
+        )

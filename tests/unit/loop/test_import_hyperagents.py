@@ -167,7 +167,8 @@ def test_links_that_agents_left_do_not_expose_host_files(old: OriginalRun, tmp_p
     import_run(old.path)
     layout = Layout(old.path)
     contract = HyperAgentsContract()
-    publish_missing(layout, Archive.load(layout), contract.load_domains(["paper_review"]), contract)
+    domains, store = contract.load_domains(["paper_review"]), RepositoryStore(layout.repository)
+    publish_missing(layout, Archive.load(layout), domains, contract, store)
     shown = [path for path in (old.path / "view/gen_1").rglob("*") if path.is_file()]
     assert any(path.name == "model_patch.diff" for path in shown)
     assert not any("secret-of-the-host" in path.read_text() for path in shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperruntime.errors import EngineUnavailableError, RunError, RunLockedError
+from hyperruntime.errors import EngineUnavailableError, RunError, RunLockedError, SpecError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.process import wait_until
 from hyperruntime.loop.run.run import resume_run
@@ -66,6 +67,27 @@ def test_a_finished_run_can_be_moved_and_extended(finished: Path, tmp_path: Path
     assert [record.failure for record in longer.generations[4:]] == [None] * 2
     assert load_run(moved).options.max_generation == 5
     assert load_run(moved).state == "finished"
+
+
+def test_each_generation_records_the_options_that_may_change_its_score(finished: Path) -> None:
+    changes = {"timeout_eval_s": 60.0, "eval_workers": 2, "parent_selection": "best"}
+    resumed = resume_run(FakeRuntime(), finished, max_generation=4, changes=changes)
+    before, after = resumed.generations[2].settings, resumed.generations[4].settings
+    assert (before["timeout_eval_s"], before["eval_workers"]) == (18000.0, 10)
+    assert (after["timeout_eval_s"], after["eval_workers"]) == (60.0, 2)
+    assert {name for name in before if before[name] != after[name]} == {"timeout_eval_s", "eval_workers"}
+    assert "parallel" not in before
+    assert load_run(finished).options.parent_selection == "best"
+    assert "settings" not in (finished / "view/gen_4/metadata.json").read_text()
+
+
+def test_a_resume_without_an_archive_keeps_its_parent_rule(finished: Path) -> None:
+    value = json.loads((finished / "run.json").read_text())
+    value["options"]["run_baseline"] = "no_archive"
+    (finished / "run.json").write_text(json.dumps(value))
+    with pytest.raises(SpecError, match="no_archive"):
+        resume_run(FakeRuntime(), finished, max_generation=4, changes={"parent_selection": "best"})
+    assert resume_run(FakeRuntime(), finished, max_generation=4).generations[4].parent == 2
 
 
 def test_a_resume_repairs_what_a_kill_left(whole_run: WholeRun, finished: Path) -> None:

@@ -118,7 +118,7 @@ def test_meta_agents_see_only_training_results_of_earlier_generations(whole_run:
     assert said == "generation 2 saw ['gen_1', 'gen_initial']\n"
     names = {path.name for path in view.rglob("*")}
     assert {"gen_initial", "gen_1", "model_patch.diff", "circle_packing_eval", "report.json"} <= names
-    assert not any("val" in name for name in names - {"agent_evals", "circle_packing_eval"})
+    assert not any("val" in name for name in names - {"agent_evals", "circle_packing_eval", "value.py"})
     text = "".join(path.read_text() for path in (view / "gen_1").rglob("*") if path.is_file())
     assert str(one.scores["circle_packing"]["val"]) not in text
     shown = json.loads((view / "gen_1" / "metadata.json").read_text())

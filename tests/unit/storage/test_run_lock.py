@@ -21,13 +21,14 @@ from hypothesis import strategies as st
 
 from hyperruntime.errors import LeaseLostError, RunError, RunLockedError, StorageError
 from hyperruntime.host.owner import OwnerIdentity
+from hyperruntime.host.process import process_start_ticks
 from hyperruntime.loop.run.plan import choose_directory, free_run_id, plan_run
 from hyperruntime.loop.run.run import place_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.storage.atomic import make_new_directory
-from hyperruntime.storage.run_lock import RECORD, RunLock, owner_state, read_lease
+from hyperruntime.storage.run_lock import RECORD, STALE_S, RunLock, owner_state, read_lease, wait_for_lease
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
 ELSEWHERE: list[dict[str, Any]] = [
@@ -77,6 +78,35 @@ def test_an_owner_on_another_machine_is_replaced_when_its_lease_expires(tmp_path
     assert owner_state(tmp_path) == "dead"
     with RunLock(tmp_path) as lock:
         lock.check()
+
+
+def test_a_wait_ends_when_the_lease_of_a_dead_machine_expires_or_is_released(tmp_path: Path) -> None:
+    write_owner(tmp_path, age_s=STALE_S - 1.5, boot_id="another", host="another-machine")
+    wait_for_lease(tmp_path)
+    with RunLock(tmp_path):
+        pass
+    write_owner(tmp_path, boot_id="another", host="another-machine")
+    release = threading.Timer(0.1, (tmp_path / RECORD).unlink)
+    release.start()
+    wait_for_lease(tmp_path)
+    release.join()
+    RunLock(tmp_path).close()
+
+
+def test_a_wait_ends_when_the_owner_renews_its_lease_or_is_visible(
+    tmp_path: Path, live: subprocess.Popen[bytes]
+) -> None:
+    write_owner(tmp_path, boot_id="another", host="another-machine")
+    renewal = threading.Timer(0.1, lambda: os.utime(tmp_path / RECORD))
+    renewal.start()
+    wait_for_lease(tmp_path)
+    renewal.join()
+    with pytest.raises(RunLockedError, match="another-machine"):
+        RunLock(tmp_path).acquire()
+    write_owner(tmp_path, pid=live.pid, start_ticks=process_start_ticks(live.pid))
+    wait_for_lease(tmp_path)
+    with pytest.raises(RunLockedError, match=f"process {live.pid}, which is alive"):
+        RunLock(tmp_path).acquire()
 
 
 def test_a_wrong_clock_does_not_expire_a_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
