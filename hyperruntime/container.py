@@ -148,7 +148,8 @@ class Container(AsyncClosing):
             env: variables for this command, in addition to the spec's.
             workdir: absolute path; None means the spec's.
             user: ``name`` or ``uid``, with an optional ``:group``; None means the spec's. The first exec as another
-                user needs one exec of the engine; the first as a :class:`~hyperruntime.run_as.RunAs` needs a fork.
+                user needs one exec of the engine; the first as a :class:`~hyperruntime.run_as.RunAs` needs a fork. With
+                Apptainer and bubblewrap it is a fork too; the user then has no further groups, and ``HOME`` is ``/``.
             input: bytes, or a binary file that is read as fast as the command reads; None means an empty input.
             on_output: called in this thread as ``on_output("stdout" | "stderr", chunk)`` while it runs.
             output_limit_bytes: limit for each stream; of longer output the head and the tail are kept.
@@ -346,6 +347,8 @@ class Container(AsyncClosing):
     def _run(self, args: Sequence[str | bytes], options: ExecOptions) -> ExecResult:
         env = {**self._late_env, **self._live.exec_env, **(options.env or {})}
         request = make_request(args, env=env, workdir=options.workdir, has_input=options.input is not None)
+        if isinstance(options.user, str):
+            options = attrs.evolve(options, user=self._sessions.resolve(options.user))
         session = self._sessions.find(options.user)
         return self._sessions.run(Execution(session.lanes, session, request, options))
 

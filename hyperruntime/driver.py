@@ -32,6 +32,8 @@ class EngineInfo:
         limits: how each field of :class:`~hyperruntime.spec.Limits` is enforced; a limit with ``no`` is refused.
         gpus: whether described GPUs can be given to a container; not whether the machine has GPUs.
         users: whether an exec can run as another user than the container's.
+        ignores_modes: whether root in a container passes over the modes of files (it has CAP_DAC_OVERRIDE).
+        unfiltered: why commands run without a seccomp filter here, or "".
         refuses: other fields that raise :class:`~hyperruntime.errors.UnsupportedOptionError` here, under the name in
             the error's ``field``: a field of the spec (``read_only_rootfs``, ``user``, ``mounts``), a limit that is not
             in ``limits`` (``limits.tmpfs_bytes``), or an image operation (``images.build``, ``images.load``,
@@ -50,6 +52,8 @@ class EngineInfo:
     limits: Mapping[str, Enforcement] = attrs.field(factory=dict)
     gpus: bool = False
     users: bool = True
+    ignores_modes: bool = True
+    unfiltered: str = ""
     refuses: frozenset[str] = frozenset()
     reclaim_args: tuple[str, ...] = ()
 
@@ -182,14 +186,6 @@ class LiveContainer(Protocol):
         """Save facts for a post-mortem while they are available; called at the start and when a command is killed."""
         ...
 
-    def open_shell(self, user: str) -> AttachedShell:
-        """Attach another shell as another user.
-
-        Raises:
-            UnsupportedOptionError: the engine cannot run a shell as another user.
-        """
-        ...
-
     def post_mortem(self) -> PostMortem:
         """Return the known facts about its end; cheap, never raises."""
         ...
@@ -205,6 +201,18 @@ class LiveContainer(Protocol):
 
     def remove(self) -> None:
         """Kill and remove it at once; no error if it is already gone."""
+        ...
+
+
+@runtime_checkable
+class OpensShells(Protocol):
+    """A live container to which the engine attaches shells as other users.
+
+    Without it, commands run as other users if the main shell, root inside, can switch to them.
+    """
+
+    def open_shell(self, user: str) -> AttachedShell:
+        """Attach another shell as another user: ``name`` or ``uid``, with an optional ``:group``."""
         ...
 
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import attrs
 
+from hyperruntime.attached_shell import AttachedShell
 from hyperruntime.concurrency.end_event import EndEvent
-from hyperruntime.driver import LiveContainer, PostMortem
+from hyperruntime.driver import LiveContainer, OpensShells, PostMortem
 from hyperruntime.errors import (
     ContainerLostError,
     ContainerStateError,
@@ -19,7 +20,10 @@ from hyperruntime.errors import (
     UnsupportedOptionError,
 )
 from hyperruntime.exec.exec_marks import MarkNumbers, MarkSeries
+from hyperruntime.exec.exec_script import make_request
 from hyperruntime.exec.execution import KILLED_EXIT_CODE, Execution
+from hyperruntime.exec.named_user import find_user, is_root
+from hyperruntime.exec.options import ExecOptions
 from hyperruntime.exec.session import Session
 from hyperruntime.exec.stdin import CallerError
 from hyperruntime.host.owner import release_on_fork
@@ -32,6 +36,11 @@ log = get_logger(__name__)
 
 _START_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 3.0
+_NO_OTHER_USER = (
+    "no command can become another user here: this machine gives you no subordinate ids (see `hyperrun doctor`), or the"
+    " image has neither util-linux's setpriv nor coreutils' chroot; leave user at None, or set a pool's"
+    " slots_per_container to 1"
+)
 
 
 class UserSessions:
@@ -124,6 +133,26 @@ class UserSessions:
         if not isinstance(user, RunAs):
             return self._find(None if user == self._user else user)
         return self._find(None if self._switches(self._find(None)) else str(user))
+
+    def resolve(self, user: str | RunAs | None) -> str | RunAs | None:
+        """Return the ids of a user if the engine attaches no shells; else the user as it is.
+
+        Raises the errors of :meth:`find`.
+        """
+        if not isinstance(user, str) or user == self._user or isinstance(self.live, OpensShells):
+            return user
+        check_user(user)
+        main = self._find(None)
+        if is_root(user) and self._user is None:
+            return None
+        if not self._switches(main):
+            raise UnsupportedOptionError(self._engine, "user", _NO_OTHER_USER)
+        return find_user(user, *(self._read(main, path) for path in ("/etc/passwd", "/etc/group")))
+
+    def _read(self, main: Session, path: str) -> str:
+        options = ExecOptions(timeout_s=_START_TIMEOUT_S)
+        request = make_request(["cat", path])
+        return self.run(Execution(main.lanes, main, request, options)).stdout.decode(errors="replace")
 
     def run(self, execution: Execution) -> ExecResult:
         """Run a command; raises the errors of :meth:`Container.exec`."""
@@ -254,7 +283,7 @@ class UserSessions:
 
     def _start(self, user: str | None) -> Session:
         assert self.live is not None
-        shell = self.live.shell if user is None else self.live.open_shell(user)
+        shell = self.live.shell if user is None else self._open_shell(user)
         on_lost = self.ended.set if user is None else lambda: None
         session = Session(shell, self._exchange, self.numbers, self.live.observe, on_lost)
         release_on_fork(session)
@@ -272,6 +301,12 @@ class UserSessions:
         if known is not session:
             _close(session)
         return known
+
+    def _open_shell(self, user: str) -> AttachedShell:
+        live: object = self.live
+        if isinstance(live, OpensShells):
+            return live.open_shell(user)
+        raise UnsupportedOptionError(self._engine, "user", _NO_OTHER_USER)
 
     def _drop(self, user: str, session: Session) -> None:
         with self._lock:

@@ -21,6 +21,12 @@ from hyperruntime.spec import ContainerSpec, Mount
 
 # A root shell in a container needs these: files of any owner and other users, but nothing of the host.
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "SYS_CHROOT")
+# Options of unshare(1) that make this user root inside: alone, or with the user's subordinate ids as the other users.
+ONE_ID, ALL_IDS = ("--user", "--map-root-user"), ("--user", "--map-root-user", "--map-auto")  # util-linux 2.38
+# Prints `users` if the supervisor can switch to the highest ids that it tries.
+TRY_USERS = "setpriv --reuid 65533 --regid 65533 --clear-groups --inh-caps=-all sh -c : 2>/dev/null && echo users"
+ONLY_ROOT_USER = "its main user is root inside, which is you outside; name another user for each exec"
+NEED_IDS = "other users need `newuidmap`, subordinate ids (/etc/subuid, /etc/subgid) and util-linux 2.38"
 # Prints the limits of its container for `shown_limits`: a trial has 64 MiB, 100 processes and half a processor.
 SHOW_LIMITS = r"""
 show() { for f in "$@"; do [ -r "$f" ] && { read -r v <"$f"; echo "$n $v"; return; }; done; echo "$n none"; }

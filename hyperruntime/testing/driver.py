@@ -90,10 +90,6 @@ class FakeLiveContainer:
     def observe(self) -> None:
         """Do nothing: the post-mortem needs no observation."""
 
-    def open_shell(self, user: str) -> ProcessShell:
-        """Raise UnsupportedOptionError: containers have only the user root."""
-        raise UnsupportedOptionError(NAME, "user", f"its containers have only the user root, not {user!r}")
-
     def post_mortem(self) -> PostMortem:
         """Return the state of the container's first process."""
         code = self.shell.wait(0.3)
@@ -155,6 +151,7 @@ class FakeDriver:
                 networks=("none", "host"),
                 limits={"memory_bytes": "no", "cpus": "no", "pids": _try_processes()},
                 users=False,
+                unfiltered="it sets no filter",
                 refuses=frozenset(("user", *IMAGE_OPERATIONS)),
             )
         return self._info

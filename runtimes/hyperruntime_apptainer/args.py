@@ -14,16 +14,21 @@ import attrs
 from hyperruntime.driver import Enforcement, Launch
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.gpu.cdi import DeviceNode
-from hyperruntime.host.engine_program import CAPABILITIES, mount_option, needs_own_tmp
+from hyperruntime.host.engine_program import (
+    ALL_IDS,
+    CAPABILITIES,
+    ONE_ID,
+    ONLY_ROOT_USER,
+    csv_line,
+    mount_option,
+    needs_own_tmp,
+)
 from hyperruntime.host.inherited import stricter
 from hyperruntime.spec import ContainerSpec, Limits, Mount
-from hyperruntime_apptainer.texts import CONFIG, DEVICES, KEEPER, PRELUDE, PREPARE
+from hyperruntime_apptainer.texts import CONFIG, DEVICES, DROP_CAPS, KEEPER, PRELUDE, PREPARE
 
 NAME = "apptainer"
 ROOT_USERS = ("root", "0", "0:0", "root:root", "root:0", "0:root")
-ONLY_ROOT_USER = (
-    "the only user is root inside, which is this user outside (others would need subordinate ids); leave user at None"
-)
 MIN_PIDS = 40
 LIBRARIES = "/opt/hyperruntime-gpu"
 HOST_SYS = ("block", "bus", "class", "dev", "devices", "kernel", "module")
@@ -39,6 +44,8 @@ class Settings:
         sysfs: whether a private ``/sys`` can be mounted.
         limits: how each limit is enforced (``cgroup``, ``rlimit`` or ``no``).
         nproc: this user's upper bound for a process limit; 0 means unlimited.
+        users: whether this user's subordinate ids are users of the container.
+        seccomp: whether this Apptainer sets a seccomp filter.
     """
 
     sysfs: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
@@ -46,6 +53,8 @@ class Settings:
         factory=dict, validator=attrs.validators.deep_mapping(_TEXT, attrs.validators.in_(_HOW))
     )
     nproc: int = attrs.field(default=0, validator=attrs.validators.instance_of(int))
+    users: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    seccomp: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
 
 
 @attrs.frozen(kw_only=True)
@@ -73,6 +82,11 @@ class Places:
     def config(self) -> str:
         """Apptainer's configuration file for this container."""
         return f"{self.files}/apptainer.conf"
+
+    @property
+    def filter(self) -> str:
+        """The profile of its seccomp filter."""
+        return f"{self.files}/seccomp.json"
 
     @property
     def sys(self) -> str:
@@ -143,7 +157,7 @@ def run_args(launch: Launch, settings: Settings, places: Places, gpus: Gpus = NO
         *exec_args(launch, settings, places),
         *gpu_args(gpus, places),
         places.image,
-        *prelude_args(spec, places, process_limit(spec.limits, settings), gpus),
+        *prelude_args(spec, places, settings, gpus),
     ]
 
 
@@ -176,17 +190,17 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
 
 
 def unshare_args(spec: ContainerSpec, settings: Settings, places: Places) -> list[str]:
-    """Return the ``unshare`` command that makes this user root of new namespaces, and the mounts that need this root.
+    """Return the ``unshare`` command that makes this user root of new namespaces, and what needs this root: mounts, and
+    a ban on further user namespaces, which no filter of system calls can express.
 
     The outer pid namespace lets one kill of ``unshare`` end all processes, including Apptainer's helpers.
     """
-    args = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
+    args = ["unshare", *(ALL_IDS if settings.users else ONE_ID), "--mount", "--pid", "--fork"]
+    args += ["--kill-child=KILL", "--mount-proc"]
     private_sys = has_private_sys(spec, settings)
     if private_sys:
         args.append("--net")  # only the owner of a network namespace may mount its /sys
     options = tmpfs_options(spec)
-    if not private_sys and not options:
-        return args
     prepare = ["/bin/sh", "-ec", PREPARE, "prepare", places.sys if private_sys else ""]
     return [*args, *prepare, places.tmp if options else "", options]
 
@@ -215,7 +229,10 @@ def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
     spec = launch.spec
     args = ["apptainer", "--silent", "--config", places.config, "exec", "--containall", "--pid", "--uts"]
     args += ["--hostname", launch.name[:63], "--no-home", "--no-eval", "--no-umask", "--cwd", "/", "--no-privs"]
-    args += ["--add-caps", ",".join(f"CAP_{name}" for name in CAPABILITIES)]
+    if settings.users:
+        args += ["--add-caps", ",".join(f"CAP_{name}" for name in CAPABILITIES)]
+    if settings.seccomp:
+        args += ["--security", csv_line([f"seccomp:{places.filter}"])]
     if spec.network == "none":
         args += ["--net", "--network", "none"]
     if spec.limits.memory_bytes is not None:
@@ -262,8 +279,11 @@ def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[
     return []
 
 
-def prelude_args(spec: ContainerSpec, places: Places, processes: str, gpus: Gpus = NO_GPUS) -> list[str]:
+def prelude_args(spec: ContainerSpec, places: Places, settings: Settings, gpus: Gpus = NO_GPUS) -> list[str]:
     """Return the command that limits processes, enters the working directory, sets library paths and becomes the shell.
+
+    The capabilities that Apptainer gives to root are ambient: they would stay with programs, so the shell drops them if
+    the image has ``setpriv``. Root keeps its capabilities without that.
 
     The limit is set here and not around Apptainer: Apptainer aborts if it cannot make a thread, and the container would
     end with it.
@@ -271,14 +291,16 @@ def prelude_args(spec: ContainerSpec, places: Places, processes: str, gpus: Gpus
     Args:
         spec: the container's spec.
         places: the paths of its files.
-        processes: the process limit, or "" for none.
+        settings: the results of the probe.
         gpus: the needs of its GPUs.
     """
     libraries = ":".join(filter(None, (LIBRARIES if gpus.libraries else "", gpus.library_path)))
     asked = spec.env.get("LD_LIBRARY_PATH", "")
     workdir = spec.workdir or places.workdir
     own = "own" if workdir == places.workdir else ""
-    return ["/bin/sh", "-c", PRELUDE, "sh", processes, workdir, libraries, gpus.driver_major, asked, own]
+    processes, drops = process_limit(spec.limits, settings), DROP_CAPS if settings.users else ""
+    words = (processes, workdir, libraries, gpus.driver_major, asked, own, drops)
+    return ["/bin/sh", "-c", PRELUDE, "sh", *words]
 
 
 def config_text(spec: ContainerSpec) -> str:

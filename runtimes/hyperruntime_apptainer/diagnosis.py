@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hyperruntime.driver import Finding
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.host.engine_findings import limit_findings, space_finding
+from hyperruntime.host.engine_program import NEED_IDS
 from hyperruntime.host.probe_cache import forget_probes
 from hyperruntime.host.process import find_program
 from hyperruntime_apptainer.args import NAME
@@ -73,6 +74,11 @@ def _tried(found: Probe) -> Iterator[Finding]:
     if found.root != "overlay":
         step = "use Linux 5.11 or newer: ordinary users can then mount overlays, which is several times faster"
         yield Finding(subject="root file system", ok=None, detail=found.root, next_step=step)
+    users = "this user's subordinate ids" if found.settings.users else "only root inside, which is you outside"
+    step = "" if found.settings.users else NEED_IDS
+    yield Finding(subject="users", ok=found.settings.users or None, detail=users, next_step=step)
+    if why := found.to_info().unfiltered:
+        yield Finding(subject="seccomp", ok=None, detail=why, next_step="install a package that has it")
     for what, why in found.tried:
         yield Finding(subject="tried", ok=None, detail=f"{what}: {why}")
     note = " (before Linux 5.14 the kernel counts all of this user's processes)"

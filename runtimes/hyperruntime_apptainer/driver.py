@@ -18,10 +18,10 @@ from hyperruntime.host.engine_program import program_needed, start_refusal, unkn
 from hyperruntime.host.inherited import file_limit_args, process_ceiling
 from hyperruntime.host.probe_cache import TrustedProbe
 from hyperruntime.host.process import PIPE, STDOUT, ProcessShell, last_line, spawn
+from hyperruntime.host.seccomp import filter_profile
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.args import (
     NAME,
-    ONLY_ROOT_USER,
     Gpus,
     Places,
     Settings,
@@ -83,14 +83,6 @@ class ApptainerContainer:
             self._record = records.write(self.id, launch.spec.image, image, launch.labels, process.pid, places.files)
             undo.pop_all()
 
-    def open_shell(self, user: str) -> ProcessShell:
-        """Raise: a container has only one user.
-
-        Raises:
-            UnsupportedOptionError: always.
-        """
-        raise UnsupportedOptionError(NAME, "user", ONLY_ROOT_USER)
-
     def observe(self) -> None:
         """Do nothing: there are no kernel counters to read."""
 
@@ -141,6 +133,7 @@ def _make_places(launch: Launch, image: str, workdir: str, gpus: Gpus) -> Places
         for name, path in gpus.libraries.items():
             os.symlink(path, f"{places.libraries}/{name}")
         Path(places.config).write_text(config_text(launch.spec))
+        Path(places.filter).write_text(filter_profile())
     except OSError as error:
         records.discard(files, places.record)
         raise StorageError(f"{scratch} cannot be written: {error}; free space, or set APPTAINER_TMPDIR") from error

@@ -5,6 +5,7 @@ The result is cached per boot, Apptainer binary, user, process limit and scratch
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from pathlib import Path
@@ -13,11 +14,12 @@ import attrs
 
 from hyperruntime.driver import Enforcement, EngineInfo, Launch
 from hyperruntime.errors import EngineUnavailableError
-from hyperruntime.host.engine_program import program_facts, timed_out, userland_links
+from hyperruntime.host.engine_program import ALL_IDS, TRY_USERS, program_facts, timed_out, userland_links
 from hyperruntime.host.inherited import process_ceiling
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.probe_cache import ProbeFile
 from hyperruntime.host.process import ProcessResult, find_program, run_process
+from hyperruntime.host.seccomp import filter_profile
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.args import NAME, Places, Settings, config_text, environment, run_args
@@ -29,10 +31,15 @@ _UTIL_LINUX = "install util-linux"
 _TIMEOUT_S = 60.0
 _PIDS = 64
 _MEMORY_BYTES = 64 * 1024**2
-_NETWORK_SCRIPT = """
+_NETWORK_SCRIPT = (
+    """
 while read -r name rest; do case $name in *:) echo "link ${name%:}";; esac; done </proc/net/dev
+while read -r name value rest; do case $name in Seccomp:) echo "seccomp $value";; esac; done </proc/self/status
+"""
+    + f"""{TRY_USERS}
 [ "$(id -u)" = 0 ] && echo >/usr-is-writable && echo works
 """
+)
 # Only the first line of output counts: if sh is bash, it retries a failed fork for 15 s.
 _FORK_SCRIPT = """
 { n=0; while [ $n -lt 80 ]; do sleep 600 & n=$((n+1)); done; echo unlimited; } 2>&1 |
@@ -67,7 +74,10 @@ class Probe:
             networks=("none", "host"),
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup"},
             gpus=True,
-            users=False,
+            users=self.settings.users,
+            ignores_modes=self.settings.users,
+            unfiltered="" if self.settings.seccomp else "this Apptainer was built without libseccomp",
+            reclaim_args=("unshare", *ALL_IDS) if self.settings.users else (),
             refuses=frozenset({"user"}),
         )
 
@@ -95,21 +105,27 @@ def probe() -> Probe:
     tried: list[tuple[str, str]] = []
     with owned_directory(short=True) as directory:
         tester = _Tester(directory)
-        for sysfs in (True, False):
-            settings = Settings(nproc=process_ceiling(), sysfs=sysfs)
+        for users, seccomp, sysfs in itertools.product((True, False), repeat=3):
+            settings = Settings(nproc=process_ceiling(), users=users, seccomp=seccomp, sysfs=sysfs)
             result = tester.run(settings, Limits(pids=None), _NETWORK_SCRIPT)
-            lines = result.stdout.decode(errors="replace").splitlines()
-            if "works" in lines and [line for line in lines if line.startswith("link ")] == ["link lo"]:
+            if _holds(settings, result.stdout.decode(errors="replace").splitlines()):
                 found = Probe(
                     version=version, root=tester.root, settings=tester.limits(settings, tried), tried=tuple(tried)
                 )
                 probe_file().write(found)
                 return found
-            what = "a container with a private /sys" if settings.sysfs else "a container"
-            tried.append((what, result.error_text))
+            wanted = {"other users": users, "a seccomp filter": seccomp, "a private /sys": sysfs}
+            what = ", ".join(name for name, is_wanted in wanted.items() if is_wanted)
+            tried.append((f"a container with {what or 'none of these'}", result.error_text))
     raise EngineUnavailableError(
         NAME, f"it is installed ({version}) but no container runs: {tried[-1][1]}", "see `hyperrun doctor`"
     )
+
+
+def _holds(settings: Settings, lines: list[str]) -> bool:
+    """Return whether a trial container printed what its settings promise."""
+    wanted = {"works", *(["users"] if settings.users else []), *(["seccomp 2"] if settings.seccomp else [])}
+    return wanted <= set(lines) and [line for line in lines if line.startswith("link ")] == ["link lo"]
 
 
 def installed_version() -> str:
@@ -155,6 +171,7 @@ class _Tester:
             os.mkdir(path)
         spec = ContainerSpec(image="probe", mounts=self._userland, limits=limits)
         Path(places.config).write_text(config_text(spec))
+        Path(places.filter).write_text(filter_profile())
         exchange = Mount(source=self._directory, target="/run/hyperruntime")
         launch = Launch(spec=spec, name="hyperruntime-probe", labels={}, exchange=exchange, private_dir=files)
         args = run_args(launch, settings, places)

@@ -164,7 +164,10 @@ def _kill(files: str) -> bool:
 
 
 def processes_of(files: str) -> list[psutil.Process]:
-    """Return this user's live processes that have a container's directory in their arguments, and their descendants."""
+    """Return this user's live processes that have a container's directory in their arguments, and their descendants.
+
+    Descendants may have subordinate ids: this user may kill them, because it owns their user namespace.
+    """
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         try:
@@ -173,7 +176,7 @@ def processes_of(files: str) -> list[psutil.Process]:
                 found.update({p.pid: p for p in (process, *process.children(recursive=True))})
         except psutil.Error:
             continue
-    return [process for process in found.values() if _is_ours(process)]
+    return [process for process in found.values() if _is_live(process)]
 
 
 def discard(files: str, record: str) -> None:
@@ -195,6 +198,13 @@ def remove_tree(*paths: str) -> None:
 
 def _is_ours(process: psutil.Process) -> bool:
     try:
-        return process.uids().real == os.getuid() and process.status() != psutil.STATUS_ZOMBIE
+        return process.uids().real == os.getuid() and _is_live(process)
+    except psutil.Error:
+        return False
+
+
+def _is_live(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False

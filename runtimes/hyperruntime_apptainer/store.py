@@ -250,7 +250,8 @@ def make_mount_points(rootfs: Path) -> None:
     for name in MOUNT_POINTS:
         path = rootfs / name
         if not path.is_dir() and not path.is_symlink():
-            path.mkdir(parents=True, mode=0o1777 if name.endswith("tmp") else 0o755)
+            path.mkdir(parents=True)
+            path.chmod(0o1777 if name.endswith("tmp") else 0o755)  # whatever the umask is: other users need it
 
 
 def unpack(sif: Path, rootfs: Path) -> None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-REMOVE_TREE = 'rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwx -- "$@" 2>/dev/null; rm -rf -- "$@"; }'
+from hyperruntime.host.engine_program import ALL_IDS
+
+# The last way is for files of other users, which have this user's subordinate ids.
+REMOVE_TREE = (
+    'rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwx -- "$@"; rm -rf -- "$@"; } 2>/dev/null || '
+    f'unshare {" ".join(ALL_IDS)} rm -rf -- "$@"'
+)
 # The keeper closes its streams before it cleans up: their reader sees the container's end at once. It removes the
 # record last: if the keeper is killed during this, the record still leads to the files.
 KEEPER = f"""
@@ -16,6 +22,7 @@ set -- "$files"
 exit $code
 """
 PREPARE = """
+echo 0 >/proc/sys/user/max_user_namespaces
 [ -z "$1" ] || mount -t sysfs -o ro,nosuid,nodev,noexec sysfs "$1"
 [ -z "$2" ] || mount -t tmpfs -o "$3" tmpfs "$2"
 shift 3
@@ -73,8 +80,10 @@ for library in ${{driver:+/usr/local/cuda/compat/libcuda.so.*.*}}; do
 done
 [ -z "$4" ] || export _hr_library_path="$LD_LIBRARY_PATH"
 unset libraries driver library version
+[ -z "$6" ] || ! $6 /bin/sh -c : 2>/dev/null || exec $6 /bin/sh
 exec /bin/sh
 """
+DROP_CAPS = "setpriv --inh-caps=-all --ambient-caps=-all"
 CONFIG = """\
 allow setuid = no
 allow pid ns = yes

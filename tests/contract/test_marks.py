@@ -9,6 +9,7 @@ import textwrap
 import pytest
 
 import hyperruntime as hr
+from hyperruntime.driver import OpensShells
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.host.process import DEVNULL, ProcessResult, kill_group, run_process, spawn
 from tests.contract.waits import begun_in_time
@@ -102,6 +103,8 @@ def test_a_shell_that_reports_false_limits_cannot_make_the_host_kill_processes(
     """
     try:
         with runtime.container(hr.ContainerSpec(image=base_image)) as container:
+            if not isinstance(container._live, OpensShells):
+                pytest.skip("the engine attaches no shell as another user, and a lane reports no limits")
             container.exec(["rm", "/bin/setpriv"])
             container.exec(
                 ["sh", "-c", "cat >/tmp/sh && chmod 755 /tmp/sh && mv -f /tmp/sh /bin/sh"], input=lie.encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -126,5 +127,48 @@ def test_w8_a_slot_has_private_directories(runtime: hr.Runtime, base_image: str)
             if runtime.info.users:
                 assert (mask, mode, file_mode) == ("0077", "700", "600")
                 assert temporary.startswith(where.removesuffix("/workspace"))
+
+    run(work)
+
+
+SERVER = r"""
+import ctypes, socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("\0agent")
+listener.listen()
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.shmget(4711, 4096, 0o1666), libc.shmget(4712, 4096, 0o1600), flush=True)
+listener.accept()[0].sendall(b"answer")
+"""
+CLIENT = r"""
+import ctypes, json, socket, time
+libc = ctypes.CDLL(None, use_errno=True)
+while True:
+    try:
+        client = socket.socket(socket.AF_UNIX)
+        client.connect("\0agent")
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.05)
+opened = [libc.shmget(key, 0, 0o600) >= 0 for key in (4711, 4712)]
+print(json.dumps({"answer": client.recv(100).decode(), "opened": opened}))
+"""
+
+
+def test_slots_share_abstract_sockets_and_system_v_objects_that_are_open_to_all(
+    runtime: hr.Runtime, base_image: str
+) -> None:
+    """docs/pool.md says so: abstract sockets have no mode, and a System V object of mode 0600 stays private."""
+    if not runtime.info.users:
+        pytest.skip("each slot has its own container")
+
+    async def work() -> None:
+        async with make_pool(runtime, base_image) as pool:
+            server, client = await pool.acquire("server"), await pool.acquire("client")
+            assert server.container == client.container
+            serving = asyncio.ensure_future(pool.lease_of(server).exec(["python3", "-c", SERVER], timeout_s=60))
+            result = await pool.lease_of(client).exec(["python3", "-c", CLIENT], timeout_s=60)
+            assert json.loads(result.check().stdout) == {"answer": "answer", "opened": [True, False]}
+            await serving
 
     run(work)

@@ -239,6 +239,8 @@ def test_a_hundred_users_leave_nothing(shared: hr.Container) -> None:
 
 
 def test_a_container_that_is_not_run_as_root_refuses_other_users(runtime: hr.Runtime, base_image: str) -> None:
+    if "user" in runtime.info.refuses:
+        pytest.skip("the engine's main user is always root")
     spec = hr.ContainerSpec(image=base_image, user="nobody")
     with runtime.container(spec) as started, pytest.raises(UnsupportedOptionError, match="root"):
         started.exec(["true"], user=ONE)

@@ -130,6 +130,7 @@ class Shell(Closing):
         try:
             if self._closed:
                 raise ContainerStateError("the shell is closed; open another one")
+            self._start = attrs.evolve(self._start, user=self._sessions.resolve(self._start.user))
             session = self._sessions.find(self._start.user)
             options = attrs.evolve(options, user=self._start.user)
             return self._sessions.run(_TextExecution(self, session, text, options))

@@ -13,12 +13,15 @@ def declares_refusal(info: EngineInfo, need: str) -> bool:
     Args:
         info: the engine's declaration.
         need: a field, as in :class:`~hyperruntime.errors.UnsupportedOptionError`, or one value of a field:
-            ``network.host``, ``network.bridge``, ``exec.user``.
+            ``network.host``, ``network.bridge``, ``exec.user``; or ``seccomp``, which no spec asks for: the check
+            raises the reason that the driver declares.
     """
     if need == OTHER_USERS:
         return not info.users
     if need == "gpus":
         return not info.gpus
+    if need == "seccomp":
+        return bool(info.unfiltered)
     family, _, member = need.partition(".")
     if family == "network":
         return member not in info.networks

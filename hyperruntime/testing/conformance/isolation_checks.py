@@ -11,8 +11,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 from hyperruntime.container import Container
+from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.host.process import DEVNULL, kill_group, spawn
 from hyperruntime.reclaim.trees import reclaim_trees
+from hyperruntime.run_as import RunAs
 from hyperruntime.spec import Mount
 from hyperruntime.testing.conformance.check import check, expect, expect_equal
 from hyperruntime.testing.conformance.context import (
@@ -127,6 +129,35 @@ def capabilities(context: Context) -> None:
         held = int(status[name], 16)
         found = [capability for capability, bit in DANGEROUS.items() if held >> bit & 1]
         expect_equal(found, [], f"dangerous capabilities in {name}")
+
+
+@check("isolation.inherited-capabilities")
+def inherited_capabilities(context: Context) -> None:
+    """Commands have no ambient and no inheritable capability, which a program of another user would keep."""
+    status = _status(context.container)
+    held = {name: int(status[name], 16) for name in ("CapInh", "CapAmb")}
+    expect_equal(held, dict.fromkeys(held, 0), "the capabilities that programs inherit")
+
+
+@check("isolation.file-modes")
+def file_modes(context: Context) -> None:
+    """A command cannot read a file that its mode closes to its user, unless the driver declares it for root."""
+    with context.start() as container:
+        shell(container, "umask 0; echo secret >/tmp/closed && chmod 0 /tmp/closed").check()
+        read = container.exec(["cat", "/tmp/closed"]).stdout  # noqa: S108 - in the container
+        expect_equal(read, b"secret\n" if context.info.ignores_modes else b"", "what root reads of a closed file")
+        if context.info.users:
+            read = container.exec(["cat", "/tmp/closed"], user=RunAs(uid=20_003)).stdout  # noqa: S108
+            expect_equal(read, b"", "what another user reads of a closed file")
+
+
+@check("isolation.seccomp", needs="seccomp")
+def seccomp(context: Context) -> None:
+    """Commands run under a seccomp filter."""
+    status = _status(context.container)
+    if context.info.unfiltered and status["Seccomp"] == "0":
+        raise UnsupportedOptionError(context.info.engine, "seccomp", context.info.unfiltered)
+    expect_equal(status["Seccomp"], "2", "the seccomp mode of a command (2 is a filter)")
 
 
 @check("isolation.no-new-privileges")

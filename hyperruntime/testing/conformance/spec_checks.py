@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hyperruntime.errors import SpecError
+from hyperruntime.run_as import RunAs
 from hyperruntime.spec import Mount
 from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error
 from hyperruntime.testing.conformance.context import LABEL, Context, fields_of, left_of, marker, shell
@@ -14,14 +15,19 @@ def mounts(context: Context) -> None:
     place, other = context.place(), context.place("comma,colon:equals=")
     (place / "file").write_text("host")
     (place / "one").write_text("alone")
+    (place / "one").chmod(0o644)
     asked = (
         Mount(source=str(place), target="/mounted read only"),
         Mount(source=str(other), target="/mounted", read_only=False),
         Mount(source=str(place / "one"), target="/mounted-file"),
+        Mount(source=str(place / "one"), target="/missing/parents/file"),
     )
     with context.start(mounts=asked) as container:
         expect_equal(container.exec(["cat", "/mounted read only/file"]).stdout, b"host", "a file of a mount")
         expect_equal(container.exec(["cat", "/mounted-file"]).stdout, b"alone", "a mount of one file")
+        if context.info.users:
+            read = container.exec(["cat", "/missing/parents/file", "/etc/passwd"], user=RunAs(uid=20_004))
+            expect_equal(read.check().stdout[:5], b"alone", "a mount below new directories, for another user")
         for script in (': >"/mounted read only/new"', ': >"/mounted read only/file"', ": >/mounted-file"):
             expect(shell(container, script).exit_code != 0, f"a read-only mount was written to by {script}")
         shell(container, "echo inside >/mounted/new").check()

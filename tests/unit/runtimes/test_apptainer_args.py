@@ -50,14 +50,23 @@ def test_the_complete_arguments_of_a_default_container() -> None:
     assert engine == [
         *("apptainer", "--silent", "--config", "/scratch/c/apptainer.conf", "exec", "--containall", "--pid", "--uts"),
         *("--hostname", "hyperruntime-1", "--no-home", "--no-eval", "--no-umask", "--cwd", "/", "--no-privs"),
-        "--add-caps",
-        "CAP_CHOWN,CAP_DAC_OVERRIDE,CAP_FOWNER,CAP_FSETID,CAP_KILL,CAP_SETGID,CAP_SETUID,CAP_SETPCAP,CAP_SYS_CHROOT",
+        *("--security", "seccomp:/scratch/c/seccomp.json"),
         *("--net", "--network", "none", "--overlay", "/scratch/c/layer"),
         *("--mount", "type=bind,src=/scratch/c/sys,dst=/sys,ro"),
         *("--mount", "type=bind,src=/x,dst=/run/hyperruntime,ro"),
     ]
     assert args[args.index("/store/rootfs") + 1 :][:2] == ["/bin/sh", "-c"]
-    assert args[-7:] == ["sh", "512", "/image", "", "", "", "own"]
+    assert args[-8:] == ["sh", "512", "/image", "", "", "", "own", ""]
+
+
+def test_root_has_capabilities_only_where_there_are_other_users() -> None:
+    args = args_of(attrs.evolve(SETTINGS, users=True, seccomp=False))
+    assert args[args.index("unshare") :][:4] == ["unshare", "--user", "--map-root-user", "--map-auto"]
+    assert value_of(args, "--add-caps") == (
+        "CAP_CHOWN,CAP_DAC_OVERRIDE,CAP_FOWNER,CAP_FSETID,CAP_KILL,CAP_SETGID,CAP_SETUID,CAP_SETPCAP,CAP_SYS_CHROOT"
+    )
+    assert args[-1] == "setpriv --inh-caps=-all --ambient-caps=-all"
+    assert "--security" not in args
 
 
 @pytest.mark.parametrize(
@@ -76,9 +85,9 @@ def test_a_field_changes_only_its_own_option(fields: dict[str, Any], flag: str, 
 
 def test_the_workdir_and_the_library_path_reach_the_first_shell() -> None:
     """It may create the image's own directory, and no other."""
-    assert args_of(env={"KEY": "secret"}, workdir="/w")[-5:] == ["/w", "", "", "", ""]
-    assert args_of(env={"KEY": "secret"}, workdir="/image")[-5:] == ["/image", "", "", "", "own"]
-    assert args_of(env={"KEY": "secret", "LD_LIBRARY_PATH": "/l"})[-2] == "/l"
+    assert args_of(env={"KEY": "secret"}, workdir="/w")[-6:] == ["/w", "", "", "", "", ""]
+    assert args_of(env={"KEY": "secret"}, workdir="/image")[-6:] == ["/image", "", "", "", "own", ""]
+    assert args_of(env={"KEY": "secret", "LD_LIBRARY_PATH": "/l"})[-3] == "/l"
 
 
 @pytest.mark.parametrize("target", ["/tmp", "/tmp/", "/data"])

