@@ -123,9 +123,7 @@ async def run_rollouts(
             await check_model(options, parts)
         if hasattr(made.environment, "verify"):
             options = options.settled()  # a run without rewards sends a seed only if the options have one
-        items = await asyncio.to_thread(chosen_items, made.environment, options)
-        if (check := getattr(made.environment, "check_items", None)) is not None:
-            await asyncio.to_thread(check, items, options.base_spec())
+        items = await asyncio.to_thread(_checked_items, made.environment, options)
         store = None
         if run_dir is not None:
             stack.enter_context(owned(make_directory(run_dir)))
@@ -141,6 +139,13 @@ async def run_rollouts(
         parallel = min(options.parallel, run.wanted, context.slots.capacity)
         await run_jobs(context, run.jobs(), parallel, on_start=run.on_start, on_done=run.on_done)
         return run.summary()
+
+
+def _checked_items(environment: UnscoredEnvironment, options: RolloutOptions) -> list[Item]:
+    items = chosen_items(environment, options)
+    if (check := getattr(environment, "check_items", None)) is not None:
+        check(items, options.base_spec())
+    return items
 
 
 async def complete_parts(stack: AsyncExitStack, options: RolloutOptions, parts: Parts) -> CompleteParts:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hyperdomain_table import Table
 from hyperruntime.domain import Split
 from hyperruntime.errors import SpecError
+from hyperruntime.git.command import git
 from hyperruntime.loop.generation.default_adapter import DefaultContract
 from hyperruntime.loop.run.plan import load_domains, plan_run
 from hyperruntime.loop.run.run import resume_run, start_run
@@ -118,10 +119,22 @@ def test_an_argument_selects_the_table_and_its_name(reviews: Path) -> None:
         load_domains(["circle_packing:8"], DefaultContract())
 
 
+ANSWERS_LOW = """
+class TaskAgent:
+    def __init__(self, model=None, chat_history_file=None):
+        pass
+
+    def forward(self, inputs):
+        return "low", []
+"""
+
+
 def test_a_run_finds_its_table_after_a_change_of_directory(
     reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make_agent_repository(tmp_path / "agent")
+    (agent / "task_agent.py").write_text(ANSWERS_LOW)
+    git(["-C", str(agent), "commit", "--all", "--quiet", "--message", "answers reviews"])
     monkeypatch.chdir(reviews.parent)
     options = GenerateOptions(
         domains="table:reviews.toml", agent=str(agent), max_generation=0, run_id="r", output_dir_parent=str(tmp_path)
