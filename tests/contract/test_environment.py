@@ -137,8 +137,8 @@ def test_an_environment_has_mounts_and_names_its_container(
         assert made.container in {found.record.id for found in runtime.containers()}
 
 
-def test_an_environment_runs_as_the_user_that_it_names(runtime: hr.Runtime, runtime_name: str, image: str) -> None:
-    if not runtime.info.users:
+def test_an_environment_runs_as_the_user_that_it_names(runtime_name: str, image: str) -> None:
+    if runtime_name in ("apptainer", "bubblewrap"):  # the main user of a container is the caller
         with pytest.raises(PoolStartError, match="user"):
             HyperEnvironment(image, runtime=runtime_name, user="1234:1234")
         return

@@ -233,6 +233,7 @@ def publish(
         shutil.rmtree(partial, ignore_errors=True)
         store.export(record.commit, partial)
         with storage_errors(partial):
+            partial.chmod(0o700)  # as the repositories of the run
             os.rename(partial, target / AGENT_FILES)
 
 
