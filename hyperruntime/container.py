@@ -178,8 +178,8 @@ class Container(AsyncClosing):
 
         At most 1024 run at once in one process; others wait. ``on_output`` is called in another thread.
         """
-        checked = ExecOptions(**options).checked()
-        return await run_cancellable(lambda cancel_fd: self._run(args, attrs.evolve(checked, cancel_fd=cancel_fd)))
+        ExecOptions(**options).checked()
+        return await run_cancellable(lambda cancel_fd: self._run(args, ExecOptions(**options, cancel_fd=cancel_fd)))
 
     def shell(
         self,

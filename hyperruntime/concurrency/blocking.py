@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
@@ -21,8 +21,31 @@ _THREADS = {EXECS: 1024, STARTS: 16, RESETS: 32}
 _PAUSE_S = 0.0005  # between two starts: hundreds of new threads at once keep an event loop from running for a second
 
 
+class _Seat:
+    """One idle thread; whoever gives it a job wakes only this thread."""
+
+    def __init__(self) -> None:
+        self._job: Callable[[], None] | None = None
+        self._given = threading.Lock()
+        self._given.acquire()
+
+    def give(self, job: Callable[[], None]) -> None:
+        self._job = job
+        self._given.release()
+
+    def take(self) -> Callable[[], None]:
+        self._given.acquire()
+        job, self._job = self._job, None
+        assert job is not None
+        return job
+
+
 class Threads:
-    """Daemon threads for one kind of work; they start as work needs them, and stay."""
+    """Daemon threads for one kind of work; they start as work needs them, and stay.
+
+    A job goes to the thread that was idle last. With one queue for all, each job would also wake a second thread in
+    vain, because :class:`queue.SimpleQueue` passes its lock on.
+    """
 
     def __init__(self, name: str, most: int) -> None:
         """Start the thread that starts the others, which takes milliseconds; :meth:`submit` must not wait for it.
@@ -32,7 +55,8 @@ class Threads:
             most: maximum number of threads; more work waits.
         """
         self._name, self._most = name, most
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._jobs: deque[Callable[[], None]] = deque()  # waits only while no thread is idle
+        self._idle: list[_Seat] = []
         self._lock = threading.Lock()
         self._unfinished = self._count = 0
         self._wanted = threading.Semaphore(0)
@@ -54,7 +78,11 @@ class Threads:
         with self._lock:
             self._unfinished += 1
             more = self._count < min(self._most, self._unfinished)
-        self._jobs.put(job)
+            seat = self._idle.pop() if self._idle else None
+            if seat is None:
+                self._jobs.append(job)
+        if seat is not None:
+            seat.give(job)
         if more:
             self._wanted.release()
         return future
@@ -79,10 +107,18 @@ class Threads:
                 self._serve()
 
     def _serve(self) -> None:
+        seat = _Seat()
         while True:
-            self._jobs.get()()
+            self._next(seat)()
             with self._lock:
                 self._unfinished -= 1
+
+    def _next(self, seat: _Seat) -> Callable[[], None]:
+        with self._lock:
+            if self._jobs:
+                return self._jobs.popleft()
+            self._idle.append(seat)
+        return seat.take()
 
 
 _threads: dict[tuple[int, str], Threads] = {}

@@ -37,6 +37,7 @@ TIMEOUT_EXIT_CODE = 124
 KILLED_EXIT_CODE = 137
 _HEARTBEAT_S = 5.0
 _START_TRIES_S = 5.0
+_BRIEF_S = 0.005  # a command that ends sooner wakes this thread once: its output is read at its end
 _IN = select.POLLIN
 
 
@@ -153,27 +154,39 @@ class Execution:
             lane.next_exec()
             self._poll = select.poll()
             self._poll.register(lane.status, _IN)
-            self._output.open(lane, self._poll)
+            self._output.open(lane)
+            self._attends, self._brief_until = False, time.monotonic() + _BRIEF_S
             if self._input is not None:
                 lane.open_input()
                 self._stdin = Stdin(self._input, lane, self._poll)
             if self._cancel_fd is not None:
                 self._poll.register(self._cancel_fd, _IN)
+            if self._input is not None or self._output.is_watched:
+                self._attend()
             self._start(lane)
         except BlockingIOError as error:
             raise ContainerLostError("a process in the container blocks the lane that starts commands") from error
         except OSError as error:
             raise storage_error(error) from error
 
+    def _attend(self) -> None:
+        """From now on read the output while the command runs."""
+        self._attends = True
+        self._output.attend(self._poll)
+
     def _wait(self) -> None:
         while not self._has_ended():
             events = self._poll.poll(self._poll_ms())
             for descriptor, event in events:
                 self._on_event(descriptor, event)
-            is_late = self._deadline is not None and time.monotonic() >= self._deadline
-            if is_late and not self._has_ended():
+            now = time.monotonic()
+            if self._has_ended():
+                return
+            if self._deadline is not None and now >= self._deadline:
                 self._end = End.TIMEOUT
-            elif not events:
+            elif not self._attends and now >= self._brief_until:
+                self._attend()
+            elif self._attends and not events:
                 self._check_alive()
 
     def _has_ended(self) -> bool:
@@ -187,9 +200,10 @@ class Execution:
             raise ContainerLostError("the container stopped answering while a command ran in it")
 
     def _poll_ms(self) -> int:
+        most_s = _HEARTBEAT_S if self._attends else _BRIEF_S
         if self._deadline is None:
-            return int(_HEARTBEAT_S * 1000)
-        return int(max(0.0, min(_HEARTBEAT_S, self._deadline - time.monotonic())) * 1000) + 1
+            return int(most_s * 1000)
+        return int(max(0.0, min(most_s, self._deadline - time.monotonic())) * 1000) + 1
 
     def _on_event(self, descriptor: int, event: int) -> None:
         if descriptor in self._output:
@@ -263,14 +277,16 @@ class Execution:
             return None
         if self._end is End.NO_USER:
             raise no_user_error(self._user)
-        codes, buffers = {End.TIMEOUT: TIMEOUT_EXIT_CODE, End.GONE: KILLED_EXIT_CODE}, self._output.buffers
+        if self._end is not End.EXIT:
+            self._exit_code = TIMEOUT_EXIT_CODE if self._end is End.TIMEOUT else KILLED_EXIT_CODE
+        out, err = self._output.buffers.values()
         return ExecResult(
-            args=tuple(os.fsdecode(a) for a in self._request.args),
-            exit_code=codes.get(self._end or End.GONE, self._exit_code),
-            stdout=buffers["stdout"].value(),
-            stderr=buffers["stderr"].value(),
+            args=tuple(map(os.fsdecode, self._request.args)),
+            exit_code=self._exit_code,
+            stdout=out.value(),
+            stderr=err.value(),
             timed_out=self._end is End.TIMEOUT,
-            truncated=any(buffer.truncated for buffer in buffers.values()),
+            truncated=out.truncated or err.truncated,
             duration_s=time.monotonic() - self._started,
         )
 

@@ -261,7 +261,7 @@ class Lane:
         self._script_bytes = len(script)
 
     def _path(self, name: str) -> str:
-        return os.path.join(self._dir, name)
+        return f"{self._dir}/{name}"
 
     def _make_fifo(self, name: str) -> None:
         os.mkfifo(self._path(name))

@@ -75,22 +75,31 @@ class OutputStreams:
         self._on_output = on_output
         self._open: dict[int, Stream] = {}
         self._wide: set[int] = set()
-        self._poll = select.poll()
+        self._poll: select.poll | None = None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the caller wants each chunk at once."""
+        return self._on_output is not None
 
     def __contains__(self, descriptor: int) -> bool:
         """Return whether a descriptor is one of the open streams."""
         return descriptor in self._open
 
-    def open(self, lane: Lane, poll: select.poll) -> None:
-        """Open the streams of a lane and register them with a poll loop.
+    def open(self, lane: Lane) -> None:
+        """Open the streams of a lane; they hold what a command writes, up to 64 KiB, until :meth:`attend` or the end.
 
         Raises:
             OSError: no file descriptors are left.
         """
-        self._poll = poll
+        self._poll = None
         for name, letter in _NAMES.items():
-            descriptor = lane.open_stream(letter)
-            self._open[descriptor] = name
+            self._open[lane.open_stream(letter)] = name
+
+    def attend(self, poll: select.poll) -> None:
+        """Register the open streams with a poll loop."""
+        self._poll = poll
+        for descriptor in self._open:
             poll.register(descriptor, select.POLLIN)
 
     def read(self, descriptor: int) -> bool:
@@ -105,7 +114,8 @@ class OutputStreams:
             return False
         name = self._open[descriptor]
         if not chunk:
-            self._poll.unregister(descriptor)
+            if self._poll is not None:
+                self._poll.unregister(descriptor)
             del self._open[descriptor]
             self._wide.discard(descriptor)
             os.close(descriptor)

@@ -23,6 +23,32 @@ _END_S = 30.0
 _LOST = (ContainerLostError, ContainerStateError, ExecLostError)
 
 
+class RunningCall:
+    """One running call; it runs in the task of its caller, because a task of its own costs two turns of the loop.
+
+    Attributes:
+        done: set when the call has ended.
+    """
+
+    def __init__(self) -> None:
+        """Begin a call in the current task."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._before, self._is_cancelled = task, task.cancelling(), False
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def cancel(self) -> None:
+        """Cancel the call; nothing if it was cancelled before."""
+        if not self._is_cancelled:
+            self._is_cancelled = True
+            self._task.cancel()
+
+    def end(self) -> bool:
+        """End the call; return whether :meth:`cancel` was called, and nobody else has cancelled its task."""
+        self.done.set_result(None)
+        return self._is_cancelled and self._task.uncancel() <= self._before
+
+
 @attrs.define(eq=False)
 class Grant:
     """One lease, as the pool knows it.
@@ -38,7 +64,7 @@ class Grant:
     slot: Slot
     cell: Cell
     verdict: Callable[[], HyperRuntimeError] | None = None
-    running: set[asyncio.Task[Any]] = attrs.field(factory=set)
+    running: set[RunningCall] = attrs.field(factory=set)
     timer: asyncio.TimerHandle | None = None
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -47,14 +73,17 @@ class Grant:
         Raises:
             HyperRuntimeError: the lease ended during the call; the error says why.
         """
-        task = asyncio.ensure_future(work)
-        self.running.add(task)
-        task.add_done_callback(self.running.discard)
+        call = RunningCall()
+        self.running.add(call)
+        is_ours = False
         try:
-            return await task
+            try:
+                return await work
+            finally:
+                self.running.discard(call)
+                is_ours = call.end()
         except asyncio.CancelledError:
-            caller = asyncio.current_task()
-            if self.verdict is None or (caller is not None and caller.cancelling()):
+            if self.verdict is None or not is_ours:
                 raise
             raise self.verdict() from None
         except _LOST as error:
@@ -65,10 +94,10 @@ class Grant:
     async def end_calls(self) -> None:
         """Cancel the running calls, and wait at most 30 s for their end."""
         running = tuple(self.running)
-        for task in running:
-            task.cancel()
+        for call in running:
+            call.cancel()
         if running:
-            await asyncio.wait(running, timeout=_END_S)
+            await asyncio.wait([call.done for call in running], timeout=_END_S)
 
 
 class LeaseTable:

@@ -313,8 +313,8 @@ class SlotPool:
         grant.verdict = lambda: stale(grant.slot, "was released")
         self._grants.remove(grant)
         grant.cell.state, grant.cell.kept_since = CellState.KEPT, asyncio.get_running_loop().time()
-        for task in tuple(grant.running):
-            task.cancel()
+        for call in tuple(grant.running):
+            call.cancel()
 
     def _give_back(self, slot: Slot) -> None:
         """Take back a slot that its waiter did not use."""

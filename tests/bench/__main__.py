@@ -14,7 +14,7 @@ import attrs
 
 import hyperruntime as hr
 from hyperruntime.runtime import Runtime
-from tests.bench import crowds, execs, gateway, generations, rollouts, slots
+from tests.bench import crowds, execs, gateway, generations, processor, rollouts, slots
 from tests.bench.measure import Row, machine
 
 HEAD = """# {title}
@@ -67,7 +67,7 @@ def measure(name: str, wanted: Sequence[str], cycles: int, trajectories: int) ->
         image = runtime.images.ensure("base")
         parts = []
         if "execs" in wanted:
-            parts += [execs.exec_rows, execs.deadline_rows, execs.life_rows, execs.stream_rows]
+            parts += [execs.exec_rows, processor.shell_rows, execs.deadline_rows, execs.life_rows, execs.stream_rows]
         parts += [crowds.crowd_rows, crowds.stall_rows] if "crowds" in wanted else []
         parts += [generations.overhead_rows] if "generations" in wanted else []
         if "generations" in wanted and name == "podman":
@@ -104,7 +104,7 @@ def _name(part: Any) -> str:
 def slot_parts(cycles: int) -> list[Any]:
     """Return the measurements of slots."""
     single = [slots.sleep_rows, slots.throughput_rows, slots.lease_rows, slots.loss_rows, slots.owner_rows]
-    return [*single, functools.partial(slots.cycle_rows, cycles=cycles)]
+    return [processor.call_rows, *single, functools.partial(slots.cycle_rows, cycles=cycles)]
 
 
 def overview(reports: list[dict[str, Any]]) -> str:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import hyperruntime as hr
 from hyperruntime.errors import ExecStartError, SpecError
-from hyperruntime.exec import output_streams
+from hyperruntime.exec import execution, output_streams
 from hyperruntime.host.process import wait_until
 from hyperruntime.registry import load_driver
 from hyperruntime.testing.conformance import CHECKS, open_context, run_checks, select_checks
@@ -146,6 +146,24 @@ def test_output_of_a_child_that_briefly_outlives_the_command_is_kept(
 ) -> None:
     monkeypatch.setattr(output_streams, "_GRACE_S", 20.0)  # the default is too short on a busy machine
     assert container.exec(["bash", "-c", "echo late > >(sleep 0.05; cat)"]).stdout == b"late\n"
+
+
+def test_a_brief_command_wakes_its_caller_once(container: hr.Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its output is read when it has ended; each wake-up costs processor time of the host."""
+    monkeypatch.setattr(execution, "_BRIEF_S", 60.0)
+    events: list[int] = []
+    act = execution.Execution._on_event
+
+    def noted(self: execution.Execution, descriptor: int, event: int) -> None:
+        events.append(event)
+        act(self, descriptor, event)
+
+    monkeypatch.setattr(execution.Execution, "_on_event", noted)
+    container.exec(["true"])
+    events.clear()
+    result = container.exec(["sh", "-c", "head -c 50000 /dev/zero; echo problem >&2; exit 3"], timeout_s=50)
+    assert (result.exit_code, result.stdout, result.stderr) == (3, bytes(50_000), b"problem\n")
+    assert len(events) == 1
 
 
 def test_kill_0_ends_the_command_and_nothing_else(container: hr.Container) -> None:

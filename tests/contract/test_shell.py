@@ -141,6 +141,15 @@ def test_input_and_output_bytes_are_exact(shell: hr.Shell) -> None:
         shell.run("echo \0")
 
 
+def test_a_state_larger_than_its_pipe_neither_blocks_the_shell_nor_is_lost(own_shell: hr.Shell) -> None:
+    """bash waits while it writes its state; the host must read it before the text begins, and when the shell ends."""
+    out(own_shell, "big=$(head -c 100000 /dev/zero | tr '\\0' b)")
+    for number in range(5):
+        assert out(own_shell, f"echo {number}") == f"{number}\n"
+    assert own_shell.run("last=set; exit 3", timeout_s=30).exit_code == 3
+    assert out(own_shell, "echo ${#big} $last") == "100000 set\n"
+
+
 def test_large_outputs_are_not_lost(shell: hr.Shell) -> None:
     size = 50_000_000
     result = shell.run(f"head -c {size} /dev/zero; echo end >&2; exit 9", timeout_s=120, output_limit_bytes=2 * size)

@@ -66,6 +66,13 @@ def test_a_command_is_on_no_command_line_and_cannot_find_itself(desk: Desk) -> N
     assert result.stdout == "alive\n"
 
 
+@pytest.mark.parametrize("padding", ["", "x" * 200_000], ids=["short", "long"])
+def test_a_command_finds_no_variable_that_its_caller_did_not_give(desk: Desk, padding: str) -> None:
+    result = desk("bash", command=f": {padding}\ncompgen -v | grep -ci '_text$'; env | grep -c compgen; cat")
+
+    assert (result.stdout, result.stderr) == ("0\n0\n", "")
+
+
 def test_a_timeout_ends_children_that_hold_the_output_open(desk: Desk) -> None:
     """W6: in the public system, a timeout of one second took eight seconds."""
     started = time.monotonic()

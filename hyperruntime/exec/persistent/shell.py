@@ -96,8 +96,9 @@ class Shell(Closing):
 
     async def arun(self, text: str | bytes, **options: Unpack[TextKeywords]) -> ExecResult:
         """Do what :meth:`run` does without blocking the event loop; cancelling kills this text's processes only."""
-        code, checked = check_text(text), ExecOptions(**options).checked()
-        return await run_cancellable(lambda cancel_fd: self._run(code, attrs.evolve(checked, cancel_fd=cancel_fd)))
+        code = check_text(text)
+        ExecOptions(**options).checked()
+        return await run_cancellable(lambda cancel_fd: self._run(code, ExecOptions(**options, cancel_fd=cancel_fd)))
 
     def close(self) -> bool:
         """End the shell and all processes that it started; return whether none is left. May be called again."""
@@ -130,9 +131,9 @@ class Shell(Closing):
         try:
             if self._closed:
                 raise ContainerStateError("the shell is closed; open another one")
-            self._start = attrs.evolve(self._start, user=self._sessions.resolve(self._start.user))
+            if isinstance(self._start.user, str):
+                self._start = attrs.evolve(self._start, user=self._sessions.resolve(self._start.user))
             session = self._sessions.find(self._start.user)
-            options = attrs.evolve(options, user=self._start.user)
             return self._sessions.run(_TextExecution(self, session, text, options))
         finally:
             if self._closed:
@@ -241,9 +242,14 @@ class _TextExecution(Execution):
     def _next_mark(self) -> Mark:
         return self.session.next_mark(self._shell.series)
 
+    def _attend(self) -> None:
+        super()._attend()
+        assert isinstance(self._lane, ShellLane)
+        self._poll.register(self._lane.state, select.POLLIN)  # bash waits while more of its state is unread than fits
+
     def _start(self, lane: Lane) -> None:
         assert isinstance(lane, ShellLane)
-        self._poll.register(lane.state, select.POLLIN)
+        lane.hear_state()
         has_input = self._request.has_input
         lane.begin_text(self._text, self._mark, self._shell.exit_code, has_input=has_input)
 

@@ -117,9 +117,10 @@ class ShellLane(Lane):
             exit_code: value that it sees in ``$?``.
             has_input: whether it reads the lane's input; else ``/dev/null``.
         """
-        self._write_script(text)
         source = b"i" if has_input else b"/dev/null"
-        os.write(self.go, b"%d %s %d %s\n" % (self.sequence, mark.bash_options, exit_code, source))
+        line = b"%d %s %d %s\n" % (self.sequence, mark.bash_options, exit_code, source)
+        self._write_script(line + text)
+        os.write(self.go, b"\n")
 
     def undo_text(self) -> None:
         """Restore the state from before the current text.
@@ -144,6 +145,8 @@ class ShellLane(Lane):
                 self._take(state, int(number))
             if whole or len(rest) > 2 * _STATE_LIMIT:
                 self._partial = bytearray(rest[: _STATE_LIMIT + 1] + rest[-_MARK_BYTES:] if not whole else rest)
+            if len(chunk) < _CHUNK_BYTES:
+                return
 
     def _take(self, state: bytes, number: int) -> None:
         if len(state) > _STATE_LIMIT or number >= self._undone:

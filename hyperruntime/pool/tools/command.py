@@ -11,9 +11,11 @@ from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequ
 from hyperruntime.pool.values.results import ExecutionResult
 from hyperruntime.spec import ExecResult
 
-# The text comes on standard input, not on the command line: it may be long, other slots can list command lines, and
-# `pkill -f` with a word of the text would kill this shell.
-_RUN = (
+# The text is not on the command line: other slots can list command lines, and `pkill -f` with a word of the text would
+# kill this shell. A short text is a variable, which costs no stream; a long one comes first on standard input.
+_VARIABLE, _VARIABLE_BYTES = "HYPERRUNTIME_TEXT", 64 * 1024  # the kernel allows 128 KiB, see execve(2), MAX_ARG_STRLEN
+_RUN = f'eval "unset -v {_VARIABLE}; ${_VARIABLE}"'
+_RUN_LONG = (
     'IFS= LC_ALL=C read -r -N "$1" _hr_text || [ "$1" = 0 ] || exit 126; [ -n "$2" ] || exec </dev/null; shift 2; '
     'eval "unset -v _hr_text; $_hr_text"'
 )
@@ -24,15 +26,19 @@ _UTF8_BYTES = 4
 async def run_bash(call: ToolRequest) -> ExecutionResult:
     """Run a command in a new bash and return its result."""
     text = _text(call)
-    given = call.args["stdin"]
-    data = text if given is None else text + os.fsencode(given)
-    args = ["bash", "--noprofile", "--norc", "-c", _RUN, "bash", str(len(text)), "" if given is None else "1"]
+    given = None if call.args["stdin"] is None else os.fsencode(call.args["stdin"])
+    bash = ["bash", "--noprofile", "--norc", "-c"]
+    if is_short := len(text) <= _VARIABLE_BYTES:
+        args = [*bash, _RUN, "bash"]
+    else:
+        args = [*bash, _RUN_LONG, "bash", str(len(text)), "" if given is None else "1"]
     try:
         result = await call.slot_exec.aexec(
             args,
             timeout_s=call.remaining_s(),
             workdir=call.args["workdir"],
-            input=data,
+            env={_VARIABLE: os.fsdecode(text)} if is_short else None,
+            input=given if is_short else text + (given or b""),
             output_limit_bytes=kept_bytes(call.policy.output_chars),
         )
     except WorkdirNotFoundError as error:

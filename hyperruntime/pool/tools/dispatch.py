@@ -151,13 +151,14 @@ def check_rights(slot_exec: SlotExec, policy: ToolPolicy) -> None:
 
 
 def _find(name: object, policy: ToolPolicy) -> Tool:
+    known = canonical(name) if isinstance(name, str) else ""
+    if known in TOOLS and (policy.tools is None or known in map(canonical, policy.tools)):
+        return TOOLS[known]
     permitted = {canonical(tool) for tool in (TOOLS if policy.tools is None else policy.tools)}
-    allowed = [known for known in (*TOOLS, *ALIASES) if canonical(known) in permitted]
-    if not isinstance(name, str) or canonical(name) not in TOOLS:
+    allowed = [tool for tool in (*TOOLS, *ALIASES) if canonical(tool) in permitted]
+    if known not in TOOLS:
         raise ToolProblemError(unknown_name("tool", str(name)[:100], allowed))
-    if name not in allowed:
-        raise ToolProblemError(f"the tool {name!r} is not allowed here; allowed: {', '.join(allowed)}")
-    return TOOLS[canonical(name)]
+    raise ToolProblemError(f"the tool {name!r} is not allowed here; allowed: {', '.join(allowed)}")
 
 
 async def run_batch(

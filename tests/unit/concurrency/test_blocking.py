@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -71,6 +72,23 @@ def test_each_piece_of_work_has_a_thread_while_others_block() -> None:
     for _ in range(20):
         futures = [some.submit(lambda: meeting.wait(60)) for _ in range(16)]
         assert sorted(future.result(60) for future in futures) == list(range(16))
+
+
+def test_a_job_goes_to_the_thread_that_was_idle_last() -> None:
+    """With one queue for all threads, each job also wakes a thread that finds nothing to do."""
+    some, together = Threads("some", 4), threading.Barrier(4)
+    for work in [some.submit(lambda: together.wait(60)) for _ in range(4)]:
+        work.result(60)
+    while len(some._idle) < 4:
+        time.sleep(0.001)
+
+    def one() -> int:
+        ran_in = some.submit(threading.get_ident).result(60)
+        while len(some._idle) < 4:
+            time.sleep(0.001)
+        return ran_in
+
+    assert len({one() for _ in range(20)}) == 1
 
 
 @pytest.fixture

@@ -271,6 +271,37 @@ def test_a_lease_past_its_timeout_expires() -> None:
     run(work)
 
 
+@pytest.mark.parametrize("by_caller", [False, True])
+def test_the_end_of_a_lease_cancels_its_call_but_not_the_task_of_the_caller(by_caller: bool) -> None:
+    """A call runs in its caller's task; only the caller's own cancellation may be seen outside the call."""
+
+    async def work() -> None:
+        async with pool_of(PromisedRuntime()) as pool:
+            lease = pool.lease_of(await pool.acquire())
+            seen: list[BaseException] = []
+
+            async def caller() -> int:
+                try:
+                    await lease.exec(["sleep", "1000"])
+                except (StaleLeaseError, asyncio.CancelledError) as error:
+                    seen.append(error)
+                task = asyncio.current_task()
+                assert task is not None
+                if not by_caller:
+                    await asyncio.sleep(0)
+                return task.cancelling()
+
+            task = asyncio.create_task(caller())
+            await until(lambda: any(grant.running for grant in pool._grants))
+            if by_caller:
+                task.cancel()
+            await pool.release(lease.slot)
+            assert await task == int(by_caller)
+            assert isinstance(seen[0], asyncio.CancelledError if by_caller else StaleLeaseError)
+
+    run(work)
+
+
 def test_r11_stop_ends_waiting_acquires_running_calls_and_all_containers() -> None:
     async def work() -> None:
         runtime = PromisedRuntime(start_s=0.05)

@@ -1,0 +1,114 @@
+"""Benchmarks of this process's processor time for each call, and of a persistent shell beside an exec.
+
+Processor time hardly depends on the load of the machine. It does depend on how far the calls are apart: after a pause,
+memory that the call needs is no longer in the processor's caches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+
+import hyperruntime as hr
+from hyperruntime.runtime import Runtime
+from tests.bench.measure import Row, in_turn
+from tests.bench.slots import pool_of
+
+EACH, ROUNDS, APART_S = 50, 15, 0.02
+# Of the version before docs/decisions/0045-processor-time.md: how many times an `exec` of `true` from a thread.
+BEFORE = {"exec": 2.1, "bash": 4.2, "bash_stateful": 2.3}
+
+
+def shell_rows(runtime: Runtime, image: str) -> list[Row]:
+    """Measure `:` in a persistent shell beside an exec of `true`."""
+    with runtime.container(hr.ContainerSpec(image=image)) as container:
+        shell = container.shell()
+        actions = {"shell": lambda: shell.run(":"), "exec": lambda: container.exec(["true"])}
+        took = in_turn(actions, rounds=500)
+        used = dict.fromkeys(actions, 0.0)
+        for name, action in actions.items():
+            used[name] = statistics.median(_used(action) for _ in range(ROUNDS))
+        shell.close()
+    return [
+        _beside(what, values["shell"], "exec of `true`", values["exec"])
+        for what, values in (
+            ("`:` in a persistent shell", took),
+            ("processor time of this process: `:` in a persistent shell", used),
+        )
+    ]
+
+
+def _beside(what: str, ours_s: float, theirs: str, theirs_s: float) -> Row:
+    return Row(
+        what=what,
+        value=ours_s * 1e3,
+        unit="ms",
+        compared_to=f"{theirs}: {theirs_s * 1e3:.2f} ms",
+        ratio=ours_s / theirs_s,
+        wanted="less",
+        holds=ours_s < theirs_s,
+    )
+
+
+def _used(action: Callable[[], object]) -> float:
+    begin = time.process_time()
+    for _ in range(EACH):
+        action()
+    return (time.process_time() - begin) / EACH
+
+
+def call_rows(runtime: Runtime, image: str) -> list[Row]:
+    """Measure the processor time of this process for calls in a slot, one after another and 20 ms apart."""
+    return asyncio.run(_call_rows(runtime, image))
+
+
+async def _call_rows(runtime: Runtime, image: str) -> list[Row]:
+    plain = runtime.container(hr.ContainerSpec(image=image))
+
+    async def plain_exec() -> None:
+        plain.exec(["true"])
+
+    async with pool_of(runtime, image, 1) as pool:
+        slot = await pool.acquire("t")
+        lease = pool.lease_of(slot)
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "nothing": lambda: asyncio.sleep(0),
+            "plain": plain_exec,
+            "exec": lambda: lease.exec(["true"]),
+            "bash": lambda: lease.tool("bash", {"command": "true"}),
+            "bash_stateful": lambda: lease.tool("bash_stateful", {"command": "true"}),
+        }
+        close = await _in_turn(calls, 0)
+        apart = await _in_turn(calls, APART_S)
+    plain.close()
+    return [
+        *(_call_row(name, "", close[name], close["plain"]) for name in BEFORE),
+        *(_call_row(name, ", 20 ms after the last", apart[name] - apart["nothing"], close["plain"]) for name in BEFORE),
+    ]
+
+
+def _call_row(name: str, how: str, used_s: float, plain_s: float) -> Row:
+    return Row(
+        what=f"processor time of this process: one `{name}` call in a slot{how}",
+        value=used_s * 1e3,
+        unit="ms",
+        compared_to=f"a plain exec: {plain_s * 1e3:.2f} ms" + ("" if how else f"; before: {BEFORE[name]}x"),
+        ratio=used_s / plain_s,
+    )
+
+
+async def _in_turn(calls: dict[str, Callable[[], Awaitable[object]]], pause_s: float) -> dict[str, float]:
+    used: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        await call()
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            begin = time.process_time()
+            for _ in range(EACH):
+                if pause_s:
+                    await asyncio.sleep(pause_s)
+                await call()
+            used[name].append((time.process_time() - begin) / EACH)
+    return {name: statistics.median(values) for name, values in used.items()}
