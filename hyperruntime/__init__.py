@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from hyperruntime.spec import ExecResult as ExecResult
     from hyperruntime.spec import Limits as Limits
     from hyperruntime.spec import Mount as Mount
+    from hyperruntime.transfer.extract import ExtractLimits as ExtractLimits
 
 __version__ = "0.1.0"
 
@@ -72,6 +73,7 @@ _NAMES = {
     "run_as": ("RunAs",),
     "runtime": ("Runtime", "open_runtime"),
     "spec": ("ContainerSpec", "ExecResult", "Limits", "Mount"),
+    "transfer.extract": ("ExtractLimits",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

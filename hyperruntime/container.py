@@ -95,6 +95,11 @@ class Container(AsyncClosing):
             raise
         log.debug("container started", driver=driver.name, name=self.name, duration_s=time.monotonic() - started)
 
+    def __repr__(self) -> str:
+        """Return the engine, the name, the image and the state."""
+        state = self._sessions.state
+        return f"<Container {self.name} on {self._sessions.engine}, image {self.spec.image!r}: {state}>"
+
     @property
     def exchange(self) -> Mount:
         """The exchange directory, mounted read-only: files made there on the host are visible inside at once."""
@@ -156,7 +161,7 @@ class Container(AsyncClosing):
             group: name of a group of execs, whose processes :meth:`end_group` kills.
 
         Returns:
-            The result. Exit code 127: program not found; 126: not executable; 128+n: killed by signal n.
+            The result. Exit code 128+n: killed by signal n; 126 or 127 with ``not_executed``: no program ran.
 
         Raises:
             ContainerLostError: the container ended or stopped answering; holds a post-mortem.
@@ -164,6 +169,7 @@ class Container(AsyncClosing):
             ExecLostError: the shell of ``user`` ended while the command ran; the result is unknown.
             ExecStartError: no process could be started for it.
             WorkdirNotFoundError: ``workdir`` does not exist.
+            UserNotFoundError: ``user`` does not exist in the container.
             SpecError: an argument is malformed.
             UnsupportedOptionError: the engine or the container cannot run commands as ``user``.
         """

@@ -26,7 +26,7 @@ class Task:
     """
 
     id: str
-    inputs: Mapping[str, Any]
+    inputs: Mapping[str, Any] = attrs.field(hash=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -45,7 +45,7 @@ class Score:
     value: float
     valid: bool
     detail: str = ""
-    facts: Mapping[str, Any] = attrs.field(factory=dict)
+    facts: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -84,7 +84,7 @@ class Trial:
     """
 
     args: tuple[str, ...]
-    files: Mapping[str, str | bytes] = attrs.field(factory=dict)
+    files: Mapping[str, str | bytes] = attrs.field(factory=dict, hash=False)
     input: bytes = b""
     timeout_s: float = 60.0
 

@@ -49,7 +49,7 @@ class EngineInfo:
     oci_runtime: str = ""
     storage: str = ""
     networks: tuple[str, ...] = ("none",)
-    limits: Mapping[str, Enforcement] = attrs.field(factory=dict)
+    limits: Mapping[str, Enforcement] = attrs.field(factory=dict, hash=False)
     gpus: bool = False
     users: bool = True
     ignores_modes: bool = True
@@ -124,7 +124,7 @@ class ContainerRecord:
     image: str
     state: str
     created: float
-    labels: Mapping[str, str]
+    labels: Mapping[str, str] = attrs.field(hash=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -159,7 +159,7 @@ class Launch:
 
     spec: ContainerSpec
     name: str
-    labels: Mapping[str, str]
+    labels: Mapping[str, str] = attrs.field(hash=False)
     exchange: Mount
     private_dir: str
 
@@ -191,7 +191,7 @@ class LiveContainer(Protocol):
         ...
 
     def explain_start_failure(self, error_text: str, user: str | None = None) -> Exception:
-        """Return the error that explains why a shell did not answer.
+        """Return the error that explains why a shell did not answer; for an unknown user a UserNotFoundError.
 
         Args:
             error_text: the engine's messages about it.
@@ -212,7 +212,11 @@ class OpensShells(Protocol):
     """
 
     def open_shell(self, user: str) -> AttachedShell:
-        """Attach another shell as another user: ``name`` or ``uid``, with an optional ``:group``."""
+        """Attach another shell as another user: ``name`` or ``uid``, with an optional ``:group``.
+
+        Raises:
+            UserNotFoundError: the container does not have this user; or :meth:`explain_start_failure` says so.
+        """
         ...
 
 

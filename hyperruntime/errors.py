@@ -10,6 +10,8 @@ import difflib
 import errno
 from collections.abc import Iterable
 
+from hyperruntime.pickling import reduce_error
+
 _SHOWN_CHARACTERS = 300
 
 
@@ -21,6 +23,10 @@ class HyperRuntimeError(Exception):
     """
 
     exit_code: int = 1
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return what pickles and copies it with its fields."""
+        return reduce_error(self)
 
 
 class SpecError(HyperRuntimeError, ValueError):
@@ -40,6 +46,14 @@ class SpecError(HyperRuntimeError, ValueError):
         shown = repr(value)
         shown = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}..."
         super().__init__(f"{field}={shown} is not allowed: {allowed}")
+
+
+class UserNotFoundError(SpecError, LookupError):
+    """The user or the group of a container or of a command does not exist in the container."""
+
+    def __init__(self, user: str | None) -> None:
+        """Make the message from the user, as it was given."""
+        super().__init__("user", user, "the container has no such user or group; name one of its image, or use numbers")
 
 
 class UnsupportedOptionError(HyperRuntimeError):

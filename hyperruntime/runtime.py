@@ -86,6 +86,12 @@ class Runtime(AsyncClosing):
         self._starting: set[int] = set()  # threads
         self._closed = False
 
+    def __repr__(self) -> str:
+        """Return the engine, the run and the state."""
+        run = f", run {self._run_id!r}" if self._run_id else ""
+        state = "closed" if self._closed else f"open, {len(self._open)} containers"
+        return f"<Runtime {self.name}{run}: {state}>"
+
     @property
     def images(self) -> ImageStore:
         """The engine's images.
@@ -114,6 +120,7 @@ class Runtime(AsyncClosing):
 
         Raises:
             ImageNotFoundError: the image is not on this machine.
+            UserNotFoundError: the spec's user does not exist in the image.
             UnsupportedOptionError: a field cannot be honoured on this machine.
             EngineUnavailableError: the engine cannot run a container.
             StorageError: no file descriptor or no space is left.

@@ -7,12 +7,12 @@ import posixpath
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
 import attrs
 
 from hyperruntime.errors import CommandFailedError, SpecError
+from hyperruntime.pickling import frozen_mapping, names_only
 
 Network = Literal["none", "host", "bridge"]
 LimitsMode = Literal["enforce", "watchdog"]
@@ -37,11 +37,6 @@ _MAX_BYTES = 2**63 - 1
 _RESERVED = ("/", "/run", "/dev")
 _RESERVED_TREES = ("/run/hyperruntime", "/proc", "/sys")
 _TAIL_BYTES = 2000
-
-
-def frozen_mapping(value: Mapping[str, str] | None) -> Mapping[str, str]:
-    """Return a read-only copy of a mapping; None means an empty one."""
-    return MappingProxyType(dict(value or {}))
 
 
 def check_env(field: str, env: Mapping[Any, Any]) -> None:
@@ -228,7 +223,7 @@ class ContainerSpec:
 
     image: str
     mounts: tuple[Mount, ...] = attrs.field(default=(), converter=tuple[Mount, ...])
-    env: Mapping[str, str] = attrs.field(default=None, converter=frozen_mapping)
+    env: Mapping[str, str] = attrs.field(default=None, converter=frozen_mapping, repr=names_only)
     workdir: str | None = None
     user: str | None = None
     network: Network = "none"
@@ -297,6 +292,9 @@ class ExecResult:
         stderr: its standard error, likewise.
         timed_out: whether its deadline passed and all its processes were killed.
         truncated: whether output was dropped.
+        not_executed: whether no program ran, so that the exit code is not its own: 127 if it was not found, 126 if it
+            is a directory or not executable, one of both if its interpreter is missing. False for a program that
+            itself ends with 126 or 127, such as ``sh`` with an unknown command.
         duration_s: seconds from the call to the end.
     """
 
@@ -306,6 +304,7 @@ class ExecResult:
     stderr: bytes = b""
     timed_out: bool = False
     truncated: bool = False
+    not_executed: bool = False
     duration_s: float = 0.0
 
     def check(self) -> ExecResult:
@@ -317,6 +316,7 @@ class ExecResult:
         if self.exit_code == 0:
             return self
         how = "timed out" if self.timed_out else f"ended with exit code {self.exit_code}"
+        how = f"could not be executed (exit code {self.exit_code})" if self.not_executed else how
         parts = [f"command {self.args!r} {how} after {self.duration_s:.2f} s"]
         for name, data in (("stderr", self.stderr), ("stdout", self.stdout)):
             if tail := data[-_TAIL_BYTES:].decode(errors="replace").strip():

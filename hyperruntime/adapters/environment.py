@@ -27,7 +27,7 @@ _ARGUMENT_BYTES = 96 * 1024  # the kernel's limit for one argument is 128 KiB, s
 _FROM_STDIN = 'exec 2>&1; eval "$(head -c "$0")"'
 
 _lock = threading.Lock()
-_pools: dict[tuple[int, str | None, str], tuple[SyncPool, Runtime]] = {}  # by process, engine and spec
+_pools: dict[tuple[int, str | None, ContainerSpec], tuple[SyncPool, Runtime]] = {}  # by process, engine and spec
 
 
 class HyperEnvironment:
@@ -240,7 +240,7 @@ def shared_pool(runtime: str | None, spec: ContainerSpec) -> SyncPool:
     Raises:
         HyperRuntimeError: the engine or the pool cannot be opened.
     """
-    key = os.getpid(), runtime, repr(spec)
+    key = os.getpid(), runtime, spec
     with _lock:
         if key in _pools:
             return _pools[key][0]

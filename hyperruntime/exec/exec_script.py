@@ -10,6 +10,7 @@ import attrs
 
 from hyperruntime.errors import SpecError
 from hyperruntime.exec.exec_marks import Mark
+from hyperruntime.pickling import names_only
 from hyperruntime.spec import check_env, check_inside_path
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -37,9 +38,14 @@ class ExecRequest:
     """
 
     args: tuple[bytes, ...]
-    env: Mapping[str, str]
+    env: Mapping[str, str] = attrs.field(repr=names_only, hash=False)
     workdir: str | None
     has_input: bool
+
+    @property
+    def through_env(self) -> tuple[bytes, ...]:
+        """The variables that only env(1) can set, as its arguments."""
+        return tuple(os.fsencode(f"{name}={value}") for name, value in self.env.items() if not shell_keeps(name))
 
 
 def make_request(
@@ -99,7 +105,8 @@ def lane_script(request: ExecRequest, sequence: int, mark: Mark, *, announce: bo
     """Return the script that a lane sources to run a request.
 
     The command runs in a subshell that lowers a hard limit to the exec's mark. Every descendant inherits the mark, even
-    if it changes its session, process group, parent or environment.
+    if it changes its session, process group, parent or environment. The trap runs only if the program could not be
+    executed; where bash drops it, :func:`tells_failure` knows. Warnings of the shell itself are dropped.
 
     Args:
         request: the command.
@@ -112,18 +119,32 @@ def lane_script(request: ExecRequest, sequence: int, mark: Mark, *, announce: bo
     lines = [b"(ulimit %s;%s" % (mark.options, started)]
     if request.workdir is not None:
         lines.append(b'cd -- %s 2>/dev/null||{ echo "%d dir" >&4;exit 126;}' % (quote(request.workdir), sequence))
-    through_env: list[bytes] = []
-    for name, value in request.env.items():
-        if shell_keeps(name):
-            lines.append(b"export %s=%s" % (name.encode(), quote(value)))
-        else:
-            through_env.append(os.fsencode(f"{name}={value}"))
-    args = (b"env", *through_env, *request.args) if through_env else request.args
-    lines.append(b"exec 3<&- 4>&-")
-    lines.append(b'exec %s) <%s >"$_hr_lane/o" 2>"$_hr_lane/e"' % (b" ".join(map(quote, args)), source))
+    kept = {name: value for name, value in request.env.items() if shell_keeps(name)}
+    lines += [b"export %s=%s" % (name.encode(), quote(value)) for name, value in kept.items()]
+    args = (b"env", *through_env, *request.args) if (through_env := request.through_env) else request.args
+    lines.append(b'exec 3<&- 4>&-;trap \'echo "%d failed" >"$_hr_lane/s"\' 0' % sequence)
+    lines.append(b'exec %s 2>"$_hr_lane/e") <%s >"$_hr_lane/o" 2>/dev/null' % (b" ".join(map(quote, args)), source))
     # On one line: after the status the host may overwrite the script, so the shell must have read all of it.
     lines.append(b'echo "%d $?" >&4;return\n' % sequence)
     return b"\n".join(lines)
+
+
+def tells_failure(request: ExecRequest, lane_dir: str, stderr: bytes) -> bool:
+    """Return whether a standard error begins with the message of bash or env that the program could not be executed.
+
+    Bash drops its traps before it tries to execute a file. It begins its messages with the path of the script, which
+    has the lane's secret name; env quotes the program's name.
+
+    Args:
+        request: the command, which ended with exit code 126 or 127 and wrote no standard output.
+        lane_dir: directory of the lane in the container.
+        stderr: the first bytes of the standard error.
+    """
+    if stderr.startswith(os.fsencode(f"{lane_dir}/c: ")):
+        return True
+    name = re.escape(request.args[0])
+    pattern = rb"env: [^\n]*?['\"`\x98]%s['\"\x99]: " % name  # the typographic quotes of UTF-8 end in 98 and 99
+    return bool(request.through_env) and re.match(pattern, stderr) is not None
 
 
 def quote(argument: str | bytes) -> bytes:

@@ -20,8 +20,8 @@ from hyperruntime.errors import (
     too_many_files,
 )
 from hyperruntime.exec.exec_marks import Mark
-from hyperruntime.exec.exec_script import ExecRequest
-from hyperruntime.exec.lane import Lane
+from hyperruntime.exec.exec_script import ExecRequest, tells_failure
+from hyperruntime.exec.lane import EXCHANGE_TARGET, Lane
 from hyperruntime.exec.lane_pool import LanePool
 from hyperruntime.exec.options import ExecOptions
 from hyperruntime.exec.output_streams import OutputStreams
@@ -34,6 +34,7 @@ from hyperruntime.spec import ExecResult
 log = get_logger(__name__)
 
 TIMEOUT_EXIT_CODE = 124
+_NOT_EXECUTED_CODES = (126, 127)
 KILLED_EXIT_CODE = 137
 _HEARTBEAT_S = 5.0
 _START_TRIES_S = 5.0
@@ -111,7 +112,7 @@ class Execution:
         self._end: End | None = None
         self._exit_code = 0
         self._tries += 1
-        self._made = self._no_workdir = reusable = False
+        self._made = self._no_workdir = self._has_failed = reusable = False
         try:
             lane = self._take_lane()
         except HyperRuntimeError:
@@ -247,6 +248,8 @@ class Execution:
                 self._stdin.start()
         elif word == "dir":
             self._no_workdir = True  # the lane is free only after the exit status, which follows
+        elif word == "failed":
+            self._has_failed = True
         elif self._end is None and is_number(word, 3) and int(word) < 256:
             self._end, self._exit_code = self._unless_never_made(End.EXIT), int(word)
 
@@ -287,8 +290,18 @@ class Execution:
             stderr=err.value(),
             timed_out=self._end is End.TIMEOUT,
             truncated=out.truncated or err.truncated,
+            not_executed=self._was_not_executed(),
             duration_s=time.monotonic() - self._started,
         )
+
+    def _was_not_executed(self) -> bool:
+        """Return whether the exit code is the shell's, because it could not execute the program."""
+        if self._end is not End.EXIT or self._exit_code not in _NOT_EXECUTED_CODES:
+            return False
+        if self._has_failed or self._output.buffers["stdout"].total_bytes:
+            return self._has_failed
+        lane_dir, said = f"{EXCHANGE_TARGET}/{self._lane.name}", self._output.buffers["stderr"].start
+        return tells_failure(self._request, lane_dir, said)
 
     def _has_ended_tree(self) -> bool:
         """Kill the command and its lane, which may be about to start it; return whether no process is left."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperruntime.errors import SpecError
+from hyperruntime.errors import UserNotFoundError
 from hyperruntime.run_as import RunAs
 
 _UMASK = 0o022  # as in a shell that an engine attaches
@@ -25,7 +25,8 @@ def find_user(user: str, passwd: str, groups: str) -> RunAs:
         groups: content of the container's ``/etc/group``.
 
     Raises:
-        SpecError: the user is unknown in the container, or is root with another group.
+        UserNotFoundError: the user or the group is unknown in the container.
+        SpecError: the user is root with another group.
 
     Source: passwd(5), group(5).
     """
@@ -36,7 +37,7 @@ def find_user(user: str, passwd: str, groups: str) -> RunAs:
     if group:
         gid = int(group) if group.isdigit() else _number(_entry(groups, group), 2)
     if uid is None or gid is None:
-        raise SpecError("user", user, "a user and a group that exist in the image, or numbers")
+        raise UserNotFoundError(user)
     return RunAs(uid=uid, gid=gid, umask=_UMASK)
 
 

@@ -8,6 +8,7 @@ from typing import BinaryIO, Literal, TypedDict
 import attrs
 
 from hyperruntime.errors import SpecError
+from hyperruntime.pickling import names_only
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, check_seconds
 
@@ -55,7 +56,7 @@ class ExecOptions:
     """
 
     timeout_s: float | None = None
-    env: Mapping[str, str] | None = None
+    env: Mapping[str, str] | None = attrs.field(default=None, repr=names_only, hash=False)
     workdir: str | None = None
     input: bytes | BinaryIO | None = None
     on_output: OutputCallback | None = None

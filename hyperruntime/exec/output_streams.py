@@ -14,6 +14,7 @@ from hyperruntime.exec.stdin import CallerError, widen
 _NAMES: dict[Stream, str] = {"stdout": "o", "stderr": "e"}  # the FIFOs of a lane
 _CHUNK_BYTES = 1 << 20
 _PIPE_BYTES = 65536
+_START_BYTES = 8192
 _GRACE_S = 0.25  # how long children of a command may still write after its end
 
 
@@ -22,11 +23,12 @@ class OutputBuffer:
 
     Attributes:
         total_bytes: number of bytes written, kept or not.
+        start: the first 8 KiB, whatever the limit.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         """Keep at most ``limit_bytes`` (at least 2)."""
-        self.total_bytes = 0
+        self.total_bytes, self.start = 0, b""
         self._head_limit = max(1, (limit_bytes + 1) // 2)
         self._tail_limit = max(1, limit_bytes - self._head_limit)
         self._head = bytearray()
@@ -40,6 +42,8 @@ class OutputBuffer:
     def write(self, chunk: bytes) -> None:
         """Add a chunk."""
         self.total_bytes += len(chunk)
+        if len(self.start) < _START_BYTES:
+            self.start += chunk[: _START_BYTES - len(self.start)]
         room = self._head_limit - len(self._head)
         if room > 0:
             self._head += chunk[:room]

@@ -47,6 +47,7 @@ class UserSessions:
     """The sessions of one container, by user; safe to use from many threads.
 
     Attributes:
+        engine: the engine's name.
         numbers: source of the marks of this container's processes.
         ended: event that is set when the container has ended.
         watch: the watchdog's entry for this container, or None.
@@ -66,7 +67,7 @@ class UserSessions:
         self.numbers, self.ended = MarkNumbers(), EndEvent()
         self.watch: Watch | None = None
         self.live: LiveContainer | None = None
-        self._name, self._engine, self._user = name, engine, user
+        self._name, self.engine, self._user = name, engine, user
         self._exchange, self._remove, self._pid = exchange, remove, os.getpid()
         self._lock = threading.Lock()
         self._sessions: dict[str | None, Session] = {}
@@ -78,6 +79,11 @@ class UserSessions:
         """Whether the container can run commands, as far as is known."""
         ended_by_us = self.watch is not None and bool(self.watch.verdict)
         return not (self._closed or self._lost or ended_by_us or self.ended.is_set)
+
+    @property
+    def state(self) -> str:
+        """``running``, ``ended`` or ``closed``, as far as is known; free to read."""
+        return "closed" if self._closed else "running" if self.is_alive else "ended"
 
     def responds(self, timeout_s: float | None) -> bool:
         """Return whether the container's main shell answers in time.
@@ -137,7 +143,7 @@ class UserSessions:
     def resolve(self, user: str | RunAs | None) -> str | RunAs | None:
         """Return the ids of a user if the engine attaches no shells; else the user as it is.
 
-        Raises the errors of :meth:`find`.
+        Raises the errors of :meth:`find`, and UserNotFoundError for a user that the container does not have.
         """
         if not isinstance(user, str) or user == self._user or isinstance(self.live, OpensShells):
             return user
@@ -145,9 +151,10 @@ class UserSessions:
         main = self._find(None)
         if is_root(user) and self._user is None:
             return None
+        found = find_user(user, *(self._read(main, path) for path in ("/etc/passwd", "/etc/group")))
         if not self._switches(main):
-            raise UnsupportedOptionError(self._engine, "user", _NO_OTHER_USER)
-        return find_user(user, *(self._read(main, path) for path in ("/etc/passwd", "/etc/group")))
+            raise UnsupportedOptionError(self.engine, "user", _NO_OTHER_USER)
+        return found
 
     def _read(self, main: Session, path: str) -> str:
         options = ExecOptions(timeout_s=_START_TIMEOUT_S)
@@ -269,7 +276,7 @@ class UserSessions:
         switches = main.switches_users()
         if switches is None:
             why = "only root can switch users, and the container's user is not root; leave ContainerSpec.user at None"
-            raise UnsupportedOptionError(self._engine, "user", why)
+            raise UnsupportedOptionError(self.engine, "user", why)
         return switches
 
     def _find(self, key: str | None) -> Session:
@@ -306,7 +313,7 @@ class UserSessions:
         live: object = self.live
         if isinstance(live, OpensShells):
             return live.open_shell(user)
-        raise UnsupportedOptionError(self._engine, "user", _NO_OTHER_USER)
+        raise UnsupportedOptionError(self.engine, "user", _NO_OTHER_USER)
 
     def _drop(self, user: str, session: Session) -> None:
         with self._lock:

@@ -25,7 +25,6 @@ log = get_logger(__name__)
 
 _PYTHON_ARGS = ("python3", "-I", "-S", "-")
 _START_S = 20.0
-_NO_PROGRAM = (126, 127)
 
 
 class Access(Closing):
@@ -108,7 +107,7 @@ class Access(Closing):
         else:
             tail = result.stderr.decode(errors="replace").strip()[-300:]
             self._ended = f"it ended with exit code {result.exit_code}: {tail}"
-            if result.exit_code in _NO_PROGRAM and not self._output:
+            if result.not_executed:
                 self._ended = "there is no python3 in the image; use one that has it, such as the base image"
         self._started.set()
         if not self._closing:

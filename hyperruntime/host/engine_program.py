@@ -15,7 +15,13 @@ from typing import NoReturn
 
 from hyperruntime.attached_shell import AttachedShell
 from hyperruntime.driver import Enforcement
-from hyperruntime.errors import EngineError, EngineUnavailableError, SpecError, UnsupportedOptionError
+from hyperruntime.errors import (
+    EngineError,
+    EngineUnavailableError,
+    SpecError,
+    UnsupportedOptionError,
+    UserNotFoundError,
+)
 from hyperruntime.host.process import ProcessResult, find_program
 from hyperruntime.spec import ContainerSpec, Mount
 
@@ -166,7 +172,7 @@ def start_refusal(error_text: str, spec: ContainerSpec, user: str | None, full: 
     if NO_WORKDIR in error_text:
         return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount, for this user")
     if _UNKNOWN_USER.search(error_text):
-        return SpecError("user", user or spec.user, "a user and a group that exist in the image, or numbers")
+        return UserNotFoundError(user or spec.user)
     if _NO_SHELL.search(error_text):
         return EngineError(f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one")
     return EngineError(full) if "no space left" in error_text.lower() else None

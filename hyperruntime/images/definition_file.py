@@ -13,7 +13,7 @@ from typing import NoReturn
 import attrs
 
 from hyperruntime.errors import SpecError
-from hyperruntime.spec import frozen_mapping
+from hyperruntime.pickling import frozen_mapping
 
 # These sections run on the build machine, as the user who builds.
 HOST_SECTIONS = ("pre", "setup")

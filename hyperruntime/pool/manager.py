@@ -107,7 +107,8 @@ class PoolManager:
             PoolClosedError: the pools were stopped.
             HyperRuntimeError: the pool cannot be started; the next call tries again.
         """
-        digest = hashlib.sha256(repr(spec).encode(errors="surrogateescape")).hexdigest()[:_DIGITS]
+        text = repr((spec, tuple(spec.env.items())))  # a spec shows no values of its environment
+        digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:_DIGITS]
         template = self._configs[self.default_profile]
         config = attrs.evolve(template, spec=spec, name=f"spec-{digest}", min_containers=0)
         pool = await self._started(config)

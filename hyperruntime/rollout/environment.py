@@ -29,7 +29,7 @@ class Item:
     """
 
     id: str
-    data: Mapping[str, Any] = attrs.field(factory=dict)
+    data: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -43,7 +43,7 @@ class Outcome:
         stop_reason: same values as ``Trajectory.stop_reason``.
     """
 
-    messages: Sequence[Mapping[str, Any]]
+    messages: Sequence[Mapping[str, Any]] = attrs.field(hash=False)
     turns: int
     tool_calls: int
     stop_reason: str
@@ -62,10 +62,10 @@ class Verdict:
     """
 
     reward: float
-    parts: Mapping[str, float] = attrs.field(factory=dict)
+    parts: Mapping[str, float] = attrs.field(factory=dict, hash=False)
     phase: str = ""
     detail: str = ""
-    facts: Mapping[str, Any] = attrs.field(factory=dict)
+    facts: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
 
 class Fresh(Protocol):

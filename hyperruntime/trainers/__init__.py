@@ -32,7 +32,7 @@ class Receipt:
     accepted: bool
     step: int = 0
     detail: str = ""
-    metrics: Mapping[str, float] = attrs.field(factory=dict)
+    metrics: Mapping[str, float] = attrs.field(factory=dict, hash=False)
 
 
 class Trainer(Protocol):

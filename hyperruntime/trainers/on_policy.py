@@ -100,7 +100,7 @@ class Update:
     groups: int
     declined: int
     not_scored: int
-    metrics: dict[str, float]
+    metrics: dict[str, float] = attrs.field(hash=False)
 
 
 async def train(

@@ -72,7 +72,7 @@ class DockerContainer:
         """Attach another shell as another user.
 
         Raises:
-            SpecError: the user does not exist.
+            UserNotFoundError: the user does not exist.
             HyperRuntimeError: the daemon refused for another reason.
         """
         from docker.errors import APIError

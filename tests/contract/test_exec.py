@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hyperruntime as hr
-from hyperruntime.errors import ExecStartError, SpecError
+from hyperruntime.errors import CommandFailedError, ExecStartError, SpecError, WorkdirNotFoundError
 from hyperruntime.exec import execution, output_streams
 from hyperruntime.host.process import wait_until
 from hyperruntime.registry import load_driver
@@ -123,6 +123,51 @@ def test_an_exec_without_a_free_process_names_the_pids_limit(
         started.exec(FILL.get(shell, FILL["dash"]))
         with pytest.raises(ExecStartError, match="pids limit"):
             started.exec(["true"])
+
+
+MAKE_FILES = r"""
+mkdir /tmp/p && cd /tmp/p
+printf '#!/no/such/interpreter\n' >bad; printf '#!/bin/sh\nexit 127\n' >good; printf 'exit 126\n' >plain
+cp good closed; chmod 755 bad good plain; chmod 644 closed
+"""
+# argv -> exit codes of dash, busybox and bash, and whether the program could not be executed
+NOT_EXECUTED: dict[tuple[str, ...], tuple[tuple[int, ...], bool]] = {
+    ("no-such-program",): ((127,), True),
+    ("/no/such/program",): ((127,), True),
+    ("/tmp/p/closed",): ((126,), True),
+    ("/tmp/p",): ((126,), True),
+    ("/tmp/p/bad",): ((126, 127), True),
+    ("/tmp/p/good/below",): ((126, 127), True),
+    ("/tmp/p/good",): ((127,), False),
+    ("/tmp/p/plain",): ((126,), False),
+    ("sh", "-c", "no-such-program"): ((127,), False),
+    ("sh", "-c", "/tmp/p/closed"): ((126,), False),
+    ("sh", "-c", "echo $0: line 1: exec: x: not found >&2; exit 127", "/run/hyperruntime/lane.sh"): ((127,), False),
+    ("env", "no-such-program"): ((127,), False),
+    ("sh", "-c", "exit 126"): ((126,), False),
+    ("true",): ((0,), False),
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_result_tells_a_program_that_could_not_be_executed_from_its_own_exit_code(
+    runtime: hr.Runtime, images: dict[str, str], shell: str
+) -> None:
+    # env(1) sets a variable with such a name; bash warns of the locale. Neither changes what is said.
+    variables: tuple[dict[str, str], ...] = ({}, {"a.b": "1"}, {"LC_ALL": "xx_YY.UTF-8"})
+    with runtime.container(hr.ContainerSpec(image=images[shell])) as started:
+        started.exec(["sh", "-c", MAKE_FILES]).check()
+        for args, (codes, not_executed) in NOT_EXECUTED.items():
+            for env in variables:
+                result = started.exec(args, env=env, output_limit_bytes=2)
+                assert (result.exit_code in codes, result.not_executed) == (True, not_executed), (args, env, result)
+        with pytest.raises(CommandFailedError, match="could not be executed"):
+            started.exec(["no-such-program"]).check()
+        with pytest.raises(WorkdirNotFoundError):
+            started.exec(["no-such-program"], workdir="/no/such")
+        assert not started.exec(["sleep", "20"], timeout_s=0.2).not_executed
+        if shell == "bash":
+            assert not started.shell().run("no-such-program").not_executed
 
 
 def test_input_can_come_from_a_slow_pipe(container: hr.Container) -> None:

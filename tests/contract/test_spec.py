@@ -11,7 +11,9 @@ from hyperruntime.driver import OpensShells
 from hyperruntime.errors import (
     SpecError,
     TransferError,
+    UserNotFoundError,
 )
+from hyperruntime.host.process import wait_until
 
 pytestmark = pytest.mark.engine
 
@@ -52,8 +54,20 @@ def test_the_error_names_the_user_of_the_exec(container: hr.Container, has_users
     if not has_users or not isinstance(container._live, OpensShells):
         return
     error = container._live.explain_start_failure("unable to find user x: no matching entries in passwd file", "x")
-    assert isinstance(error, SpecError)
+    assert isinstance(error, UserNotFoundError)
     assert error.value == "x"
+
+
+def test_runtimes_and_containers_say_what_they_are(runtime: hr.Runtime, runtime_name: str, base_image: str) -> None:
+    spec = hr.ContainerSpec(image=base_image, env={"KEY": "k-123456"})
+    with runtime.container(spec) as started, runtime.container(spec) as lost:
+        assert repr(started) == f"<Container {started.name} on {runtime_name}, image {base_image!r}: running>"
+        assert repr(runtime).startswith(f"<Runtime {runtime_name}")
+        lost.exec(["true"])
+        lost._live.remove()
+        assert wait_until(lambda: repr(lost).endswith(": ended>") or repr(lost).endswith(": closed>"), 30)
+    assert repr(started).endswith(": closed>")
+    assert "k-123456" not in repr((runtime, started, started.spec))
 
 
 def test_an_environment_that_is_too_large_is_refused(runtime: hr.Runtime, base_image: str) -> None:

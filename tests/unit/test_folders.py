@@ -14,8 +14,8 @@ CORE = "hyperruntime"
 
 # A folder, or a module at the top of its package, may import only entries that stand before it.
 ORDER = (
-    "errors", "units", "json_values", "option_fields", "logs", "spec", "run_as", "attached_shell", "driver", "domain",
-    "registry",
+    "pickling", "errors", "units", "json_values", "option_fields", "logs", "spec", "run_as", "attached_shell", "driver",
+    "domain", "registry",
     "agents", "concurrency", "host", "storage", "reclaim", "gpu", "images",
     "exec", "exec.persistent", "transfer", "git", "container", "runtime",
     "gateway.config", "gateway.log", "gateway.request", "gateway.answer", "gateway",

@@ -23,6 +23,10 @@ _URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
+def _without_user(url: str) -> str:
+    return re.sub(r"//[^/]*@", "//...@", url)
+
+
 @attrs.frozen(kw_only=True)
 class Upstream:
     """A model server, or a file of recorded answers.
@@ -44,7 +48,7 @@ class Upstream:
     key_env: str | None = None
     key_file: str | None = None
     key_name: str | None = None
-    proxy: str | None = None
+    proxy: str | None = attrs.field(default=None, repr=lambda proxy: repr(_without_user(proxy or "") or None))
     token_ids: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -52,8 +56,9 @@ class Upstream:
         if not _NAME.fullmatch(self.name):
             raise SpecError("Upstream.name", self.name, "letters, digits, '.', '_' and '-'")
         if not self.replay and not _URL.fullmatch(self.url):
-            shown = re.sub(r"//[^/]*@", "//...@", self.url)
-            raise SpecError("Upstream.url", shown, "http:// or https:// and a host without a user, or replay:FILE")
+            raise SpecError(
+                "Upstream.url", _without_user(self.url), "http:// or https:// and a host without a user, or replay:FILE"
+            )
         if self.key_env and self.key_file:
             raise SpecError("Upstream.key_file", self.key_file, "None if key_env is set")
 

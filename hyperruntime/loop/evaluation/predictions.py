@@ -30,7 +30,7 @@ class Prediction:
     """
 
     task_id: str
-    value: Any = None
+    value: Any = attrs.field(default=None, hash=False)
     error: str | None = None
     duration_s: float = 0.0
 

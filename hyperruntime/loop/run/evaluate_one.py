@@ -63,8 +63,8 @@ class Evaluation:
     split: str
     repeat: int
     score: float
-    scores: dict[str, float]
-    tasks: dict[str, int]
+    scores: dict[str, float] = attrs.field(hash=False)
+    tasks: dict[str, int] = attrs.field(hash=False)
     known: bool = False
 
 

@@ -59,20 +59,20 @@ class GenerationRecord:
     genid: GenId
     parent: GenId | None = None
     score: float | None = None
-    scores: Mapping[str, Mapping[str, float]] = attrs.field(factory=dict)
+    scores: Mapping[str, Mapping[str, float]] = attrs.field(factory=dict, hash=False)
     valid_parent: bool = False
     failure: FailureClass | None = None
     detail: str = ""
     ensemble_failure: str = ""
     commit: str = ""
-    durations: Mapping[str, float] = attrs.field(factory=dict)
+    durations: Mapping[str, float] = attrs.field(factory=dict, hash=False)
     started: str = ""
     dropped: tuple[tuple[str, str], ...] = ()
     staged_only: bool = False
     attempts: int = 1
     archived: int = 0
     usage: Spent | None = None
-    settings: Mapping[str, Any] = attrs.field(factory=dict)
+    settings: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
 
 @attrs.frozen(kw_only=True)

@@ -37,7 +37,7 @@ class FailedToolCall:
     """
 
     tool: str
-    arguments: Any
+    arguments: Any = attrs.field(hash=False)
     error: str
     task_id: str
 

@@ -19,7 +19,6 @@ _RUN_LONG = (
     'IFS= LC_ALL=C read -r -N "$1" _hr_text || [ "$1" = 0 ] || exit 126; [ -n "$2" ] || exec </dev/null; shift 2; '
     'eval "unset -v _hr_text; $_hr_text"'
 )
-_MISSING = 127
 _UTF8_BYTES = 4
 
 
@@ -43,8 +42,8 @@ async def run_bash(call: ToolRequest) -> ExecutionResult:
         )
     except WorkdirNotFoundError as error:
         raise ToolProblemError(str(error)) from None
-    if result.exit_code == _MISSING:
-        await _check_bash(call)
+    if result.not_executed:
+        raise ToolProblemError("the image has no bash, which this tool needs; use an image with bash", returncode=127)
     return to_result(call, result)
 
 
@@ -124,17 +123,6 @@ def show_output(data: bytes, limit_chars: int) -> tuple[str, bool]:
     tail = tail[len(tail) - tail_chars :]
     missing = total - len(head.encode()) - len(tail.encode())
     return f"{head}\n[... {max(missing, 1)} bytes are not shown ...]\n{tail}", True
-
-
-async def _check_bash(call: ToolRequest) -> None:
-    """Check that the image has bash, to explain exit code 127.
-
-    Raises:
-        ToolProblemError: the image has no bash.
-    """
-    found = await call.slot_exec.aexec(["sh", "-c", "command -v bash"], workdir="/", timeout_s=call.remaining_s())
-    if found.exit_code != 0 and not found.timed_out:
-        raise ToolProblemError("the image has no bash, which this tool needs; use an image with bash", returncode=127)
 
 
 _COMMAND = Param("command", "string", "bash code of one or more lines", required=True)

@@ -40,7 +40,7 @@ class Param:
     name: str
     kind: Kind
     description: str
-    default: Any = None
+    default: Any = attrs.field(default=None, hash=False)
     required: bool = False
     minimum: int | None = None
     choices: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class ToolRequest:
 
     slot_exec: SlotExec
     policy: ToolPolicy
-    args: Mapping[str, Any]
+    args: Mapping[str, Any] = attrs.field(hash=False)
     timeout_s: float
     began: float = attrs.field(factory=time.monotonic, init=False)
 

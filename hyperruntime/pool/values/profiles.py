@@ -47,7 +47,7 @@ class Profiles:
         default: the profile to use if the caller names none.
     """
 
-    configs: Mapping[str, PoolConfig]
+    configs: Mapping[str, PoolConfig] = attrs.field(hash=False)
     default: str = DEFAULT
 
     def __attrs_post_init__(self) -> None:

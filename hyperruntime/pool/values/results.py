@@ -118,7 +118,7 @@ class ExecutionResult:
     timed_out: bool = False
     truncated: bool = False
     duration_s: float = 0.0
-    metadata: Mapping[str, Any] = attrs.field(factory=dict)
+    metadata: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
     def to_tool_result(self) -> dict[str, Any]:
         """Return the result as JSON values with the keys of a generic tool result."""

@@ -62,8 +62,8 @@ class AgentTask:
 
     id: str
     model: Model
-    messages: Sequence[Message]
-    tools: Sequence[Message] = ()
+    messages: Sequence[Message] = attrs.field(hash=False)
+    tools: Sequence[Message] = attrs.field(default=(), hash=False)
     tool_handler: ToolHandler
     limits: AgentLimits = attrs.field(factory=AgentLimits)
     sampling: Sampling = attrs.field(factory=Sampling)
@@ -81,11 +81,11 @@ class AgentResult:
         tool_errors: the failed calls: ``turn``, ``tool`` and ``error`` of each.
     """
 
-    messages: Sequence[Message]
+    messages: Sequence[Message] = attrs.field(hash=False)
     stop_reason: str
     turns: int
     tool_calls: int = 0
-    tool_errors: Sequence[Mapping[str, Any]] = ()
+    tool_errors: Sequence[Mapping[str, Any]] = attrs.field(default=(), hash=False)
 
 
 Agent = Callable[[AgentTask], Awaitable[AgentResult]]

@@ -36,12 +36,12 @@ class Completion:
         logprobs: one log probability per emitted token, or None.
     """
 
-    message: Mapping[str, Any]
+    message: Mapping[str, Any] = attrs.field(hash=False)
     finish_reason: str
-    usage: Mapping[str, int]
-    prompt_ids: Sequence[int] | None = None
-    ids: Sequence[int] | None = None
-    logprobs: Sequence[float] | None = None
+    usage: Mapping[str, int] = attrs.field(hash=False)
+    prompt_ids: Sequence[int] | None = attrs.field(default=None, hash=False)
+    ids: Sequence[int] | None = attrs.field(default=None, hash=False)
+    logprobs: Sequence[float] | None = attrs.field(default=None, hash=False)
 
 
 class Model(Protocol):

@@ -33,10 +33,10 @@ class PromptRow:
 
     id: str
     digest: str
-    messages: Sequence[Mapping[str, Any]]
+    messages: Sequence[Mapping[str, Any]] = attrs.field(hash=False)
     image: str | None = None
     cwd: str = ""
-    data: Mapping[str, Any] = attrs.field(factory=dict)
+    data: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
 
 def read_rows(path: Path) -> tuple[PromptRow, ...]:

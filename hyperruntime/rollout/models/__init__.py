@@ -41,7 +41,7 @@ class ModelOptions:
     tokenizer: str | None = None
     timeout_s: float = 900.0
     patience_s: float = 120.0
-    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
     def __attrs_post_init__(self) -> None:
         """Validate the fields."""

@@ -108,7 +108,7 @@ class RolloutOptions:
 
     # fmt: off
     environment: str = option(attrs.NOTHING, "Environment: a name, module:Class or FILE.py:Class.", metavar="NAME")
-    environment_options: Mapping[str, str] = attrs.field(factory=dict, metadata=about(
+    environment_options: Mapping[str, str] = attrs.field(factory=dict, hash=False, metadata=about(
         "Option of the environment; may be repeated.", flag="--option", kind="pairs"))
     model: ModelOptions | None = attrs.field(default=None, metadata=parts(MODEL_PARTS))
     group_size: int = option(1, "Trajectories per item.", check=AtLeast(1))

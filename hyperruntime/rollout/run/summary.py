@@ -46,13 +46,13 @@ class RolloutSummary:
     resumed: int
     mean_reward: float | None
     groups: int
-    stop_reasons: dict[str, int]
-    errors: dict[str, int]
-    last_errors: dict[str, str]
-    usage: dict[str, int]
+    stop_reasons: dict[str, int] = attrs.field(hash=False)
+    errors: dict[str, int] = attrs.field(hash=False)
+    last_errors: dict[str, str] = attrs.field(hash=False)
+    usage: dict[str, int] = attrs.field(hash=False)
     duration_s: float
     per_minute: float
-    phases: dict[str, float]
+    phases: dict[str, float] = attrs.field(hash=False)
     own_share: float
     cpu_s: float
 

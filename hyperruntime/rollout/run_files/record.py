@@ -24,9 +24,9 @@ class Segment:
             does not return it.
     """
 
-    ids: Sequence[int]
-    mask: Sequence[int]
-    logprobs: Sequence[float | None]
+    ids: Sequence[int] = attrs.field(hash=False)
+    mask: Sequence[int] = attrs.field(hash=False)
+    logprobs: Sequence[float | None] = attrs.field(hash=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -66,18 +66,18 @@ class Trajectory:
     model: str
     status: str
     reward: float | None = None
-    parts: Mapping[str, float] = attrs.field(factory=dict)
-    verdict: Mapping[str, Any] = attrs.field(factory=dict)
+    parts: Mapping[str, float] = attrs.field(factory=dict, hash=False)
+    verdict: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     stop_reason: str = ""
     turns: int = 0
     tool_calls: int = 0
-    messages: Sequence[Mapping[str, Any]] = ()
-    tools: Sequence[Mapping[str, Any]] = ()
-    tool_errors: Sequence[Mapping[str, Any]] = ()
-    usage: Mapping[str, int] = attrs.field(factory=dict)
-    timing: Mapping[str, float] = attrs.field(factory=dict)
-    segments: Sequence[Segment] = ()
-    error: Mapping[str, str] | None = None
+    messages: Sequence[Mapping[str, Any]] = attrs.field(default=(), hash=False)
+    tools: Sequence[Mapping[str, Any]] = attrs.field(default=(), hash=False)
+    tool_errors: Sequence[Mapping[str, Any]] = attrs.field(default=(), hash=False)
+    usage: Mapping[str, int] = attrs.field(factory=dict, hash=False)
+    timing: Mapping[str, float] = attrs.field(factory=dict, hash=False)
+    segments: Sequence[Segment] = attrs.field(default=(), hash=False)
+    error: Mapping[str, str] | None = attrs.field(default=None, hash=False)
     attempts: int = 1
     started_at: float = 0.0
 
@@ -98,7 +98,7 @@ class Group:
 
     item_id: str
     size: int
-    trajectories: Sequence[str]
-    rewards: Sequence[float | None]
-    advantages: Sequence[float | None]
+    trajectories: Sequence[str] = attrs.field(hash=False)
+    rewards: Sequence[float | None] = attrs.field(hash=False)
+    advantages: Sequence[float | None] = attrs.field(hash=False)
     complete: bool

@@ -38,7 +38,7 @@ class Sample:
     segment: Segment
     reward: float
     advantage: float
-    messages: Sequence[dict[str, Any]]
+    messages: Sequence[dict[str, Any]] = attrs.field(hash=False)
 
     @property
     def has_logprobs(self) -> bool:
@@ -66,7 +66,7 @@ class ScoredGroup:
     model: str
     size: int
     scored: int
-    samples: Sequence[Sample]
+    samples: Sequence[Sample] = attrs.field(hash=False)
     temperature: float = 1.0
 
     @property

@@ -9,8 +9,10 @@ import signal
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-from hyperruntime.errors import CommandFailedError, SpecError, WorkdirNotFoundError
+from hyperruntime.errors import CommandFailedError, SpecError, UserNotFoundError, WorkdirNotFoundError
+from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult
 from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error, expect_in_time
 from hyperruntime.testing.conformance.context import Context, left_of, marker, shell
@@ -124,16 +126,26 @@ def missing_workdir(context: Context) -> None:
 
 @check("exec.user", needs="exec.user")
 def user(context: Context) -> None:
-    """A command can run as another user and group; the next command does not; an unknown user is an error."""
+    """A command can run as another user and group; the next command does not; a missing program is told for it too."""
     ids = "id -u; id -g"
     usual = shell(context.container, ids).stdout
     expect_equal(shell(context.container, ids, user="1234:5678").stdout, b"1234\n5678\n", "id as 1234:5678")
     expect_equal(shell(context.container, ids).stdout, usual, "id of the next command")
+    for other in ("1234:5678", RunAs(uid=20_005)):
+        expect(
+            context.container.exec(["no-such"], user=other).not_executed, f"{other} is not told of a missing program"
+        )
     result = shell(context.container, "setsid sleep $1 & sleep $1", mark := marker(), user="1234:5678", timeout_s=0.5)
     expect(result.timed_out, "a command of another user did not time out")
     expect(not left_of(context.container, mark), "a process of another user outlived its timeout")
-    with expect_error(SpecError, "a command of an unknown user", "user", "nobody-at-all"):
+
+
+@check("exec.unknown-user")
+def unknown_user(context: Context) -> None:
+    """A command of an unknown user raises UserNotFoundError, also without other users; the container stays usable."""
+    with expect_error(UserNotFoundError, "a command of an unknown user", "user", "nobody-at-all"):
         context.container.exec(["true"], user="nobody-at-all")
+    expect_equal(context.container.exec(["echo", "on"]).stdout, b"on\n", "the next command")
 
 
 @check("exec.exit-codes")
@@ -158,11 +170,19 @@ def signals(context: Context) -> None:
 
 @check("exec.not-runnable")
 def not_runnable(context: Context) -> None:
-    """A missing program has exit code 127, and a file that is not executable 126: results, not errors."""
-    expect_equal(context.container.exec(["no-such-program"]).exit_code, 127, "a missing program")
-    expect_equal(context.container.exec(["/no/such/program"]).exit_code, 127, "a missing path")
-    expect_equal(context.container.exec(["/tmp"]).exit_code, 126, "a directory")  # noqa: S108 - inside
-    expect_equal(context.container.exec(["true"]).exit_code, 0, "true afterwards")
+    """A program that cannot be executed is a result that says so, with exit code 127 (missing) or 126; not an error."""
+
+    def run(*args: str, **options: Any) -> tuple[int, bool]:  # noqa: ANN401 - keywords of an exec
+        result = context.container.exec(args, **options)
+        return result.exit_code, result.not_executed
+
+    expect_equal(run("no-such-program"), (127, True), "a missing program")
+    expect_equal(run("no-such-program", env={"a.b": "1"}), (127, True), "a missing program with an odd variable")
+    expect_equal(run("/no/such/program"), (127, True), "a missing path")
+    expect_equal(run("/tmp"), (126, True), "a directory")  # noqa: S108 - inside
+    expect_equal(run("sh", "-c", "no-such-program"), (127, False), "a missing program of a shell")
+    expect_equal(run("sh", "-c", "exit 126"), (126, False), "the exit code of a program")
+    expect_equal(run("true"), (0, False), "true afterwards")
 
 
 @check("exec.output-limit")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperruntime.errors import SpecError
+from hyperruntime.errors import SpecError, UserNotFoundError
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import Mount
 from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error
@@ -88,6 +88,6 @@ def clear_errors(context: Context) -> None:
 
 @check("spec.unknown-user", needs="user")
 def unknown_user(context: Context) -> None:
-    """A user unknown to the image is an error that names the user."""
-    with expect_error(SpecError, "an unknown user", "user", "nobody-at-all"):
+    """A user unknown to the image is a UserNotFoundError that names the user."""
+    with expect_error(UserNotFoundError, "an unknown user", "user", "nobody-at-all"):
         context.start(user="nobody-at-all").close()

@@ -20,6 +20,7 @@ from hyperruntime.errors import (
     RegistryUnreachableError,
     SpecError,
     UnsupportedOptionError,
+    UserNotFoundError,
 )
 from hyperruntime.host.engine_program import NO_WORKDIR, shown_limits
 from hyperruntime.host.process_tree import cgroup_paths, kernel_killed_in, memory_cgroups
@@ -38,8 +39,8 @@ DIGEST = "sha256:" + "ab" * 32
     ("text", "error", "words"),
     [
         ("No such image: localhost/i:1", ImageNotFoundError, "docker pull localhost/i:1"),
-        ("unable to find user who: no matching entries in passwd file", SpecError, "user='someone'"),
-        ("linux spec user: no matching entries in group file", SpecError, "user='someone'"),
+        ("unable to find user who: no matching entries in passwd file", UserNotFoundError, "user='someone'"),
+        ("linux spec user: no matching entries in group file", UserNotFoundError, "user='someone'"),
         (f"x\n{NO_WORKDIR}\n", SpecError, "workdir='/w'"),
         ('invalid mount config for type "bind": bind source path does not exist: /a b', SpecError, "'/a b'"),
         ('could not select device driver "nvidia" with capabilities: [[gpu]]', UnsupportedOptionError, "gpus"),
