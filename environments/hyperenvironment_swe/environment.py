@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hyperenvironment_swe.controls import make_controls
 from hyperenvironment_swe.items import SweItem, check_repo_dir, image_of, is_python, parse_row
-from hyperenvironment_swe.judging import Court, Findings, JudgeError
+from hyperenvironment_swe.judging import UNKNOWN_TEST, Court, Findings, JudgeError, Trial
 from hyperenvironment_swe.locate import is_cut, locate_tests
 from hyperenvironment_swe.rows import builtin_rows, load_rows
-from hyperenvironment_swe.state import State, pytest_settings, read_out, write_state
-from hyperenvironment_swe.verdicts import UNKNOWN_TEST, base_faults, not_installed, nothing, verdict
+from hyperenvironment_swe.state import State, files_of_tests, pytest_settings, read_out, write_state
+from hyperenvironment_swe.verdicts import base_faults, not_installed, nothing, verdict
 from hyperruntime.errors import SpecError
 from hyperruntime.host.rmtree import remove_tree
+from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import ABOVE_ZERO, AtLeast
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Environment, Fresh, Item, Outcome, Verdict
@@ -32,8 +34,12 @@ if TYPE_CHECKING:
     from hyperruntime.images.store import ImageStore
     from hyperruntime.spec import ContainerSpec
 
+log = get_logger(__name__)
+
 BUILTIN = "builtin"
 WHEELHOUSE = "/opt/hyperruntime/wheelhouse"
+_CONTROLS = 4
+_SETTINGS = ".hyperruntime-tests"  # pytest's settings of the base; beside the state, so that paths in them are right
 _PROMPT = """You are in a workspace with a git repository in the directory {repo_dir}.
 
 Solve this problem by changing its source files:
@@ -73,8 +79,9 @@ class Swe:
         score_include_fail_to_pass: whether FAIL_TO_PASS counts.
         shaped: whether a state that passes only some tests gets a partial reward of at most 0.5.
         install_timeout_s: timeout of an installation.
-        test_timeout_s: timeout of the tests of one process.
-        tests_per_process: maximum number of tests in one process.
+        test_timeout_s: timeout of each process that runs tests, and of each 50 tests together.
+        tests_per_process: maximum number of tests in one process; more than 1 is faster, but lets a test see what other
+            tests did, and one forged report covers several tests.
         cache_dir: directory of the repository cache; None means the user's cache directory.
 
     Attributes:
@@ -99,13 +106,14 @@ class Swe:
     _shaped: bool = False
     install_timeout_s: float = attrs.field(default=600.0, validator=ABOVE_ZERO)
     test_timeout_s: float = attrs.field(default=600.0, validator=ABOVE_ZERO)
-    tests_per_process: int = attrs.field(default=50, validator=AtLeast(1))
+    tests_per_process: int = attrs.field(default=1, validator=AtLeast(1))
     _cache_dir: str | None = None
     _repositories: Repositories = attrs.field(init=False)
     _sound: set[str] = attrs.field(init=False, factory=set)  # ids of items whose base is known to install
     _offline: set[str] = attrs.field(init=False, factory=set)
     _on_base: dict[str, dict[str, str]] = attrs.field(init=False, factory=dict)  # tests that a base passes or skips
     _located: dict[str, Mapping[str, tuple[str, ...]]] = attrs.field(init=False, factory=dict)
+    _told: bool = attrs.field(init=False, default=False)
     _base_locks: dict[str, asyncio.Lock] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -239,27 +247,43 @@ class Swe:
         self, one: SweItem, checkout: Checkout, fresh: Fresh, clone: str, state: State, ids: Sequence[str]
     ) -> Findings:
         """Install a state in a fresh container and run tests; without ``ids``, check that the test runner starts."""
+        trial = await asyncio.to_thread(self._trial, one, checkout, clone, state, tuple(ids))
         async with fresh() as judge:
             court = Court(judge, one.env)
-            await court.receive(clone, one.repo_dir, state.gone)
-            program = self._program(one)
-            if program.strip():
-                command = ["/bin/sh", "-c", program, "install"]
-                installed = await court.run(command, timeout_s=self.install_timeout_s)
-                if installed.exit_code != 0 or installed.timed_out:
-                    return Findings(ran=False, output=installed.output, timed_out=installed.timed_out)
-            settings, own_plugins = await asyncio.to_thread(pytest_settings, checkout)
-            return await court.test(
-                ids,
-                {
-                    "runner": one.runner,
-                    "settings": settings,
-                    "own_plugins": own_plugins,
-                    "cut": [name for name in ids if is_cut(name)],
-                },
-                python=one.python or self._python,
-                chunk=self.tests_per_process,
-                timeout_s=self.test_timeout_s,
+            await court.receive(clone, one.repo_dir)
+            findings = await court.judge(trial, state.gone)
+        self._tell(findings)
+        return findings
+
+    def _trial(self, one: SweItem, checkout: Checkout, clone: str, state: State, ids: tuple[str, ...]) -> Trial:
+        """Return what to run; only an agent's state has controls, because code of the base forges nothing."""
+        (suffix, settings), own_plugins = pytest_settings(checkout)
+        located = self._located[one.id]
+        every = {test for means in located.values() for test in means}
+        files = {**files_of_tests(one, every, clone), f"{_SETTINGS}{suffix}": settings}
+        repaired = {test for name in one.fail_to_pass for test in located[name]}
+        first, more = [name for name in ids if name in repaired], [name for name in ids if name not in repaired]
+        return Trial(
+            install=self._program(one),
+            install_timeout_s=self.install_timeout_s,
+            ids=ids,
+            cut=frozenset(filter(is_cut, ids)),
+            controls=tuple(make_controls(first, more, files, _CONTROLS)) if state.changed else (),
+            files=files,
+            common={"runner": one.runner, "settings": f"{_SETTINGS}{suffix}", "own_plugins": own_plugins},
+            python=one.python or self._python,
+            per_process=self.tests_per_process,
+            timeout_s=self.test_timeout_s,
+        )
+
+    def _tell(self, findings: Findings) -> None:
+        """Warn once if the engine gives the judge no user of its own."""
+        if not self._told and not findings.protections["separate_user"]:
+            self._told = True
+            log.warning(
+                "this engine gives the judge no user of its own, so code of the agent is judged by the same user: a "
+                "reward is easier to forge (SECURITY.md); use root's Podman or Docker, or rootless Podman",
+                protections=dict(findings.protections),
             )
 
     def _program(self, one: SweItem) -> str:
@@ -293,7 +317,7 @@ class Swe:
         """
         keep = {test for name in one.pass_to_pass for test in located[name]}
         doubtful = sorted(test for test, why in tested.problems.items() if test in keep or why == UNKNOWN_TEST)
-        if tested.forged or not doubtful:
+        if tested.unfailed or not doubtful:
             return frozenset()
         async with self._base_locks.setdefault(one.id, asyncio.Lock()):
             known = self._on_base.setdefault(one.id, {})

@@ -1,25 +1,31 @@
 """Run a state's installation and tests in a fresh container, and read the result of each test.
 
-Code of the state (the candidate) runs as one user; a process of another user returns its reports. For what the
-candidate could still forge, see docs/decisions/0026-environments.md.
+Code of the state (the candidate) runs as one user; a process of another user returns its reports. Each test runs in a
+process of its own. For what the candidate could still forge, see SECURITY.md.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 import attrs
 
+from hyperenvironment_swe.controls import Control
 from hyperruntime.errors import HyperRuntimeError, TransferError
 from hyperruntime.json_values import json_object
 from hyperruntime.pool.lease import Lease
 
+# What is reported of a test that pytest does not know: it ends normally, without a report.
+UNKNOWN_TEST = "not reported: the test runner does not know this test"
+_NOTHING_RAN = (4, 5)  # exit codes of pytest: no test has such an id; no test was collected
 _MARGIN_S = 60.0
-_CONTROLS = 4
+_PREPARE_S = 600.0
+_TESTS_PER_TIMEOUT = 50
 _ANSWER_BYTES = 128 * 1024 * 1024
 _ROOT = "/hyperruntime-judge"
 _MAKE_ROOT = f"mkdir -m 755 {_ROOT} 2>/dev/null && echo {_ROOT} || {{ chmod 755 . && pwd; }}"
@@ -32,7 +38,7 @@ class JudgeError(HyperRuntimeError):
 
 @attrs.frozen(kw_only=True)
 class Ended:
-    """The result of a command of the candidate.
+    """The result of a command of the candidate, or of a process that ran tests.
 
     Attributes:
         exit_code: exit code; negative if a signal killed the command.
@@ -44,7 +50,7 @@ class Ended:
     exit_code: int
     timed_out: bool
     output: str
-    report: str
+    report: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -55,19 +61,81 @@ class Findings:
         ran: whether the test runner started.
         passed: ids of the tests that passed.
         problems: why the other tests did not pass, by id.
-        forged: whether control tests, which must fail, did not fail; then no test counts.
-        output: tail of the output of the last process, or why the test runner is missing.
+        unfailed: ids of the control tests that did not fail, although they must; then no test counts.
+        output: tail of the output of the last process that failed, or why the test runner is missing.
         timed_out: whether the installation was killed at its deadline; then no test ran.
-        separate: whether the tests ran as a different user than the judge.
+        protections: which protections held, by name; see docs/swe.md.
     """
 
     ran: bool
     passed: frozenset[str] = frozenset()
     problems: Mapping[str, str] = attrs.field(factory=dict)
-    forged: bool = False
+    unfailed: tuple[str, ...] = ()
     output: str = ""
     timed_out: bool = False
-    separate: bool = False
+    protections: Mapping[str, bool | int] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class Trial:
+    """The installation and the tests of a state.
+
+    Attributes:
+        install: ``/bin/sh`` program of the installation, or "".
+        install_timeout_s: timeout of the installation.
+        ids: ids of the tests; without any, only the start of the test runner is checked.
+        cut: those ids that end at a space in their parameters; each means all tests that begin so.
+        controls: changed tests, which must fail.
+        files: content of the files of tests, by path; they are written again where the candidate changed them.
+        common: ``runner``, ``settings`` (a path in ``files``) and ``own_plugins`` for ``inside/launch.py``.
+        python: the Python that runs the tests; None means that of ``.venv``, or else ``python3``.
+        per_process: maximum number of tests in one process.
+        timeout_s: timeout of one process, and of each 50 tests together.
+    """
+
+    install: str = ""
+    install_timeout_s: float = 600.0
+    ids: tuple[str, ...] = ()
+    cut: frozenset[str] = frozenset()
+    controls: tuple[Control, ...] = ()
+    files: Mapping[str, str] = attrs.field(factory=dict)
+    common: Mapping[str, Any]
+    python: str | None = None
+    per_process: int = 1
+    timeout_s: float = 600.0
+
+    @property
+    def total_s(self) -> float:
+        """Return the timeout of all tests together."""
+        return self.timeout_s * (1 + (len(self.ids) + len(self.controls)) // _TESTS_PER_TIMEOUT)
+
+    def runs(self) -> list[tuple[tuple[str, ...], Control | None]]:
+        """Return the ids of each process in order, with the controls at random places among them."""
+        size = self.per_process
+        runs: list[tuple[tuple[str, ...], Control | None]]
+        runs = [(self.ids[at : at + size], None) for at in range(0, len(self.ids), size)]
+        for control in self.controls:
+            runs.insert(random.SystemRandom().randint(0, len(runs)), ((control.id,), control))
+        return runs
+
+    def question(self, runs: Sequence[tuple[tuple[str, ...], Control | None]]) -> dict[str, Any]:
+        """Return the installation and the tests as ``inside/judge.py`` reads them."""
+        program = [self.python] if self.python else ["/bin/sh", "-c", _PYTHON, "python"]
+        tests = {
+            "args": [*program, "-c", _source("launch.py")],
+            "common": self.common,
+            "files": self.files,
+            "runs": [self._run(ids, made) for ids, made in runs],
+            "timeout_s": self.timeout_s,
+            "total_s": self.total_s,
+        }
+        args = ["/bin/sh", "-c", self.install, "install"]
+        install = {"args": args, "timeout_s": self.install_timeout_s} if self.install.strip() else None
+        return {"install": install, "tests": tests}
+
+    def _run(self, ids: Sequence[str], control: Control | None) -> dict[str, Any]:
+        cut = [name for name in ids if name in self.cut]
+        return {"ids": ids, "cut": cut, "changed": {control.path: control.text} if control else {}}
 
 
 class Court:
@@ -80,20 +148,18 @@ class Court:
             lease: the container.
             env: environment variables of the candidate's commands.
         """
-        self._separate = False
         self._lease, self._env = lease, env
         self._tree = self._home = ""
 
-    async def receive(self, clone: str, repo_dir: str, gone: Sequence[str]) -> None:
-        """Copy a state into the container, over the files of the image, and give it to the candidate's user.
+    async def receive(self, clone: str, repo_dir: str) -> None:
+        """Copy a state into the container, over the files of the image.
 
         Args:
             clone: directory of the state on the host.
             repo_dir: target: absolute, or relative to the judge's directory.
-            gone: paths to remove, relative to ``repo_dir``.
 
         Raises:
-            JudgeError: the image has no Python, or the files cannot be written.
+            JudgeError: the files cannot be written.
         """
         made = await self._lease.exec(["/bin/sh", "-c", _MAKE_ROOT], timeout_s=_MARGIN_S)
         root = made.stdout.decode(errors="replace").strip()
@@ -106,115 +172,137 @@ class Court:
             await self._lease.put(clone, self._tree)
         except TransferError as error:
             raise JudgeError(f"the state could not be copied into a fresh container: {error}") from error
-        answer = await self._ask({"do": "prepare", "home": self._home, "gone": list(gone)}, 600.0)
-        self._separate = bool(answer["separate"])
 
-    async def run(self, args: Sequence[str], *, timeout_s: float, stdin: str = "") -> Ended:
-        """Run a command of the candidate.
+    async def judge(self, trial: Trial, gone: Sequence[str]) -> Findings:
+        """Install the state and run its tests, in one call, so that the judge starts before any code of the candidate.
 
         Args:
-            args: the command; the argument ``{fd}`` is replaced by the file descriptor of the report pipe.
-            timeout_s: deadline of the command.
-            stdin: text for its standard input.
+            trial: the installation and the tests.
+            gone: paths to remove first, relative to the repository.
 
         Raises:
-            JudgeError: the judge failed.
+            JudgeError: the image has no Python, or the judge failed.
         """
+        runs = trial.runs()
         env = {"HOME": self._home, "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1", **self._env}
-        asked = {"do": "run", "args": list(args), "env": env, "input": stdin, "timeout_s": timeout_s}
-        return Ended(**await self._ask(asked, timeout_s + _MARGIN_S))
-
-    async def test(
-        self, ids: Sequence[str], asked: Mapping[str, Any], *, python: str | None, chunk: int, timeout_s: float
-    ) -> Findings:
-        """Run tests in chunks, one process each; without tests, check that the test runner starts.
-
-        Args:
-            ids: ids of the tests.
-            asked: ``runner``, ``settings`` and ``own_plugins`` for ``inside/launch.py``.
-            python: the Python that runs them; None means that of ``.venv``, or else ``python3``.
-            chunk: maximum number of tests in one process.
-            timeout_s: timeout of one process.
-        """
-        program = [python] if python else ["/bin/sh", "-c", _PYTHON, "python"]
-        args = [*program, "-c", _source("launch.py"), "{fd}"]
-        passed: set[str] = set()
-        problems: dict[str, str] = {}
-        tested = Findings(ran=True)
-        for at in range(0, max(1, len(ids)), chunk):
-            some = list(ids[at : at + chunk])
-            secret = secrets.token_hex(24)
-            controls = [f"test_{secrets.token_hex(8)}" for _ in range(_CONTROLS)]
-            question = json.dumps({**asked, "ids": some, "secret": secret, "controls": controls})
-            ended = await self.run(args, timeout_s=timeout_s, stdin=question)
-            tested = read_report(ended, secret, some, controls)
-            if not tested.ran or tested.forged:
-                break
-            passed |= tested.passed
-            problems |= tested.problems
-        kept = frozenset() if tested.forged else frozenset(passed)
-        return attrs.evolve(tested, passed=kept, problems=problems | dict(tested.problems), separate=self._separate)
-
-    async def _ask(self, asked: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        question = json.dumps({**asked, "tree": self._tree}).encode()
-        args = ["python3", "-I", "-c", _source("judge.py")]
+        asked = {"tree": self._tree, "home": self._home, "gone": list(gone), "env": env, **trial.question(runs)}
+        secret = secrets.token_hex(24)
+        limit = _PREPARE_S + trial.install_timeout_s + trial.total_s + trial.timeout_s + _MARGIN_S
         result = await self._lease.exec(
-            args, input=question, timeout_s=timeout_s, workdir="/", output_limit_bytes=_ANSWER_BYTES
+            ["python3", "-I", "-S", "-c", _source("judge.py")],
+            input=json.dumps({**asked, "secret": secret}).encode(),
+            timeout_s=limit,
+            workdir="/",
+            output_limit_bytes=_ANSWER_BYTES,
         )
-        answer = json_object(result.stdout) if result.exit_code == 0 else None
+        answer = read_answer(result.stdout, secret) if result.exit_code == 0 else None
         if answer is None:
             why = "it exceeded its deadline" if result.timed_out else result.stderr.decode(errors="replace")[-500:]
             raise JudgeError(f"judging failed in a fresh container (the image needs python3, 3.6 or newer): {why}")
-        return answer
+        return read_findings(answer, runs)
 
 
-def read_report(ended: Ended, secret: str, ids: Sequence[str], controls: Sequence[str]) -> Findings:
-    """Return the findings of a chunk's report; lines that do not start with the secret are ignored.
+def read_answer(output: bytes, secret: str) -> dict[str, Any] | None:
+    """Return the judge's answer, or None; lines that do not start with the secret are not the judge's.
 
     Args:
-        ended: the result of the process that ran the chunk.
-        secret: the secret of the chunk.
-        ids: ids of the wanted tests.
-        controls: ids of the control tests, which must fail.
+        output: output of the judge.
+        secret: the secret that only the judge got.
     """
-    lines = [line.removeprefix(secret) for line in ended.report.split("\n") if line.startswith(secret)]
-    records = [record for line in lines if (record := json_object(line)) is not None]
-    missing = next((str(record.get("text")) for record in records if record.get("kind") == "missing"), "")
-    if not any(record.get("kind") == "runner" for record in records):
-        return Findings(ran=False, output=missing or ended.output)
-    phases: dict[str, list[Mapping[str, Any]]] = {}
-    for record in records:
-        if record.get("kind") == "test":
-            phases.setdefault(str(record.get("id")), []).append(record)
-    passed = frozenset(name for name in ids if _passed(phases.get(name, ())))
-    failed_as_they_must = all(_failed(phases.get(name, ())) for name in controls)
-    problems = {name: _problem(phases.get(name, ()), records, ended) for name in ids if name not in passed}
-    forged = bool(passed) and not failed_as_they_must
-    return Findings(ran=True, passed=passed, problems=problems, forged=forged, output=ended.output)
+    lines = output.decode(errors="replace").split("\n")
+    return next((json_object(line.removeprefix(secret)) for line in lines if line.startswith(secret)), None)
 
 
-def _outcomes(phases: Sequence[Mapping[str, Any]]) -> list[Any]:
-    return [phase.get("outcome") for phase in phases if phase.get("when") == "call"]
+def read_findings(answer: Mapping[str, Any], runs: Sequence[tuple[tuple[str, ...], Control | None]]) -> Findings:
+    """Return the findings of a judge's answer; exit codes, reports and controls must agree.
+
+    Args:
+        answer: the answer of ``inside/judge.py``.
+        runs: the ids of each process, with its control if it is one.
+    """
+    protections = dict(answer["protections"])
+    if answer["installed"] is not None:
+        installed = Ended(**answer["installed"])
+        if installed.exit_code != 0 or installed.timed_out:
+            output, timed_out = installed.output, installed.timed_out
+            return Findings(ran=False, output=output, timed_out=timed_out, protections=protections)
+    begun, *ends = [Ended(**one) for one in answer["runs"]]
+    first = _records(begun)
+    if not any(record.get("kind") == "runner" for record in first):
+        missing = next((str(record.get("text")) for record in first if record.get("kind") == "missing"), "")
+        return Findings(ran=False, output=missing or begun.output, protections=protections)
+    never = Ended(exit_code=-1, timed_out=False, output="")
+    found = list(zip(runs, [*ends, *[never] * (len(runs) - len(ends))], strict=True))
+    tested = [(ids, ended) for (ids, control), ended in found if control is None]
+    passed = frozenset(name for ids, ended in tested for name in passed_tests(ended, ids))
+    # If the test itself did not pass, its control says nothing: a negated assertion that fails passes, a skip skips.
+    controls = [(one.id, ended) for (_, one), ended in found if one is not None and one.id in passed]
+    unfailed = tuple(name for name, ended in controls if not control_failed(ended, name))
+    return Findings(
+        ran=True,
+        passed=frozenset() if unfailed else passed,
+        problems={name: _problem(name, ended) for ids, ended in tested for name in ids if name not in passed},
+        unfailed=unfailed,
+        output=next((ended.output for ids, ended in reversed(tested) if ended.exit_code != 0), ""),
+        protections={**protections, "own_processes": all(len(ids) == 1 for ids, _ in runs), "controls": len(controls)},
+    )
+
+
+def passed_tests(ended: Ended, ids: Sequence[str]) -> frozenset[str]:
+    """Return the tests that passed in a process; none if its exit code and its report do not agree.
+
+    Args:
+        ended: the result of the process.
+        ids: ids of the tests that it ran.
+    """
+    if ended.timed_out or ended.exit_code != int(any(map(_is_failure, _records(ended)))):
+        return frozenset()
+    return frozenset(name for name in ids if _passed(_phases(ended, name)))
+
+
+def control_failed(ended: Ended, name: str) -> bool:
+    """Return whether a control failed and said so; it may fail in any phase, also when its file is read.
+
+    Args:
+        ended: the result of the control's process.
+        name: id of the control.
+    """
+    return ended.exit_code == 1 and not _passed(_phases(ended, name)) and any(map(_is_failure, _records(ended)))
+
+
+def _records(ended: Ended) -> list[dict[str, Any]]:
+    return [record for line in ended.report.split("\n") if (record := json_object(line)) is not None]
+
+
+def _phases(ended: Ended, name: str) -> list[dict[str, Any]]:
+    return [record for record in _records(ended) if record.get("kind") == "test" and record.get("id") == name]
+
+
+def _is_failure(record: Mapping[str, Any]) -> bool:
+    return record.get("outcome") == "failed" or record.get("kind") == "collect"
 
 
 def _passed(phases: Sequence[Mapping[str, Any]]) -> bool:
     plain = all(phase.get("outcome") == "passed" and not phase.get("xfail") for phase in phases)
-    return plain and "passed" in _outcomes(phases)
+    return plain and any(phase.get("when") == "call" for phase in phases)
 
 
-def _failed(phases: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a test failed, in any phase; autouse fixtures of the repository may fail in the setup."""
-    return "passed" not in _outcomes(phases) and any(phase.get("outcome") == "failed" for phase in phases)
+def _problem(name: str, ended: Ended) -> str:
+    normal = ended.exit_code in (int(any(map(_is_failure, _records(ended)))), *_NOTHING_RAN)
+    return next(_problems(name, ended), UNKNOWN_TEST if normal else f"not reported; exit code {ended.exit_code}")
 
 
-def _problem(phases: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]], ended: Ended) -> str:
-    for phase in phases:
+def _problems(name: str, ended: Ended) -> Iterator[str]:
+    for phase in _phases(ended, name):
         if phase.get("outcome") != "passed" or phase.get("xfail"):
-            return f"{phase.get('when')} {phase.get('outcome')}: {str(phase.get('text'))[-500:]}"
+            yield f"{phase.get('when')} {phase.get('outcome')}: {str(phase.get('text'))[-500:]}"
     if ended.timed_out:
-        return "the tests exceeded their deadline"
-    uncollected = [str(record.get("text"))[-500:] for record in records if record.get("kind") == "collect"]
-    return f"not reported: {uncollected[0]}" if uncollected else f"not reported; exit code {ended.exit_code}"
+        yield "the tests exceeded their deadline"
+    for record in _records(ended):
+        if record.get("kind") == "collect":
+            yield f"not reported: {str(record.get('text'))[-500:]}"
+    if _passed(_phases(ended, name)):
+        yield f"reported as passed, but the exit code is {ended.exit_code}"
 
 
 def _source(name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import attrs
 
@@ -26,6 +27,7 @@ ALWAYS_PROTECTED = (
     "**/usercustomize.py", "**/*.pth", "**/*.egg-info", "**/*.egg-link", "**/*.dist-info", "**/pyvenv.cfg", "**/.venv",
     "**/venv", "**/.tox", "**/.nox", "**/site-packages",
 )  # fmt: skip
+_MAX_HELPER_BYTES = 16_000_000
 _TEST_DIRECTORIES = ("tests", "test", "testing")
 # Virtual environments do not count and may be large, so they are removed before the copy.
 _LEAVE = '[ -d "$1" ] && [ ! -L "$1" ] && cd -- "$1" && { rm -rf .venv venv .tox .nox || :; }'
@@ -104,8 +106,8 @@ def protected_paths(item: SweItem, tests: Iterable[str]) -> tuple[str, ...]:
         item: the problem.
         tests: ids of its tests: ``path/of/file.py::test``.
     """
-    files = {test.partition("::")[0] for test in tests} | set(patched_files(item.test_patch))
-    return (*ALWAYS_PROTECTED, *sorted({_test_directory(file) for file in files}), *item.protected)
+    directories = {_test_directory(file) for file in _files_of(item, tests)}
+    return (*ALWAYS_PROTECTED, *sorted(directories), *item.protected)
 
 
 def write_state(
@@ -185,6 +187,27 @@ async def read_out(lease: Lease, repo_dir: str, target: str) -> tuple[str, Seque
     return "", [(name.removeprefix("./").partition("/")[2] or name, reason) for name, reason in report.refused]
 
 
+def files_of_tests(item: SweItem, tests: Iterable[str], clone: str) -> dict[str, str]:
+    """Return the content of the files that hold the tests of an item and of other protected Python files, by path.
+
+    Args:
+        item: the problem.
+        tests: ids of its tests: ``path/of/file.py::test``.
+        clone: directory of a state of the item.
+    """
+    wanted = _files_of(item, tests)
+    directories = sorted({_test_directory(file) for file in wanted})
+    below = (str(path.relative_to(clone)) for name in directories for path in sorted(Path(clone, name).rglob("*.py")))
+    contents: dict[str, str] = {}
+    size = 0
+    for name in dict.fromkeys([*sorted(wanted), *below]):
+        path = Path(clone, name)
+        if path.is_file() and not path.is_symlink() and (name in wanted or size < _MAX_HELPER_BYTES):
+            contents[name] = path.read_bytes().decode("utf-8", "surrogateescape")
+            size += len(contents[name])
+    return contents
+
+
 def pytest_settings(checkout: Checkout) -> tuple[tuple[str, str], bool]:
     """Return pytest's settings in the base commit, and whether the repository registers plugins of pytest there.
 
@@ -209,6 +232,10 @@ _SETTINGS: Mapping[str, bytes] = {
     "tox.ini": b"[pytest]",
     "setup.cfg": b"[tool:pytest]",
 }
+
+
+def _files_of(item: SweItem, tests: Iterable[str]) -> set[str]:
+    return {test.partition("::")[0] for test in tests} | set(patched_files(item.test_patch))
 
 
 def _test_directory(file: str) -> str:

@@ -6,12 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hyperenvironment_swe.items import SweItem
-from hyperenvironment_swe.judging import Findings
+from hyperenvironment_swe.judging import UNKNOWN_TEST, Findings
 from hyperenvironment_swe.state import State
 from hyperruntime.rollout.environment import Verdict
 
-# What is reported of a test that pytest does not know: it ends normally, without a report.
-UNKNOWN_TEST = "not reported; exit code 0"
 # What is reported of tests that skip themselves, or are expected to fail. A skip is no failure.
 _NO_RESULT = ("setup skipped", "call skipped", "call passed")
 _LISTED, _TAIL = 20, 4000
@@ -69,13 +67,15 @@ def verdict(
     parts = {"install": 1.0, "pass_to_pass": _part(item.pass_to_pass, passed)}
     if set(item.fail_to_pass) <= tests.keys():
         parts["fail_to_pass"] = _part(item.fail_to_pass, passed)
-    facts = {**_facts(state), "separate_user": tested.separate, "forged": tested.forged, "tests": len(tests)}
+    protections = dict(tested.protections)
+    facts = {**_facts(state), "separate_user": protections["separate_user"], "protections": protections}
+    facts |= {"forged": bool(tested.unfailed), "unfailed_controls": list(tested.unfailed), "tests": len(tests)}
     facts |= {"failed": dict(list(failed.items())[:_LISTED]), "output": tested.output[-_TAIL:] if failed else ""}
     if skipped:
         facts["skipped_on_base"] = sorted(skipped)[:_LISTED]
     detail = f"{len(failed)} of {len(tests)} tests did not pass" if failed else "every test passed"
-    if tested.forged:
-        detail = "tests that must fail were reported as passed, so no test counts"
+    if tested.unfailed:
+        detail = "tests that must fail did not, so no test counts"
     reward = 1.0 if not failed else 0.5 * len(passed) / len(tests) if shaped else 0.0
     return Verdict(reward=reward, parts=parts, phase="tests", detail=detail, facts=facts)
 

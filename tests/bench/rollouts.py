@@ -9,11 +9,12 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import hyperruntime as hr
+from hyperenvironment_swe import Swe
 from hyperruntime.errors import ModelError
 from hyperruntime.images.store import ImageStore
 from hyperruntime.pool.lease import Lease
@@ -24,9 +25,11 @@ from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
 from hyperruntime.rollout.run.runner import Parts, run_rollouts
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.runtime import Runtime
-from tests.bench.measure import Row, seconds
+from tests.bench.measure import Row, in_turn, seconds
+from tests.swecase import bash, judge_all, make_repository, make_site, with_site, write_rows
 
 GROUP, PARALLEL, COMMANDS = 8, 16, 4
+TESTS = 50
 MODEL_S, COMMAND_S = 0.5, 0.5
 THEIRS_S = (COMMANDS + 1) * MODEL_S + COMMANDS * COMMAND_S
 
@@ -136,6 +139,40 @@ def down_rows(runtime: Runtime, image: str) -> list[Row]:
             )
         )
     return rows
+
+
+def judging_rows(runtime: Runtime, image: str) -> list[Row]:
+    """Measure a trajectory of `swe` with small tests of pytest, each in its own process or all in one."""
+    tests = "import odd\n" + "".join(f"def test_{n}():\n    assert odd.half({n}) == {n / 2}\n" for n in range(TESTS))
+    agent = {"agent": bash("sed -i s,//,/, odd/__init__.py")}
+    with tempfile.TemporaryDirectory() as name:
+        where = Path(name)
+        files = {"odd/__init__.py": "def half(n):\n    return n // 2\n", "tests/test_odd.py": tests}
+        row: dict[str, Any] = {
+            "id": "odd",
+            "base_commit": make_repository(where / "odd", files),
+            "problem_statement": "halve",
+        }
+        row |= {"repo": str(where / "odd"), "FAIL_TO_PASS": [f"tests/test_odd.py::test_{n}" for n in range(TESTS)]}
+        rows, cache = write_rows(where / "rows.jsonl", row), str(where / "cache")
+        base = with_site(hr.ContainerSpec(image=image), make_site(where / "site"))
+
+        def judge(per_process: int) -> Callable[[], object]:
+            environment = Swe(items=rows, cache_dir=cache, tests_per_process=per_process)
+            return lambda: asyncio.run(judge_all(runtime, base, environment, agent))
+
+        spent = in_turn({"apart": judge(1), "together": judge(TESTS)}, 3)
+    each = (spent["apart"] - spent["together"]) / TESTS
+    return [
+        Row(
+            what=f"for each of {TESTS} small tests of pytest that `swe` judges, what a process of its own costs",
+            value=each * 1e3,
+            unit="ms",
+            compared_to=f"the trajectory: {spent['apart']:.1f} s; all in one process {spent['together']:.1f} s",
+            wanted="under 100 ms",
+            holds=each < 0.1,
+        )
+    ]
 
 
 async def _run(runtime: Runtime, image: str, items: int, slots: int) -> RolloutSummary:

@@ -16,7 +16,8 @@ from hyperenvironment_swe import Swe
 from hyperruntime.errors import SandboxLostError
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Verdict
-from tests.swecase import bash, make_repository, make_site, open_bench, with_site, write_rows
+from tests import forgeries
+from tests.swecase import bash, judge_all, make_repository, make_site, open_bench, with_site, write_rows
 
 pytestmark = pytest.mark.engine
 Step = Callable[[Lease], Awaitable[None]]
@@ -128,6 +129,24 @@ def fingerprint(directory: Path) -> str:
     """Return a digest of all files in a directory."""
     parts = sorted((str(path), path.read_bytes()) for path in directory.rglob("*") if path.is_file())
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def test_forged_rewards_do_not_count_and_the_verdict_says_which_protections_held(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """W22: code under test that reports instead of its tests; the judge's own user depends on the engine."""
+    commit = make_repository(tmp_path / "shop", forgeries.FILES)
+    ids = {"FAIL_TO_PASS": forgeries.WANTED["unittest"], "runner": "unittest"}
+    row = {"id": "shop", "repo": str(tmp_path / "shop"), "base_commit": commit, "problem_statement": "sum", **ids}
+    environment = Swe(items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache"))
+    names = ("walks frames to the reporter", "patches the tests by name", "writes to its parents", "outlives its test")
+    agents = {name: bash(f"cat >> shop/price.py <<'E'\n{forgeries.UNITTEST[name]}\nE") for name in names}
+    agents["honest"] = bash(HONEST)
+    verdicts = asyncio.run(judge_all(runtime, hr.ContainerSpec(image=base_image), environment, agents))
+    assert {name: verdict.reward for name, verdict in verdicts.items()} == {**dict.fromkeys(names, 0.0), "honest": 1.0}
+    assert [verdicts[name].facts["forged"] for name in names[:2]] == [True, True]
+    held = {"separate_user": runtime.info.users, "own_processes": True, "controls": 2, "no_capabilities": True}
+    assert verdicts["honest"].facts["protections"] == {"untraceable": True, "kept_in_tree": True, **held}
 
 
 @pytest.mark.slow
@@ -273,6 +292,7 @@ def test_an_agent_that_is_root_in_its_container_gets_no_reward_either(
     verdicts = asyncio.run(run_all())
     assert {name: verdict.reward for name, verdict in verdicts.items()} == {
         **dict.fromkeys(AS_ROOT, 0.0),
+        "another tree": float(runtime.name == "bubblewrap"),  # tar is the host's there, so its repair counts
         "honest": 1.0,
     }
     mounts = [line for line in found[1].splitlines() if b"/opt/site" not in line]

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import hyperruntime as hr
 from hyperenvironment_swe import Swe
+from hyperenvironment_swe.controls import Control
 from hyperenvironment_swe.items import parse_row
-from hyperenvironment_swe.judging import Ended, Findings, read_report
+from hyperenvironment_swe.judging import UNKNOWN_TEST, Ended, Findings, passed_tests, read_answer, read_findings
 from hyperenvironment_swe.state import protected_paths
 from hyperruntime.errors import ExtraMissingError, SpecError, StorageError
 from hyperruntime.git.change_rules import ChangeRules
@@ -227,14 +228,13 @@ def test_files_that_decide_the_result_are_protected(path: str) -> None:
     assert not rules.problem(b"pyproject.toml")
 
 
-SECRET, CONTROLS = "s" * 8, ("c1", "c2")
+CONTROL = Control("t1", "t.py", "")
+START = {"exit_code": 0, "timed_out": False, "output": "", "report": json.dumps({"kind": "runner"})}
 
 
-def report(*records: dict[str, Any], secret: str = SECRET) -> Findings:
-    """Return the findings for a report with these records."""
-    lines = "".join(f"{secret}{json.dumps(record)}\n" for record in records)
-    ended = Ended(exit_code=0, timed_out=False, output="", report=lines)
-    return read_report(ended, SECRET, ["t1", "t2"], CONTROLS)
+def end(*records: dict[str, Any], exit_code: int) -> dict[str, Any]:
+    """Return the end of a process with a report of these records."""
+    return {**START, "exit_code": exit_code, "report": "\n".join(map(json.dumps, records))}
 
 
 def phases(name: str, outcome: str, **more: Any) -> list[dict[str, Any]]:
@@ -243,41 +243,77 @@ def phases(name: str, outcome: str, **more: Any) -> list[dict[str, Any]]:
     return [{"kind": "test", "id": name, "when": when, "outcome": what, "xfail": False, **more} for when, what in calls]
 
 
-START = {"kind": "runner", "version": "1"}
-FAILED_CONTROLS = [record for name in CONTROLS for record in phases(name, "failed")]
+def findings(*ends: dict[str, Any]) -> Findings:
+    """Return the findings for two tests and a control, in this order."""
+    answer = {"protections": {"separate_user": True}, "installed": None, "runs": [START, *ends]}
+    return read_findings(answer, [(("t1",), None), (("t2",), None), (("t1",), CONTROL)])
 
 
-def test_a_report_is_valid_only_if_all_controls_failed() -> None:
-    """Otherwise it counts as forged."""
-    whole = [START, *phases("t1", "passed"), *phases("t2", "passed")]
-    assert report(*whole, *FAILED_CONTROLS).passed == {"t1", "t2"}
-    for controls in ([], phases("c1", "failed"), [*phases("c1", "failed"), *phases("c2", "passed")]):
-        assert report(*whole, *controls).forged
-    assert not report(*whole, *FAILED_CONTROLS, secret="other").ran
+PASSED = [end(*phases(name, "passed"), exit_code=0) for name in ("t1", "t2")]
+FAILED = end(*phases("t1", "failed"), exit_code=1)
+
+
+def test_a_report_is_valid_only_if_exit_codes_and_controls_agree() -> None:
+    """Otherwise it counts as forged, or the test does not count."""
+    assert findings(*PASSED, FAILED).passed == {"t1", "t2"}
+    unread = end({"kind": "collect", "id": "t.py", "text": ""}, exit_code=1)
+    assert findings(*PASSED, unread).passed == {"t1", "t2"}
+    for control in (PASSED[0], {**FAILED, "exit_code": 0}, {**FAILED, "report": ""}, end(exit_code=1)):
+        assert (findings(*PASSED, control).passed, findings(*PASSED, control).unfailed) == (frozenset(), ("t1",))
+    assert findings(*PASSED).unfailed == ("t1",)
+    for code in (1, -9, 3):
+        assert findings(PASSED[0], {**PASSED[1], "exit_code": code}, FAILED).passed == {"t1"}
 
 
 @pytest.mark.parametrize(
-    "records",
+    ("records", "exit_code"),
     [
-        phases("t1", "failed"),
-        phases("t1", "skipped"),
-        phases("t1", "passed", xfail=True),
-        phases("t1", "passed")[:1],
-        [*phases("t1", "passed")[:2], {**phases("t1", "passed")[2], "outcome": "failed"}],
-        [*phases("t1", "passed"), *phases("t1", "failed")],
-        [],
+        (phases("t2", "failed"), 1),
+        (phases("t2", "skipped"), 0),
+        (phases("t2", "passed", xfail=True), 0),
+        (phases("t2", "passed")[:1], 0),
+        ([*phases("t2", "passed")[:2], {**phases("t2", "passed")[2], "outcome": "failed"}], 1),
+        ([*phases("t2", "passed"), *phases("t2", "failed")], 1),
+        ([], 0),
     ],
 )
-def test_a_test_passes_only_if_all_its_phases_pass(records: list[dict[str, Any]]) -> None:
+def test_a_test_passes_only_if_all_its_phases_pass(records: list[dict[str, Any]], exit_code: int) -> None:
     """Setup, call and teardown pass in every run of the test, without a skip or an expected failure."""
-    found = report(START, *records, *phases("t2", "passed"), *FAILED_CONTROLS)
-    assert found.passed == {"t2"}
-    assert set(found.problems) == {"t1"}
+    found = findings(PASSED[0], end(*records, exit_code=exit_code), FAILED)
+    assert found.passed == {"t1"}
+    assert set(found.problems) == {"t2"}
+
+
+def test_the_control_of_a_test_that_does_not_pass_says_nothing() -> None:
+    """The control of a skipped test is skipped; a negated assertion passes where the assertion itself fails."""
+    skipped = end(*phases("t1", "skipped"), exit_code=0)
+    for test, control in ((skipped, skipped), (FAILED, PASSED[0])):
+        found = findings(test, PASSED[1], control)
+        assert found.passed == {"t2"}
+        assert not found.unfailed
+        assert found.protections["controls"] == 0
+    assert findings(*PASSED, skipped).unfailed == ("t1",)
+
+
+@pytest.mark.parametrize(
+    ("ended", "unknown"),
+    [
+        (end(exit_code=4), True),
+        (end(exit_code=5), True),
+        (end(*phases("another of the same function", "failed"), exit_code=1), True),
+        (end(exit_code=1), False),
+        (end(exit_code=-9), False),
+        (end({"kind": "collect", "id": "t.py", "text": "no module"}, exit_code=1), False),
+    ],
+)
+def test_a_test_is_unknown_if_the_test_runner_ends_normally_without_it(ended: dict[str, Any], unknown: bool) -> None:
+    """Its base then decides whether the item can be judged at all."""
+    assert (findings(PASSED[0], ended, FAILED).problems["t2"] == UNKNOWN_TEST) == unknown
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_parsed_as_a_report(data: bytes) -> None:
-    """The candidate can write anything to the pipe."""
-    text = data.decode("utf-8", "replace") + "\n" + SECRET + "[1]\n" + SECRET + "{\n"
-    ended = Ended(exit_code=0, timed_out=False, output="", report=text)
-    assert read_report(ended, SECRET, ["t1"], CONTROLS).passed == frozenset()
+    """The candidate can write anything to the pipe, and to the judge's output if it is the same user."""
+    text = data.decode("utf-8", "replace") + "\n[1]\n{\n"
+    assert passed_tests(Ended(exit_code=0, timed_out=False, output="", report=text), ["t1"]) == frozenset()
+    assert read_answer(data + b"\n{}\n" + b"5ecret" + b'{"a": 1}\n' + data, "5ecret") == {"a": 1}
