@@ -162,15 +162,13 @@ def judging_rows(runtime: Runtime, image: str) -> list[Row]:
             return lambda: asyncio.run(judge_all(runtime, base, environment, agent))
 
         spent = in_turn({"apart": judge(1), "together": judge(TESTS)}, 3)
-    each = (spent["apart"] - spent["together"]) / TESTS
     return [
         Row(
             what=f"for each of {TESTS} small tests of pytest that `swe` judges, what a process of its own costs",
-            value=each * 1e3,
+            value=(spent["apart"] - spent["together"]) / TESTS * 1e3,
             unit="ms",
             compared_to=f"the trajectory: {spent['apart']:.1f} s; all in one process {spent['together']:.1f} s",
-            wanted="under 100 ms",
-            holds=each < 0.1,
+            ratio=spent["apart"] / spent["together"],
         )
     ]
 
