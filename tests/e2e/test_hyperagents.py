@@ -231,7 +231,7 @@ def test_a_meta_agent_finds_the_overview_of_the_run_where_the_original_has_it(
     text = json.dumps(seen)
     for hidden in (str(tmp_path), KEY, f"{summary.generations[1].scores['paper_review']['val']:.6f}"):
         assert hidden not in text
-    names = [name for name in files_of(root / "view") if "_val" in name or "_test" in name]
+    names = sorted(name for name in files_of(root / "view") if "_val" in name or "_test" in name)
     shown = "gen_initial/agent/domains/paper_review/dataset_filtered_100_{}.csv"
     assert names == [shown.format("test"), shown.format("val")]  # the first agent's own, as in every checkout:
     assert {row["outcome"] for name in names for row in read_csv(root / "view" / name)} == {""}  # without labels
