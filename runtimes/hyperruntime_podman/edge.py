@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from hyperruntime.errors import EngineError
 from hyperruntime.host.engine_program import program_needed
-from hyperruntime.host.inherited import LINKER_VARIABLES, is_own_directory, own_runtime_directory, program_environment
+from hyperruntime.host.inherited import LINKER_VARIABLES, program_environment
 from hyperruntime.host.process import PIPE, STDOUT, HostProcess, ProcessResult, run_process, spawn, stream_process
 from hyperruntime_podman.args import NAME
+from hyperruntime_podman.rootless import forget_killed, run_files
 
-_RUN_FILES = "/tmp/podman-run"  # noqa: S108 - made for this user alone, and looked at
 INSTALL_HINT = "install it, on Debian with `apt-get install podman runc uidmap slirp4netns catatonit`"
 
 
@@ -67,31 +67,16 @@ def attach_podman(args: Sequence[str]) -> HostProcess:
 def environment() -> dict[str, str]:
     """Return Podman's environment: ours without library and shell settings, with a locale and a run directory.
 
-    conmon accepts names that are not ASCII only in a UTF-8 locale. For the run directory see :func:`run_files`.
+    conmon accepts names that are not ASCII only in a UTF-8 locale. For the run directory see :func:`run_files`. The
+    first call in a process also lets Podman forget processes that were killed.
     """
     locale = next(filter(None, (os.environ.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
     is_utf8 = locale.lower().replace("-", "").endswith("utf8")
     chosen = {} if is_utf8 else {"LC_ALL": "C.UTF-8"}
-    return {**program_environment(os.environ), **chosen, **run_files()}
-
-
-def run_files() -> dict[str, str]:
-    """Return the variable that names this user's directory for Podman's run files; empty for root.
-
-    A batch job has no ``XDG_RUNTIME_DIR``, or that of the node where it was submitted. Podman then uses a directory in
-    ``TMPDIR``, or ``rundir`` in the home directory, which it does not create. Its store remembers the path for later
-    jobs, which may have another ``TMPDIR``. So this function makes the choice that Podman makes without ``TMPDIR``.
-    """
-    if os.geteuid() == 0:
-        return {}
-    own = own_runtime_directory(os.environ)
-    if not own:
-        own = f"{_RUN_FILES}-{os.geteuid()}"
-        with suppress(OSError):  # it may exist; if it cannot be made, Podman reports that
-            os.mkdir(own, 0o700)
-        if not is_own_directory(own):
-            return {}
-    return {"XDG_RUNTIME_DIR": own}
+    files = run_files()
+    if files:
+        forget_killed(files["XDG_RUNTIME_DIR"])
+    return {**program_environment(os.environ), **chosen, **files}
 
 
 def environment_args() -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import hyperruntime as hr
 from hyperruntime.driver import Launch
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.spec import Mount
-from hyperruntime_podman import PodmanDriver, edge
+from hyperruntime_podman import PodmanDriver, edge, rootless
 from hyperruntime_podman.args import Settings, exec_args, probe_args, run_args
 from hyperruntime_podman.container import PodmanContainer
 
@@ -70,8 +70,8 @@ def test_an_exhausted_process_limit_has_a_clear_error(settings: Settings, words:
 def ordinary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Simulate an ordinary user without a login session; return the expected run directory."""
     owner = os.geteuid()
-    monkeypatch.setattr(edge, "_RUN_FILES", str(tmp_path / "podman-run"))
-    monkeypatch.setattr(edge, "own_runtime_directory", lambda _: "")
+    monkeypatch.setattr(rootless, "_RUN_FILES", str(tmp_path / "podman-run"))
+    monkeypatch.setattr(rootless, "own_runtime_directory", lambda _: "")
     monkeypatch.setattr(os, "geteuid", lambda: owner or 1)
     monkeypatch.setattr("os.lstat", as_owner(os.lstat, owner or 1))
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/of-another-node")
@@ -101,7 +101,7 @@ def test_without_a_login_the_run_directory_does_not_depend_on_tmpdir(
 def test_a_run_directory_that_others_can_write_is_not_used(ordinary: Path) -> None:
     ordinary.mkdir()
     ordinary.chmod(0o777)
-    assert edge.run_files() == {}
+    assert rootless.run_files() == {}
     assert edge.environment()["XDG_RUNTIME_DIR"] == "/run/user/of-another-node"
 
 

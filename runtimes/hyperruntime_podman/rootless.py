@@ -1,0 +1,101 @@
+"""What rootless Podman keeps outside its store: its run directory, and the processes that hold its user namespace.
+
+Every command of rootless Podman joins the user namespace of its pause process, or of the conmon of a container that
+ran last. If a batch system killed all of a user's processes, or a machine was restored, the numbers in these files
+belong to nobody, or to another process. Then each command fails ("invalid internal status"), or, worse, joins the
+namespaces of that other process. The cure is ``podman system migrate``; source: podman-system-migrate(1).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from hyperruntime.host.inherited import is_own_directory, own_runtime_directory, program_environment
+from hyperruntime.host.process import run_process
+from hyperruntime.logs import get_logger
+
+log = get_logger(__name__)
+
+_RUN_FILES = "/tmp/podman-run"  # noqa: S108 - made for this user alone, and looked at
+_PAUSE_NAMES = ("catatonit", "podman")
+_MIGRATE_S = 120.0
+
+
+def run_files() -> dict[str, str]:
+    """Return the variable that names this user's directory for Podman's run files; empty for root.
+
+    A batch job has no ``XDG_RUNTIME_DIR``, or that of the node where it was submitted. Podman then uses a directory in
+    ``TMPDIR``, or ``rundir`` in the home directory, which it does not create. Its store remembers the path for later
+    jobs, which may have another ``TMPDIR``. So this function makes the choice that Podman makes without ``TMPDIR``.
+    """
+    if os.geteuid() == 0:
+        return {}
+    own = own_runtime_directory(os.environ)
+    if not own:
+        own = f"{_RUN_FILES}-{os.geteuid()}"
+        with suppress(OSError):  # it may exist; if it cannot be made, Podman reports that
+            os.mkdir(own, 0o700)
+        if not is_own_directory(own):
+            return {}
+    return {"XDG_RUNTIME_DIR": own}
+
+
+@functools.cache
+def forget_killed(directory: str) -> None:
+    """Let Podman forget its containers if all its processes were killed; never raises.
+
+    This looks once in a process, at two kinds of files. A container that runs is never touched: with one, or with the
+    pause process, nothing is done. A failure is logged; Podman's own message then says what is wrong.
+
+    Args:
+        directory: the run directory, see :func:`run_files`.
+    """
+    root = Path(directory)
+    with suppress(OSError, Timeout):
+        if _are_killed(root):
+            with FileLock(root / "hyperruntime-podman.lock", timeout=_MIGRATE_S):
+                if _are_killed(root):
+                    _migrate(root)
+
+
+def _are_killed(root: Path) -> bool:
+    """Return whether files name processes of Podman, of which none lives."""
+    if _lives(_pause_file(root), _PAUSE_NAMES):
+        return False
+    files = [*root.glob("containers/*-containers/*/userdata/conmon.pid")]
+    return (bool(files) or _pause_file(root).exists()) and not any(_lives(file, ("conmon",)) for file in files)
+
+
+def _pause_file(root: Path) -> Path:
+    return root / "libpod" / "tmp" / "pause.pid"
+
+
+def _lives(file: Path, names: tuple[str, ...]) -> bool:
+    """Return whether the process whose number a file holds is this user's and has one of these names."""
+    try:
+        process = Path("/proc", str(int(file.read_text())))
+        is_own = process.stat().st_uid == os.geteuid()
+        return is_own and (process / "comm").read_text().startswith(names)
+    except (OSError, ValueError):
+        return False
+
+
+def _migrate(root: Path) -> None:
+    """Forget, and start a new pause process before another process of this user looks."""
+    environment = {**program_environment(os.environ), "XDG_RUNTIME_DIR": str(root)}
+    _pause_file(root).unlink(missing_ok=True)  # Podman would kill the process that has this number now
+    for words in (("system", "migrate"), ("ps", "--quiet")):
+        try:
+            result = run_process(("podman", *words), timeout_s=_MIGRATE_S, cwd="/", env=environment)
+        except (OSError, TimeoutError) as error:
+            log.warning("podman not migrated", error=str(error))
+            return
+        if result.exit_code != 0:
+            log.warning("podman not migrated", error=result.error_text)
+            return
+    log.info("podman migrated", directory=str(root))

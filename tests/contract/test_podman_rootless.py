@@ -1,0 +1,131 @@
+"""Rootless Podman works again after all processes of its user were killed, as at the end of a batch job."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hyperruntime.host.process import ProcessResult, find_program, run_process
+
+pytestmark = pytest.mark.engine
+
+# A container of the host's userland in a store of its own; then the command of another process, under our driver.
+HOLD = """
+    import subprocess
+    import sys
+    from pathlib import Path
+    from hyperruntime_podman.args import probe_args
+    from hyperruntime_podman.edge import environment
+    from hyperruntime_podman.probe import _skeleton, probe
+    (place := Path(sys.argv[1])).mkdir()
+    rootfs, userland = _skeleton(place)
+    args = probe_args(probe().settings, rootfs, userland, "sleep 1000", limited=False)
+    args.insert(args.index("run") + 1, "--detach")
+    subprocess.run(args, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+"""
+LIST = """
+    import hyperruntime as hr
+    with hr.open_runtime("podman") as runtime:
+        print("works", len(runtime.images.list()), runtime.info.rootless)
+"""
+
+
+@pytest.fixture
+def podman() -> Iterator[Podman]:
+    """A rootless Podman with a store and a run directory of its own, and one container.
+
+    The paths are short: slirp4netns cannot make its socket in a long one, and the probe waits for it.
+    """
+    assert os.geteuid() != 0, "root's Podman has no pause process; scripts/test runs this as the ordinary user"
+    directory = Path(tempfile.mkdtemp(prefix="hr-"))
+    place = Podman(directory)
+    yield place
+    place.kill_all()
+    subprocess.run(["podman", "system", "migrate"], env=place.env, capture_output=True, timeout=60, check=False)
+    subprocess.run(["podman", "rm", "--all", "--force"], env=place.env, capture_output=True, timeout=60, check=False)
+    script = 'umount --recursive --lazy "$1/containers/storage/overlay"; rm -rf "$1"'
+    args = ["podman", "unshare", "/bin/sh", "-c", script, "sh", str(directory / "data")]
+    subprocess.run(args, env=place.env, stderr=subprocess.DEVNULL, timeout=60, check=True)
+    place.kill_all()
+    shutil.rmtree(directory)
+
+
+class Podman:
+    def __init__(self, directory: Path) -> None:
+        self.run = directory / "run"
+        self.run.mkdir(mode=0o700)
+        places = {"DATA_HOME": directory / "data", "CACHE_HOME": directory / "cache", "RUNTIME_DIR": self.run}
+        self.env = {**os.environ, **{f"XDG_{name}": str(path) for name, path in places.items()}}
+        held = self.python(HOLD, str(directory / "rootfs"))
+        assert held.exit_code == 0, held.stderr.decode()
+        assert len(self.pid_files("conmon.pid")) == 1
+        assert len(self.pid_files("pause.pid")) == 1
+
+    def python(self, script: str, *args: str) -> ProcessResult:
+        lines = "\n".join(line[4:] for line in script.splitlines())
+        return run_process([sys.executable, "-c", lines, *args], env=self.env, timeout_s=120, cwd="/")
+
+    def pid_files(self, name: str) -> list[Path]:
+        return list(self.run.rglob(name))
+
+    def kill_all(self) -> None:
+        """Kill the pause process and conmon, then what the container runs, as a batch system does."""
+        for file in (*self.pid_files("pause.pid"), *self.pid_files("conmon.pid")):
+            try:
+                process = psutil.Process(int(file.read_text()))
+                every = [process, *process.children(recursive=True)]
+            except (psutil.Error, ValueError):
+                continue
+            for member in every:
+                member.send_signal(signal.SIGKILL)
+            psutil.wait_procs(every, timeout=10)
+
+
+def test_podman_works_after_all_its_processes_were_killed(podman: Podman) -> None:
+    podman.kill_all()
+    stuck = run_process(["podman", "ps"], env=podman.env, timeout_s=60)
+    assert stuck.exit_code != 0, "this Podman needs no help: the test is out of date"
+    again = podman.python(LIST)
+    assert again.stdout == b"works 0 True\n", again.stderr.decode()
+
+
+@pytest.mark.parametrize("name", ["conmon.pid", "pause.pid"])
+def test_the_number_of_a_killed_process_may_belong_to_another_one(podman: Podman, name: str) -> None:
+    """The other process has namespaces of its own, in which Podman would not see our files."""
+    unshare = find_program("unshare")
+    assert unshare is not None
+    files = podman.pid_files(name)
+    podman.kill_all()
+    ready = "mount -t tmpfs none /tmp && echo ready; exec sleep 1000"
+    args = [unshare, "--user", "--map-root-user", "--mount", "/bin/sh", "-c", ready]
+    with subprocess.Popen(args, stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"ready\n"
+            for file in files:
+                file.write_text(str(other.pid))
+            again = podman.python(LIST)
+            assert again.stdout == b"works 0 True\n", again.stderr.decode()
+            assert other.poll() is None, "a process that is not Podman's was killed"
+        finally:
+            other.kill()
+
+
+def test_a_container_that_runs_is_not_touched(podman: Podman) -> None:
+    """Without the pause process Podman joins the container, and so must we."""
+    pause = podman.pid_files("pause.pid")[0]
+    process = psutil.Process(int(pause.read_text()))
+    process.kill()
+    psutil.wait_procs([process], timeout=10)
+    assert podman.python(LIST).stdout == b"works 0 True\n"
+    listed = run_process(["podman", "ps", "--quiet"], env=podman.env, timeout_s=60)
+    assert len(listed.stdout.split()) == 1
