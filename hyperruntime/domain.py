@@ -142,7 +142,7 @@ class Domain(Protocol):
             ``train``.
         image: name of the recipe in ``containers/`` for its containers.
         needs_gpu: whether its tasks need a GPU.
-        agent: name of the shipped agent template for it.
+        agent: name of the agent template for it; the domain's package may publish one (``hyperruntime.agents``).
         protected_paths: paths of an agent repository that no patch may change (directories end with ``/``).
         task_timeout_s: seconds that one task may take, all turns together.
 

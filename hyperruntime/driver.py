@@ -2,6 +2,9 @@
 
 The package of a driver registers a class in the entry-point group ``hyperruntime.runtimes``. The class is called
 without arguments and does nothing before a method is called.
+
+docs/writing-a-driver.md shows a whole driver. Such a package may also use what ``hyperruntime.host.process`` has in
+``__all__``, and ``engine_program``, ``engine_findings``, ``inherited``, ``owner``, ``probe_cache``, ``seccomp`` there.
 """
 
 from __future__ import annotations
@@ -154,7 +157,9 @@ class Launch:
         name: a unique name for the container.
         labels: the owner's labels and the user's.
         exchange: the exchange directory, mounted read-only in every container.
-        private_dir: a directory of this owner on the host for the driver's own files.
+        private_dir: a directory of this container on the host for the driver's own files. Core removes it after the
+            container's end. So mount nothing in it where the host sees the mount, because the removal would go through
+            it, and leave no file in it that this user cannot remove, such as those of other users of the container.
     """
 
     spec: ContainerSpec
@@ -165,7 +170,10 @@ class Launch:
 
 
 class LiveContainer(Protocol):
-    """A running container with a shell attached to its first process."""
+    """A running container with an attached shell.
+
+    PID 1 must be an init: it reaps orphans, and ends when the shell ends. A shell that waits for its child is one.
+    """
 
     @property
     def id(self) -> str:
@@ -174,7 +182,7 @@ class LiveContainer(Protocol):
 
     @property
     def shell(self) -> AttachedShell:
-        """The shell that is the container's main process; the container ends with it."""
+        """The shell that is the container's main process, but not PID 1; the container ends with it."""
         ...
 
     @property
@@ -193,6 +201,10 @@ class LiveContainer(Protocol):
     def explain_start_failure(self, error_text: str, user: str | None = None) -> Exception:
         """Return the error that explains why a shell did not answer; for an unknown user a UserNotFoundError.
 
+        A missing working directory, which many engines would create, and an unknown user are a SpecError that names the
+        field. The error about an image without a shell names ``/bin/sh``.
+        :func:`hyperruntime.host.engine_program.start_refusal` knows what several engines say.
+
         Args:
             error_text: the engine's messages about it.
             user: user of the shell; None means the spec's user.
@@ -200,7 +212,10 @@ class LiveContainer(Protocol):
         ...
 
     def remove(self) -> None:
-        """Kill and remove it at once; no error if it is already gone."""
+        """Kill and remove it at once; no error if it is already gone.
+
+        Not called on an orderly close: the shell reads end-of-file and ends, and all that is on the host must go then.
+        """
         ...
 
 
@@ -272,10 +287,6 @@ class Images(Protocol):
     def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
         """Pull an image from its registry; return its identifier. Plain HTTP is allowed for loopback only.
 
-        Args:
-            reference: reference of the image.
-            on_output: called with each line of the engine's output.
-
         Raises:
             ImagePullError: it was not pulled; subclasses stand for an unknown image, a refused login and an unreachable
                 registry (:func:`hyperruntime.images.pull_errors.explain_pull`).
@@ -321,14 +332,7 @@ class BuildsDefinitions(Protocol):
         build_args: Mapping[str, str],
         on_output: Callable[[str], None],
     ) -> str:
-        """Build a definition file; return the image's identifier.
-
-        Args:
-            context: directory of the build context.
-            reference: reference of the new image.
-            definition: path of the definition file.
-            build_args: build arguments by name.
-            on_output: called with each line of the build's output.
+        """Build a definition file as :meth:`Images.build` builds a Containerfile; return the image's identifier.
 
         Raises:
             ImageBuildError: a step failed; the message contains its last lines.
@@ -349,8 +353,7 @@ class Driver(Protocol):
     def open(self, private_dir: str) -> None:
         """Set the owner's directory for the driver's own files; starts nothing.
 
-        Its path may be long or contain special characters: put sockets into
-        :func:`hyperruntime.host.owner.make_short_directory`.
+        Its path may be long or odd: put sockets into :func:`hyperruntime.host.owner.make_short_directory`.
         """
         ...
 
@@ -370,6 +373,9 @@ class Driver(Protocol):
 
     def launch(self, launch: Launch) -> LiveContainer:
         """Start a container and return it with its shell attached, without waiting for the shell to answer.
+
+        A field is honoured or refused, as :meth:`probe` declares it. What only the engine finds out (no such directory,
+        no such user) is reported later by :meth:`LiveContainer.explain_start_failure`.
 
         Raises:
             UnsupportedOptionError: a field of the spec cannot be honoured.

@@ -1,4 +1,4 @@
-"""Find drivers, domains, executors, environments and trainers by entry point; the only module that uses stevedore.
+"""Find plugins by entry point, from drivers to agent templates; the only module that uses stevedore.
 
 A plugin is loaded only when it is requested by name, so a broken plugin does not affect the others.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -29,6 +30,7 @@ DOMAINS = "hyperruntime.domains"
 EXECUTORS = "hyperruntime.executors"
 ENVIRONMENTS = "hyperruntime.environments"
 TRAINERS = "hyperruntime.trainers"
+AGENTS = "hyperruntime.agents"
 OURS = "hyperruntime"  # the distribution
 AUTO_ORDER = ("podman", "apptainer", "docker")
 
@@ -117,6 +119,21 @@ def load_trainer_class(name: str) -> Any:  # noqa: ANN401 - makes a trainers.Tra
         DriverLoadError: the trainer is installed but cannot be loaded.
     """
     return _load(TRAINERS, name, lambda n, known: SpecError("trainer", n, name_hint(n, known)))
+
+
+def load_agent_folder(name: str) -> Path:
+    """Return the folder of an installed agent template.
+
+    Raises:
+        KeyError: no installed template has this name.
+        DriverLoadError: the template cannot be loaded, or is not the path of a folder.
+    """
+    folder = _load(AGENTS, name, lambda n, _: KeyError(n))
+    with blaming(AGENTS, name):
+        path = Path(folder)
+        if not path.is_dir():
+            raise NotADirectoryError(f"{str(path)!r} is not a folder with an agent's files")
+        return path
 
 
 def auto_order() -> list[str]:

@@ -2,7 +2,8 @@
 
 ``<!-- fragment: REASON -->``: the block cannot run here. ``<!-- slow -->``: it runs only in ``make test-all``.
 ``<!-- images -->``: it needs an engine that can have several images, so not bubblewrap. ``<!-- file: NAME -->``: it is
-this file. ``<!-- continues -->``: it continues the page's previous Python block.
+this file. ``<!-- continues -->``: it continues the page's previous Python block. ``<!-- part: PATH -->``: it is a part
+of this file of the repository, which another test runs.
 
 Only a parser of Markdown comes from outside. Sybil and the plugins of pytest for code blocks run Python in the process
 of the tests, and leave out what is not run; here options and configuration files of fragments are checked too.
@@ -20,7 +21,7 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")) if "decisions" not in path.parts)
 SHELLS, DATA, PLAIN = ("console", "bash", "sh"), ("toml", "yaml", "json"), ("text",)
-NOTES = ("fragment", "slow", "images", "file", "continues")
+NOTES = ("fragment", "slow", "images", "file", "continues", "part")
 _NOTE = re.compile(r"<!-- ([a-z]+)(?:: (.*?))? -->")
 _PROMPT = re.compile(r"^\$ ", re.MULTILINE)
 

@@ -332,6 +332,22 @@ def processes(container: hr.Container) -> Callable[[], list[str]]:
 
 
 @pytest.fixture
+def install_plugin(tmp_path: Path) -> Callable[[str], dict[str, str]]:
+    """Return a function that installs a package of tests/plugins, offline, and returns an environment that finds it."""
+
+    def install(name: str) -> dict[str, str]:
+        source = shutil.copytree(
+            Path(__file__).parent / "plugins" / name, tmp_path / f"{name}-source"
+        )  # pip writes there
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+        done = run_process([*pip, "--target", str(tmp_path / name), str(source)])
+        assert done.exit_code == 0, done.stderr.decode()
+        return {**os.environ, "PYTHONPATH": str(tmp_path / name)}
+
+    return install
+
+
+@pytest.fixture
 def odd_path(tmp_path: Path) -> Path:
     """Return a directory whose name has a space and two kinds of quotes."""
     path = tmp_path / "a 'dir\""

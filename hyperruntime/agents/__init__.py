@@ -1,4 +1,10 @@
-"""Agent templates: each folder is an agent repository.
+"""Agent templates: folders with the files of an agent repository, found by entry point.
+
+An entry point of the group ``hyperruntime.agents`` is the path of such a folder::
+
+    AGENT = Path(__file__).with_name("agent")
+
+A template that has no ``run_meta_agent.py`` gets ours. Design: docs/decisions/0046-agent-templates.md.
 
 May import ``registry`` and what stands before it in ``tests/unit/test_folders.py``.
 """
@@ -7,18 +13,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from importlib import resources
 from pathlib import Path
 
-from hyperruntime.errors import AgentError, unknown_name
+from hyperruntime import registry
+from hyperruntime.errors import AgentError
 
-_MARK, _SHARED = "hyperrun.toml", "shared"
+LLM, MUTATOR = Path(__file__).with_name("llm"), Path(__file__).with_name("mutator")
+_SHARED = Path(__file__).with_name("shared")
 
 
 def template_names() -> tuple[str, ...]:
-    """Return the names of the agent templates."""
-    folder = resources.files("hyperruntime.agents")
-    return tuple(sorted(entry.name for entry in folder.iterdir() if (entry / _MARK).is_file()))
+    """Return the names of the installed agent templates; none is loaded."""
+    return tuple(sorted(registry.plugins(registry.AGENTS)))
 
 
 def is_template(agent: str) -> bool:
@@ -31,15 +37,28 @@ def template_path(name: str) -> Path:
 
     Raises:
         AgentError: the name is unknown.
+        DriverLoadError: the template is installed but cannot be loaded.
     """
-    if name not in template_names():
-        raise AgentError(unknown_name("agent template", name, template_names()) + ", or give the path of a repository")
-    with resources.as_file(resources.files("hyperruntime.agents") / name) as folder:
-        return folder
+    if not is_template(name):
+        known = ", ".join(template_names()) or "none"
+        raise AgentError(f"unknown agent template {name!r}; known: {known}; or give the path of a repository")
+    return registry.load_agent_folder(name)
+
+
+def agent_folder(agent: str) -> Path:
+    """Return the folder with an agent's files.
+
+    Args:
+        agent: a template's name, or the path of a repository.
+
+    Raises:
+        DriverLoadError: it is a template that cannot be loaded.
+    """
+    return template_path(agent) if is_template(agent) else Path(agent)
 
 
 def copy_template(name: str, target: Path) -> None:
-    """Copy the files of an agent template to a directory, with those that all templates share.
+    """Copy the files of an agent template to a directory, with our ``run_meta_agent.py`` if it has none.
 
     Args:
         name: of the template.
@@ -47,8 +66,8 @@ def copy_template(name: str, target: Path) -> None:
 
     Raises:
         AgentError: the name is unknown.
+        DriverLoadError: the template is installed but cannot be loaded.
         OSError: a file cannot be copied.
     """
-    own = template_path(name)
-    for folder in (own, own.with_name(_SHARED)):
+    for folder in (_SHARED, template_path(name)):
         shutil.copytree(folder, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))

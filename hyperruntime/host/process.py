@@ -1,7 +1,7 @@
 """Run programs on the host; the only module that uses ``subprocess``.
 
 Every process gets its own session, so that a signal to our process group does not reach it, and a ``kill 0`` in it does
-not reach us.
+not reach us. Drivers of other packages may use the names in ``__all__``; the others may change without notice.
 """
 
 from __future__ import annotations
@@ -24,6 +24,23 @@ import attrs
 
 from hyperruntime.host.inherited import default_signals_args, file_limit_args, ignored_signals, shell_environment
 
+__all__ = [
+    "PIPE",
+    "STDOUT",
+    "HostProcess",
+    "ProcessResult",
+    "ProcessShell",
+    "find_program",
+    "is_alive",
+    "kill_group",
+    "last_line",
+    "process_start_ticks",
+    "run_process",
+    "spawn",
+    "spawn_attached",
+    "stream_process",
+    "wait_until",
+]
 _TAIL_BYTES = 64 * 1024
 DEVNULL = subprocess.DEVNULL
 PIPE = subprocess.PIPE

@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 import subprocess
+import textwrap
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -47,9 +48,15 @@ def test_few_python_blocks_are_fragments() -> None:
     assert len([block for block in programs if "fragment" in block.notes]) <= len(programs) / 4
 
 
-@pytest.mark.parametrize("block", of("python"))
+@pytest.mark.parametrize("block", [p for p in of("python") if "part" not in p.values[0].notes])
 def test_python_has_valid_syntax(block: Block) -> None:
-    compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    compile(textwrap.dedent(block.text), str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+def test_parts_of_files_are_as_in_the_file() -> None:
+    parts = [block for block in ALL if "part" in block.notes]
+    assert len(parts) > 3
+    assert [str(block) for block in parts if block.text not in (ROOT / block.notes["part"]).read_text()] == []
 
 
 @pytest.mark.parametrize("block", of(*SHELLS))

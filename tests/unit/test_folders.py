@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from hyperruntime.host import process
 
 ROOT = Path(__file__).parents[2]
 CORE = "hyperruntime"
@@ -27,7 +30,8 @@ ORDER = (
     "cli", "cli.machine", "cli.containers", "cli.loop", "cli.rollout",
 )  # fmt: skip
 # The packages beside the core, and for each the last entry of ``ORDER`` that it may import.
-PLUGINS = {"runtimes": "images", "domains": "domain", "environments": "rollout", "trainers": "trainers"}
+DRIVERS = ("runtimes", "tests/plugins/runc")
+PLUGINS = {**dict.fromkeys(DRIVERS, "images"), "domains": "domain", "environments": "rollout", "trainers": "trainers"}
 OUTSIDE = ("hyperruntime_", "hyperdomain_", "hyperenvironment_", "hypertrainer_")
 MOST_AT_THE_TOP, MOST_IN_A_FOLDER = 15, 20
 _NOT_OURS = ("hyperruntime/agents/llm/", "hyperruntime/agents/mutator/", "/inside/", "/tasks/", "/exercises/")
@@ -94,6 +98,17 @@ def test_a_plugin_imports_only_allowed_folders(folder: str, last: str) -> None:
     for path in sources(folder):
         others = {folder_of(name) for name in imported(path) if name.split(".")[0] == CORE}
         assert others <= {*allowed, None}, name_of(path)
+
+
+@pytest.mark.parametrize("folder", DRIVERS)
+def test_drivers_use_only_the_public_names_of_the_module_of_processes(folder: str) -> None:
+    module, used = process.__name__, set[str]()
+    for path in sources(folder):
+        used |= {name.removeprefix(f"{module}.") for name in imported(path) if name.startswith(f"{module}.")}
+        if module in imported(path):
+            used |= set(re.findall(r"(?<![\w.])process\.([A-Za-z]\w+)", (ROOT / path).read_text()))
+    assert used
+    assert used <= set(process.__all__)
 
 
 def test_there_are_no_circular_imports() -> None:

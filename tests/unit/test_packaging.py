@@ -33,7 +33,9 @@ SOURCES = (
     "README.md",
     "LICENSE",
 )
-GROUPS = tuple(f"hyperruntime.{kind}" for kind in ("runtimes", "domains", "executors", "trainers", "environments"))
+GROUPS = tuple(
+    f"hyperruntime.{kind}" for kind in ("runtimes", "domains", "executors", "trainers", "environments", "agents")
+)
 # The only files that may import a module with a fixed home; any other import breaks STYLE 4.2.
 HOMES = {
     "subprocess": ("hyperruntime/host/process.py",),

@@ -8,12 +8,12 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import attrs
 import click
 
+from hyperruntime.agents import agent_folder, template_path
 from hyperruntime.cli.command import SpreadingCommand, State, example
 from hyperruntime.cli.config_file import agent_domains
 from hyperruntime.cli.loop.generations import ensembles_failed, print_generations, run_to_json
@@ -80,8 +80,9 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
         return go_on(state, view, as_json, changed_options(ctx, values, view.options, run_dir), wait=wait)
     if values.get("agent") is None and detect_contract(".") == "hyperagents":
         values["agent"] = "."  # HyperAgents is run in its own checkout
-    if not values["domains"] and values.get("agent"):
-        values["domains"] = (agent_domains(Path(values["agent"])),)
+    if not values["domains"] and (agent := values.get("agent")):
+        is_path = os.sep in agent or os.path.exists(agent)
+        values["domains"] = (agent_domains(agent_folder(agent) if is_path else template_path(agent)),)
     options = make_options(values)
     summary, number = run_generations(state, options)
     return _finish(summary, number, options, as_json)

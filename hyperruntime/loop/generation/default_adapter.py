@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 
 from hyperruntime import registry
-from hyperruntime.agents import copy_template, is_template, template_path
+from hyperruntime.agents import agent_folder, copy_template, is_template, template_path
 from hyperruntime.domain import SPLITS, Domain, Split
 from hyperruntime.errors import AgentError, SpecError
 from hyperruntime.git.store import RepositoryStore, inspect_repository
@@ -27,7 +27,7 @@ from hyperruntime.loop.evaluation.scoring import Scorer
 from hyperruntime.loop.evaluation.task_runner import TaskRunner
 from hyperruntime.loop.generation.adapter import Attempt, ContractAdapter, GenerationAdapter, View
 from hyperruntime.loop.generation.publish import link_tree
-from hyperruntime.loop.run_files.contract import CONTRACT_FILE, HARNESS, Contract, parse_contract
+from hyperruntime.loop.run_files.contract import CONTRACT_FILE, DEFAULT, HARNESS, Contract, parse_contract
 from hyperruntime.loop.run_files.layout import CHAT_HISTORY, PREDICTIONS, REPORT, Layout, evaluation_name
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import AgentContainer, meta_agent_container
@@ -157,8 +157,11 @@ class DefaultContract:
                     )
                 template_path(agent)
             inspect_repository(agent)
-        file = (template_path(agent) if is_template(agent) else Path(agent)) / CONTRACT_FILE
-        _check_options(options, parse_contract(file.read_bytes() if file.is_file() else None))
+        file = agent_folder(agent) / CONTRACT_FILE
+        contract = parse_contract(file.read_bytes() if file.is_file() else None)
+        if is_template(agent) and contract.kind != DEFAULT:
+            raise AgentError(f"the agent template {agent!r} states contract = {contract.kind!r}; only repositories may")
+        _check_options(options, contract)
         return agent
 
     def prepare(

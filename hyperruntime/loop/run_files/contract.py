@@ -29,7 +29,7 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.agents import is_template, template_path
+from hyperruntime.agents import agent_folder
 from hyperruntime.errors import AgentError, unknown_name
 
 CONTRACT_FILE = "hyperrun.toml"
@@ -143,7 +143,7 @@ def agent_needs(agent: str) -> AgentNeeds:
     Raises:
         AgentError: its ``hyperrun.toml`` is invalid.
     """
-    file = (template_path(agent) if is_template(agent) else Path(agent)) / CONTRACT_FILE
+    file = agent_folder(agent) / CONTRACT_FILE
     return parse_needs(file.read_bytes()) if file.is_file() else AgentNeeds()
 
 

@@ -127,7 +127,7 @@ def choose_gateway(
 
     Args:
         options: options of the run.
-        agent: directory of the agent repository; None for a shipped agent.
+        agent: directory of the agent repository; None for a template.
         layout: paths of the run; its directory need not exist yet.
         required: whether a gateway is necessary: the run had one before, or the agent needs models.
 
@@ -159,7 +159,7 @@ def _check_prices(models: Sequence[ModelRule]) -> None:
 
 
 def agent_directory(agent: str) -> Path | None:
-    """Return the absolute directory of an agent; None for a shipped agent."""
+    """Return the absolute directory of an agent; None for a template."""
     return None if is_template(agent) else Path(agent).absolute()
 
 
