@@ -7,7 +7,6 @@ A message gives the cause and the next step in one sentence. A command that fail
 from __future__ import annotations
 
 import difflib
-import errno
 from collections.abc import Iterable
 
 from hyperruntime.pickling import reduce_error
@@ -279,14 +278,6 @@ class StorageError(HyperRuntimeError, OSError):
     """A file or directory on the host could not be written: no space, no permission, not a directory."""
 
     exit_code = 2
-
-
-def too_many_files(error: OSError) -> StorageError | None:
-    """Return the error for a process that has no file descriptor left, or None if ``error`` has another reason."""
-    if error.errno not in (errno.EMFILE, errno.ENFILE):
-        return None
-    step = "call hyperruntime.raise_file_limit(), raise `ulimit -n`, or use fewer containers at once"
-    return StorageError(f"this process has no file descriptor left ({error}); {step}")
 
 
 class RepositoryError(HyperRuntimeError):

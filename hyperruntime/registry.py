@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 from stevedore import ExtensionManager
 
+from hyperruntime.concurrency.exhaustion import exhausted
 from hyperruntime.errors import (
     DomainNotFoundError,
     DriverLoadError,
@@ -160,13 +161,16 @@ def blaming(group: str, name: str) -> Iterator[None]:
         name: name of its entry point.
 
     Raises:
-        DriverLoadError: the block raised an exception that is not a HyperRuntimeError, or SystemExit.
+        DriverLoadError: the block raised an exception that is not a HyperRuntimeError, or SystemExit; an exception
+            about missing memory, threads or processes is raised unchanged.
     """
     try:
         yield
     except HyperRuntimeError:
         raise
     except (Exception, SystemExit) as error:
+        if exhausted(error):
+            raise  # not the plugin's fault
         what = " ".join(f"{type(error).__name__}: {error}".split())
         source = plugins(group)[name].source
         raise DriverLoadError(

@@ -13,6 +13,7 @@ import attrs
 from hyperruntime import registry
 from hyperruntime.concurrency.blocking import STARTS, blocking
 from hyperruntime.concurrency.closing import AsyncClosing
+from hyperruntime.concurrency.exhaustion import too_many_files
 from hyperruntime.concurrency.parallel_map import parallel_map
 from hyperruntime.container import Container
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo
@@ -23,7 +24,6 @@ from hyperruntime.errors import (
     HyperRuntimeError,
     PruneError,
     SpecError,
-    too_many_files,
 )
 from hyperruntime.host.owner import LABEL, Owner, OwnerIdentity, stale_directories
 from hyperruntime.host.process import wait_until
@@ -263,13 +263,16 @@ def open_runtime(name: str | None = None, *, run_id: str = "") -> Runtime:
     wanted = name or os.environ.get(ENVIRONMENT_VARIABLE) or AUTO
     if wanted != AUTO:
         return Runtime(_usable_driver(wanted), run_id=run_id)
-    reasons = []
+    reasons: list[str] = []
     for candidate in registry.auto_order():
         try:
             return Runtime(_usable_driver(candidate), run_id=run_id)
         except (DriverLoadError, EngineUnavailableError) as error:
-            reasons.append(str(error))
-    raise EngineUnavailableError(AUTO, "; ".join(reasons) or "no driver is installed", "see `hyperrun doctor`")
+            why = error.why if isinstance(error, EngineUnavailableError) else str(error)
+            reasons.append(f"\n  {candidate}: {' '.join(why.split())}")
+    if not reasons:
+        raise EngineUnavailableError(AUTO, "no driver is installed", "see `hyperrun doctor`")
+    raise EngineUnavailableError(AUTO, "no engine works here", f"`hyperrun doctor` knows more:{''.join(reasons)}")
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import attrs
 from hyperdomain_polyglot.cases import Cases
 from hyperdomain_polyglot.suite import LANGUAGES, Suite
 from hyperruntime.errors import SpecError
+from hyperruntime.json_values import parse_json
 
 _TRAIN = (
     "column_name", "merge_spans", "first_fault", "fold_ranges", "fill_lines", "build_order", "stack_machine",
@@ -100,7 +101,7 @@ def read_directory(directory: str) -> dict[str, Exercise]:
 
 def _read_public(folder: Path, language: str) -> Exercise:
     try:
-        config = json.loads((folder / ".meta/config.json").read_text(encoding="utf-8"))
+        config = parse_json((folder / ".meta/config.json").read_text(encoding="utf-8"))
         stubs = {name: (folder / name).read_text(encoding="utf-8") for name in _names(config, "solution")}
         tests = {name: (folder / name).read_bytes() for name in _names(config, "test")}
         docs = [(folder / ".docs" / name) for name in _DOCS]

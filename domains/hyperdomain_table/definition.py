@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ import attrs
 
 from hyperruntime.domain import SPLITS, Split
 from hyperruntime.errors import SpecError
+from hyperruntime.json_values import parse_toml
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SUFFIXES = (".csv", ".jsonl")
@@ -113,7 +113,7 @@ def load_definition(source: str | None) -> Definition:
     if path.suffix in _SUFFIXES:
         return Definition(name=re.sub(r"[^A-Za-z0-9._-]", "_", path.stem), files={Split(name="train"): path})
     try:
-        value = tomllib.loads(path.read_text(encoding="utf-8"))
+        value = parse_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SpecError("table", str(path), f"a readable .toml, .csv or .jsonl file ({error})") from error
     return _parse(value, path)

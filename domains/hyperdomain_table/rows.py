@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import attrs
 
 from hyperdomain_table.definition import Definition
 from hyperruntime.errors import SpecError
+from hyperruntime.json_values import parse_json
 from hyperruntime.units import MIB
 
 _MAX_FIELD_BYTES = 64 * MIB
@@ -69,7 +69,7 @@ def _records(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _json_record(line: str, path: Path) -> Mapping[str, Any]:
-    value = json.loads(line)
+    value = parse_json(line)
     if not isinstance(value, dict):
         raise SpecError("file", str(path), "one JSON object on each line")
     return value

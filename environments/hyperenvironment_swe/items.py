@@ -7,7 +7,6 @@ default branch of ``repo``.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import attrs
 
 from hyperruntime.errors import SpecError
+from hyperruntime.json_values import parse_json
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -134,7 +134,7 @@ def _test_ids(row: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
     value = row.get(name)
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = parse_json(value)
         except ValueError:
             raise SpecError(f"{name} {where}", value, "a list of test ids, or its JSON text") from None
     ids = _strings(value, f"{name} {where}")

@@ -14,6 +14,7 @@ from filelock import FileLock
 
 from hyperruntime.errors import ExtraMissingError, SpecError, StorageError
 from hyperruntime.git.store import RepositoryStore
+from hyperruntime.json_values import parse_json
 
 _TRAIN = "train.jsonl"
 # The name of a data file: its split, and which part of it, as ``datasets`` writes them.
@@ -113,11 +114,11 @@ def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
 
 def _json_rows(text: str) -> Iterator[Any]:
     if text.lstrip().startswith("["):
-        yield from json.loads(text)
+        yield from parse_json(text)
         return
     for number, line in enumerate(text.split("\n"), 1):  # not splitlines: text may contain U+2028
         if line.strip():
             try:
-                yield json.loads(line)
+                yield parse_json(line)
             except ValueError as error:
                 raise ValueError(f"line {number} is not JSON ({error})") from None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,6 +18,7 @@ from typing import Any, NoReturn
 import attrs
 
 from hyperruntime.errors import SpecError
+from hyperruntime.json_values import parse_toml
 from hyperruntime.units import MIB, parse_size
 
 SAME, FRESH = "same", "fresh"
@@ -171,8 +171,8 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return parse_toml(path.read_text())
+    except ValueError as error:
         raise SpecError("task", str(path), f"a valid TOML file: {error}") from None
 
 

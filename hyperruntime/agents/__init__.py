@@ -16,7 +16,7 @@ import shutil
 from pathlib import Path
 
 from hyperruntime import registry
-from hyperruntime.errors import AgentError
+from hyperruntime.errors import AgentError, unknown_name
 
 LLM, MUTATOR = Path(__file__).with_name("llm"), Path(__file__).with_name("mutator")
 _SHARED = Path(__file__).with_name("shared")
@@ -40,8 +40,7 @@ def template_path(name: str) -> Path:
         DriverLoadError: the template is installed but cannot be loaded.
     """
     if not is_template(name):
-        known = ", ".join(template_names()) or "none"
-        raise AgentError(f"unknown agent template {name!r}; known: {known}; or give the path of a repository")
+        raise AgentError(unknown_name("agent template", name, template_names()) + ", or give the path of a repository")
     return registry.load_agent_folder(name)
 
 

@@ -7,7 +7,7 @@ May import ``testing.conformance`` and what stands before it in ``tests/unit/tes
 
 from __future__ import annotations
 
-import signal
+import os
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +16,7 @@ import click
 from hyperruntime.cli.app import PROGRAM, app
 from hyperruntime.cli.command import State
 from hyperruntime.cli.signals import EXIT_BY_SIGNAL, interrupting
+from hyperruntime.cli.streams import OutputError, finish_output, guarded_streams, without_colour
 from hyperruntime.errors import HyperRuntimeError
 
 __all__ = ["main"]
@@ -27,7 +28,8 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run ``hyperrun`` and return its exit code.
 
     0: done. 1: the work failed. 2: wrong usage. 3: no usable runtime. 128+n: ended by signal n (130 for SIGINT, 143
-    for SIGTERM). ``hyperrun exec`` returns the exit code of its command.
+    for SIGTERM; 141 if the reader of the output is gone, as in ``hyperrun ... | head -1``). ``hyperrun exec`` returns
+    the exit code of its command.
 
     Args:
         args: words of the command line; None means those of this process. With None the signal watch stays open until
@@ -35,7 +37,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     state = State()
     try:
-        with interrupting(state):
+        with guarded_streams(), interrupting(state):
             return _run(args, state)
     except KeyboardInterrupt:  # raised outside of the command
         return EXIT_BY_SIGNAL + state.signal
@@ -46,14 +48,15 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _run(args: Sequence[str] | None, state: State) -> int:
     try:
-        return _exit_code(app.main(args, prog_name=PROGRAM, standalone_mode=False, obj=state))
+        colour = False if without_colour() else None
+        code = _exit_code(app.main(args, prog_name=PROGRAM, standalone_mode=False, obj=state, color=colour))
+        finish_output()
+        return code
     except SystemExit as ended:
         return _exit_code(ended.code)
     except (KeyboardInterrupt, click.Abort):
         _say("interrupted")
         return EXIT_BY_SIGNAL + state.signal
-    except BrokenPipeError:
-        return EXIT_BY_SIGNAL + signal.SIGPIPE
     except Exception as error:  # noqa: BLE001 - the one place where every error becomes a sentence
         code = _report(error, state)
         return EXIT_BY_SIGNAL + state.signal if state.ending else code
@@ -69,15 +72,35 @@ def _report(error: Exception, state: State) -> int:
         import traceback
 
         traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, OutputError):
+        if not error.is_quiet:
+            _say(str(error))
+        return error.exit_code
     if isinstance(error, click.ClickException):
-        _say(_usage_sentence(error))
+        _say(f"{_usage_sentence(error)}{_lost_directory()}")
         return EXIT_USAGE if isinstance(error, click.UsageError) else error.exit_code
     if isinstance(error, HyperRuntimeError):
-        _say(str(error))
+        _say(f"{error}{_lost_directory()}")
         return error.exit_code
+    from hyperruntime.concurrency.exhaustion import exhausted
+
+    if known := exhausted(error) or _lost_directory().lstrip("; "):
+        _say(known)
+        return EXIT_FAILED
     hint = "" if state.debug else "; run again with --debug to see the traceback"
     _say(f"unexpected {type(error).__name__}: {' '.join(str(error).split()) or 'no message'}{hint}")
     return EXIT_FAILED
+
+
+def _lost_directory() -> str:
+    """Return what to say if the current directory was removed, which makes most errors; else ""."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "; the current directory does not exist any more: change to another one"
+    except OSError:
+        pass
+    return ""
 
 
 def _usage_sentence(error: click.ClickException) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import click
 from hyperruntime.cli.command import AGENT_FILE
 from hyperruntime.cli.params import COUNTS, LIMITS, NAMES
 from hyperruntime.errors import AgentError, unknown_name
+from hyperruntime.json_values import parse_toml
 
 _TABLES = ("generate", "gateway")
 _NOT_IN_A_FILE = ("config", "help", "json", "resume_from")
@@ -116,7 +116,7 @@ def _listed(param: click.Parameter, value: Any) -> Any:  # noqa: ANN401 - any TO
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return parse_toml(path.read_text())
     except (OSError, ValueError) as error:
         raise AgentError(f"{path} cannot be read as TOML: {error}") from error
 

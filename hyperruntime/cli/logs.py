@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from hyperruntime.cli.streams import without_colour
+
 if TYPE_CHECKING:
     from structlog.typing import Processor
 
 
 def configure_logging(level: str, *, as_json: bool) -> None:
-    """Send log lines of ``level`` and above to standard error.
+    """Send log lines of ``level`` and above to standard error; those of other packages only with ``debug``.
 
     Args:
         level: ``debug``, ``info``, ``warning`` or ``error``.
@@ -31,9 +33,13 @@ def configure_logging(level: str, *, as_json: bool) -> None:
         logger_factory=lambda *args: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
+    root = logging.getLogger()
+    if level != "debug" and not root.handlers:
+        root.addHandler(logging.NullHandler())  # else other packages, such as asyncio, print tracebacks by themselves
 
 
 def _renderers(as_json: bool) -> tuple[Processor, ...]:
     if as_json:
         return (structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str))
-    return (structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),)
+    coloured = sys.stderr.isatty() and not without_colour()
+    return (structlog.dev.ConsoleRenderer(colors=coloured, pad_event_to=0),)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import shlex
 from collections.abc import Callable
@@ -25,7 +26,7 @@ else:  # generic for type checkers only: older releases of click have a plain cl
     _ParamType = click.ParamType
 
 Pairs = tuple[tuple[str, str], ...]
-_RUN_FILE = "run.json"
+_RUN_FILE, _RUNS, _RUNS_SHOWN = "run.json", "outputs", 5
 _ORIGINAL = "gen_initial/hyperagents"
 _LIMITS = ("memory", "cpus", "pids", "disk")
 
@@ -169,8 +170,19 @@ def _run_directory(value: Any, option: str) -> str:
         raise WrongUsageError(
             f"{value!r} is not a run directory: {_RUN_FILE} is missing; give a generate_<run-id> directory"
         )
-    runs = [str(found.parent) for found in path.parent.glob(f"*/{_RUN_FILE}")]
-    raise WrongUsageError(unknown_name("run directory", str(value), runs))
+    raise WrongUsageError(f"unknown run directory {str(value)!r}; {_run_hint(path)}")
+
+
+def _run_hint(path: Path) -> str:
+    """Return which runs there are beside a path and in the default directory of runs: similar ones, or the newest."""
+    places = dict.fromkeys((path.parent, Path(_RUNS)))
+    runs = {str(run.parent): run.parent.name for place in places for run in place.glob(f"*/{_RUN_FILE}")}
+    ids = {shown: name.partition("_")[2] for shown, name in runs.items()}
+    close = set(difflib.get_close_matches(path.name, {*runs.values(), *ids.values()} - {""}, n=1))
+    if similar := [shown for shown in runs if {runs[shown], ids[shown]} & close]:
+        return f"did you mean {' or '.join(map(repr, similar[:_RUNS_SHOWN]))}?"
+    newest = sorted(runs, key=lambda shown: Path(shown, _RUN_FILE).stat().st_mtime, reverse=True)
+    return f"known here and in {_RUNS}: {', '.join(newest[:_RUNS_SHOWN])}" if newest else f"none is here or in {_RUNS}"
 
 
 def _any_run_directory(value: Any, option: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -17,14 +18,24 @@ _LARGE_JSON = 256 * 1024
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
-def print_json(value: Any) -> None:  # noqa: ANN401 - JSON values, and attrs objects among them
-    """Print a value as JSON on standard output; a large value in one line, which is ten times faster."""
+def print_json(value: Any) -> None:  # noqa: ANN401 - JSON values, and attrs objects and paths among them
+    """Print a value as JSON on standard output; a large value in one line, which is ten times faster.
+
+    A number that is not finite becomes null: JSON has none.
+    """
     text = json.dumps(value, default=_plain)
-    click.echo(text if len(text) > _LARGE_JSON else json.dumps(value, indent=2, default=_plain))
+    known = json.loads(text, parse_constant=lambda name: None)
+    click.echo(json.dumps(known, indent=None if len(text) > _LARGE_JSON else 2))
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - a value that json does not know
-    return attrs.asdict(value) if attrs.has(type(value)) else str(value)
+    if attrs.has(type(value)):
+        return attrs.asdict(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return os.fspath(value)  # a value of any other type is a mistake of ours: TypeError
 
 
 def print_list(

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from hyperruntime.concurrency.end_event import make_waiter
-from hyperruntime.errors import too_many_files
+from hyperruntime.concurrency.exhaustion import too_many_files
 
 T = TypeVar("T")
 

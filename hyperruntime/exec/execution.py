@@ -11,13 +11,13 @@ import os
 import select
 import time
 
+from hyperruntime.concurrency.exhaustion import too_many_files
 from hyperruntime.errors import (
     ContainerLostError,
     ExecStartError,
     HyperRuntimeError,
     StorageError,
     WorkdirNotFoundError,
-    too_many_files,
 )
 from hyperruntime.exec.exec_marks import Mark
 from hyperruntime.exec.exec_script import ExecRequest, tells_failure

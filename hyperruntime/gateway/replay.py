@@ -17,6 +17,7 @@ from hyperruntime.errors import GatewayError
 from hyperruntime.gateway.log.exchange import clean_line
 from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.request.parse import ModelRequest, RequestRefusedError
+from hyperruntime.json_values import parse_json
 
 
 @attrs.frozen(kw_only=True)
@@ -65,9 +66,11 @@ class Replay:
             raise GatewayError(f"recorded exchanges cannot be read: {error}; record some first") from error
         for number, line in enumerate(lines, start=1):
             try:
-                entry = json.loads(line)
+                entry = parse_json(line, finite=True)
                 body = entry["body"].encode()
-                answer = Recorded(status=int(entry["status"]), content_type=str(entry["type"]), body=body)
+                if (status := int(entry["status"])) not in range(100, 600):
+                    raise ValueError(f"no HTTP status: {status}")
+                answer = Recorded(status=status, content_type=str(entry["type"]), body=body)
                 self._answers[str(entry["key"])].append(answer)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 why = f"{path}, line {number} is not a recorded exchange; remove it ({error!r})"

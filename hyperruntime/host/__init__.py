@@ -1,4 +1,4 @@
 """The host: processes, their owner and limits, watchdogs, disk space and caches.
 
-May import ``concurrency`` and what stands before it in ``tests/unit/test_folders.py``.
+May import ``agents`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -27,6 +27,7 @@ import attrs
 
 from hyperruntime.errors import StorageError
 from hyperruntime.host.process import DEVNULL, boot_id, is_alive, pid_namespace, process_start_ticks, reap, spawn
+from hyperruntime.json_values import parse_json
 
 LABEL = "io.hyperruntime.owner"
 _RECORD = "owner.json"
@@ -265,7 +266,7 @@ def stale_directories() -> Iterator[Path]:
         try:
             if path.is_symlink() or path.stat().st_uid != os.getuid():
                 continue
-            identity = OwnerIdentity.from_record(json.loads((path / _RECORD).read_text()))
+            identity = OwnerIdentity.from_record(parse_json((path / _RECORD).read_text()))
         except (OSError, ValueError, TypeError):
             continue
         if identity.state() == "dead":

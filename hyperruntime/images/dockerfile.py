@@ -6,7 +6,6 @@ Source: the Dockerfile reference of docs.docker.com, "Here-Documents" and "Forma
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import attrs
 from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.pull_errors import full_name
+from hyperruntime.json_values import parse_json
 
 _CAN_HAVE = ("RUN", "COPY", "ADD", "ONBUILD")
 _INSTRUCTION = re.compile(r"([A-Za-z]+)(?:[ \t]+(.*))?", re.DOTALL)
@@ -133,7 +133,7 @@ def json_words(text: str) -> list[str]:
     if not text.startswith("["):
         return []
     try:
-        words = json.loads(text)
+        words = parse_json(text)
     except ValueError:
         return []
     return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else []

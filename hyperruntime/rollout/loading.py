@@ -66,8 +66,10 @@ def known_environments() -> dict[str, str]:
     return {name: plugin.source for name, plugin in sorted(plugins(ENVIRONMENTS).items())}
 
 
-def describe_environment(name: str) -> tuple[str, Mapping[str, str]]:
-    """Return an environment's one-line description, and its options with their defaults as text.
+def describe_environment(name: str) -> tuple[str, Mapping[str, Any], tuple[str, ...]]:
+    """Return an environment's one-line description, its options with their defaults, and which of them are required.
+
+    A default is a JSON value; that of a required option is None.
 
     Raises:
         SpecError: no installed environment has this name.
@@ -77,8 +79,13 @@ def describe_environment(name: str) -> tuple[str, Mapping[str, str]]:
     with blaming(ENVIRONMENTS, name):
         given = inspect.signature(made).parameters
         required = inspect.Parameter.empty
-        options = {key: "required" if one.default is required else str(one.default) for key, one in given.items()}
-        return (inspect.getdoc(made) or "").partition("\n")[0], options
+        needed = tuple(key for key, one in given.items() if one.default is required)
+        options = {key: None if key in needed else _as_json(one.default) for key, one in given.items()}
+        return (inspect.getdoc(made) or "").partition("\n")[0], options, needed
+
+
+def _as_json(value: Any) -> Any:  # noqa: ANN401 - any default
+    return value if value is None or isinstance(value, str | int | float | list | tuple) else str(value)
 
 
 def load_environment(reference: str, options: Mapping[str, Any] | None = None) -> Environment:

@@ -28,6 +28,7 @@ from hyperruntime.git.bare_repository import checked, write_text
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.rmtree import remove_tree
+from hyperruntime.json_values import parse_json
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.origins import SOURCES, checked_source, default_commit, fetch
@@ -141,7 +142,7 @@ class Repositories:
                         self._make(url, commit, patch, entry)
             manifest = os.path.join(entry, _MANIFEST)
             os.utime(manifest)
-            made = str(json.loads(Path(manifest).read_bytes())["commit"])
+            made = str(parse_json(Path(manifest).read_bytes())["commit"])
         except Timeout:
             raise RepositoryError(f"another process still fetches {url} after {self._timeout_s:.0f} s") from None
         except HyperRuntimeError:
@@ -217,7 +218,7 @@ class Repositories:
     def _is_sound(self, entry: str) -> bool:
         """Check an entry against its manifest; the files are read again only if their stat values change."""
         try:
-            manifest = json.loads(Path(entry, _MANIFEST).read_bytes())
+            manifest = parse_json(Path(entry, _MANIFEST).read_bytes())
             files = manifest["files"]
             stamp = tuple(n for name in files for n in _stamp(os.path.join(entry, name)))
             if self._verified.get(entry) == stamp:

@@ -27,6 +27,7 @@ from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import LeaseLostError, RunLockedError
 from hyperruntime.host.owner import OwnerIdentity
 from hyperruntime.host.process import boot_id
+from hyperruntime.json_values import parse_json
 from hyperruntime.logs import get_logger
 from hyperruntime.storage.atomic import json_document, storage_errors, write_atomic
 
@@ -165,7 +166,7 @@ class RunLock(Closing):
     def is_ours(self) -> bool:
         """Whether this process holds the lease; also true if the lease file exists but cannot be read."""
         try:
-            token = json.loads(self._record.read_bytes())["token"]
+            token = parse_json(self._record.read_bytes())["token"]
         except FileNotFoundError:
             return False
         except (OSError, ValueError, TypeError, KeyError):

@@ -19,6 +19,7 @@ import attrs
 
 from hyperruntime.errors import ImageError
 from hyperruntime.host.process import run_process
+from hyperruntime.json_values import parse_json
 from hyperruntime_apptainer.args import environment
 from hyperruntime_apptainer.store import make_mount_points, unpack
 
@@ -151,7 +152,7 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _oci_images(path: Path, tar: tarfile.TarFile) -> Iterator[SavedImage]:
-    index = json.loads(_read(tar, "index.json"))
+    index = parse_json(_read(tar, "index.json"))
     for entry in index["manifests"]:
         manifest = _blob(tar, entry["digest"])
         config = _blob(tar, manifest["config"]["digest"])
@@ -168,7 +169,7 @@ def _oci_images(path: Path, tar: tarfile.TarFile) -> Iterator[SavedImage]:
 
 
 def _docker_images(path: Path, tar: tarfile.TarFile) -> Iterator[SavedImage]:
-    manifest = json.loads(_read(tar, "manifest.json"))
+    manifest = parse_json(_read(tar, "manifest.json"))
     for entry in manifest:
         raw = _read(tar, entry["Config"])
         for name in entry.get("RepoTags") or [f"localhost/{path.stem.lower()}:latest"]:
@@ -176,7 +177,7 @@ def _docker_images(path: Path, tar: tarfile.TarFile) -> Iterator[SavedImage]:
                 path=path,
                 reference=name,
                 id=hashlib.sha256(raw).hexdigest(),
-                workdir=_workdir(json.loads(raw)),
+                workdir=_workdir(parse_json(raw)),
                 kind="docker-archive",
                 entry=entry if len(manifest) > 1 else None,
             )
@@ -187,7 +188,7 @@ def _workdir(config: dict[str, Any]) -> str:
 
 
 def _blob(tar: tarfile.TarFile, digest: str) -> Any:  # noqa: ANN401 - JSON
-    return json.loads(_read(tar, f"blobs/{digest.replace(':', '/')}"))
+    return parse_json(_read(tar, f"blobs/{digest.replace(':', '/')}"))
 
 
 def _read(tar: tarfile.TarFile, name: str) -> bytes:

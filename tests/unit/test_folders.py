@@ -17,9 +17,9 @@ CORE = "hyperruntime"
 
 # A folder, or a module at the top of its package, may import only entries that stand before it.
 ORDER = (
-    "pickling", "errors", "units", "json_values", "option_fields", "logs", "spec", "run_as", "attached_shell", "driver",
-    "domain", "registry",
-    "agents", "concurrency", "host", "storage", "reclaim", "gpu", "images",
+    "pickling", "errors", "units", "json_values", "option_fields", "logs", "concurrency",
+    "spec", "run_as", "attached_shell", "driver", "domain", "registry",
+    "agents", "host", "storage", "reclaim", "gpu", "images",
     "exec", "exec.persistent", "transfer", "git", "container", "runtime",
     "gateway.config", "gateway.log", "gateway.request", "gateway.answer", "gateway",
     "pool.values", "pool.slots", "pool.tools", "pool",

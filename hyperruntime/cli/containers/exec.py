@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
 import stat
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,6 +14,7 @@ import click
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.messages import Lines, note
 from hyperruntime.cli.params import COPY_PAIR, COUNT, DURATION, ENV_PAIR, GPUS, MOUNT_PAIR, SIZE, Pairs, existing_path
+from hyperruntime.cli.streams import write_whole
 from hyperruntime.container import Container
 from hyperruntime.errors import BudgetExceededError, ImageNotFoundError, TransferError
 from hyperruntime.gateway import Access, Gateway, GatewayConfig
@@ -28,12 +27,7 @@ from hyperruntime.units import format_duration
 
 _KEPT_BYTES = 4096
 _LIMITS = ("memory_bytes", "cpus", "pids", "disk_bytes")
-_SIGPIPE_CODE = 128 + signal.SIGPIPE
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
-
-
-class _ReaderGoneError(Exception):
-    """The reader of our output closed the pipe, as in ``hyperrun exec ... | head -1``."""
 
 
 @click.command(
@@ -116,15 +110,12 @@ def exec_command(
     gateway = None if gateway_file is None else load_source(gateway_file)
     for source, _ in put:
         existing_path(source, "--put")
-    try:
-        with state.open_runtime() as runtime, _start(runtime, spec) as started:
-            for source, target in put:
-                started.put(source, target, timeout_s=copy_timeout_s)
-            result = _run(started, args, timeout_s, gateway)
-            _copy_out(started, get, copy_timeout_s, result)
-            return result.exit_code
-    except _ReaderGoneError:
-        return _SIGPIPE_CODE
+    with state.open_runtime() as runtime, _start(runtime, spec) as started:
+        for source, target in put:
+            started.put(source, target, timeout_s=copy_timeout_s)
+        result = _run(started, args, timeout_s, gateway)
+        _copy_out(started, get, copy_timeout_s, result)
+        return result.exit_code
 
 
 def _start(runtime: Runtime, spec: ContainerSpec) -> Container:
@@ -182,15 +173,8 @@ def _copy_out(container: Container, get: Pairs, timeout_s: float, result: ExecRe
 
 
 def _hand_on(stream: Literal["stdout", "stderr"], chunk: bytes) -> None:
-    """Write the whole chunk to our own stream of the same name."""
-    view, descriptor = memoryview(chunk), _DESCRIPTORS[stream]
-    while view:
-        try:
-            view = view[os.write(descriptor, view) :]
-        except BlockingIOError:  # another process on the same terminal made it non-blocking
-            select.select([], [descriptor], [])
-        except BrokenPipeError:
-            raise _ReaderGoneError from None
+    """Write the whole chunk to our own stream of the same name; if it cannot be written, the command is ended."""
+    write_whole(_DESCRIPTORS[stream], chunk)
 
 
 def _standard_input() -> BinaryIO | None:

@@ -40,7 +40,8 @@ def _view(name: str) -> dict[str, Any]:
         }
     except Exception as error:  # noqa: BLE001 - a third-party plugin must not hide the others
         problem = str(error) if isinstance(error, HyperRuntimeError) else f"{type(error).__name__}: {error}"
-        return {"domain": name, "package": source, "problem": problem}
+        unknown = {"description": "", "splits": {}, "image": "", "needs_gpu": False, "agent": ""}
+        return {"domain": name, "package": source, **unknown, "problem": problem}
 
 
 def _row(view: dict[str, Any]) -> tuple[str, ...]:

@@ -184,7 +184,11 @@ def ensure_image(runtime: Runtime, name: str) -> None:
 
 
 def _finish(summary: RunSummary, number: int, options: GenerateOptions, as_json: bool) -> int:
-    """Print the result of a run, and the next step on standard error; draw its plots; return the exit code."""
+    """Print the result of a run, and the next step on standard error; draw its plots; return the exit code.
+
+    The plots come first: the reader of standard output may be gone.
+    """
+    plots_at_end(summary, options)
     if as_json:
         facts = {"seed": options.seed, "interrupted": summary.interrupted, "used_up": summary.used_up or None}
         print_json(run_to_json(summary.run_dir, summary.generations, **facts))
@@ -202,7 +206,6 @@ def _finish(summary: RunSummary, number: int, options: GenerateOptions, as_json:
         note(f"no new generation has a score; `hyperrun status {shlex.quote(summary.run_dir)}` says why")
     if reason := ensembles_failed(summary.generations):
         note(f"the ensembles of all new generations failed, the last one: {reason}; see its generate.log")
-    plots_at_end(summary, options)
     return exit_code(summary, number)
 
 

@@ -25,12 +25,12 @@ def environments(as_json: bool) -> None:
 
 def _view(name: str, package: str) -> dict[str, Any]:
     """Return an environment as JSON values; a broken one has a ``problem``."""
-    view: dict[str, Any] = {"environment": name, "package": package, "options": {}, "description": "", "problem": ""}
+    view: dict[str, Any] = {"environment": name, "package": package, "options": {}, "required": []}
     try:
-        description, options = describe_environment(name)
+        description, options, required = describe_environment(name)
     except HyperRuntimeError as error:
-        return {**view, "problem": str(error)}
-    return {**view, "options": dict(options), "description": description}
+        return {**view, "description": "", "problem": str(error)}
+    return {**view, "options": options, "required": required, "description": description, "problem": ""}
 
 
 def _row(view: dict[str, Any]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import ArchiveError
 from hyperruntime.images.recipes import image_reference
+from hyperruntime.json_values import parse_json
 from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, AtLeast, changed, from_json, option, to_json
 from hyperruntime.rollout.agent.agent import AgentLimits
 from hyperruntime.rollout.loading import load_environment
@@ -136,7 +137,7 @@ def _place(ctx: click.Context, values: dict[str, Any]) -> tuple[Path, TrainSetti
 
 def _stored(directory: Path) -> TrainSettings:
     try:
-        return from_json(TrainSettings, json.loads((directory / SETTINGS).read_bytes()), strict=False)
+        return from_json(TrainSettings, parse_json((directory / SETTINGS).read_bytes()), strict=False)
     except (OSError, ValueError, ArchiveError) as error:
         raise WrongUsageError(f"{directory} has no training: {error}; give the directory of a training") from error
 

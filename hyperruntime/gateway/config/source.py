@@ -7,7 +7,6 @@ sends requests to the servers that the environment variables name, and appends e
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 
 import attrs
@@ -15,6 +14,7 @@ import attrs
 from hyperruntime.errors import GatewayConfigError, SpecError
 from hyperruntime.gateway.config.environment import derive_config
 from hyperruntime.gateway.config.values import REPLAY, WIRES, GatewayConfig, ModelRule, Upstream
+from hyperruntime.json_values import parse_toml
 from hyperruntime.option_fields import why_invalid
 
 RECORD = "record:"
@@ -60,7 +60,7 @@ def load_config(path: Path) -> GatewayConfig:
     from cattrs import BaseValidationError, Converter
 
     try:
-        table = tomllib.loads(path.read_text())[_TABLE]
+        table = parse_toml(path.read_text())[_TABLE]
     except (OSError, ValueError) as error:
         raise GatewayConfigError(f"{path} cannot be read as TOML: {error}; correct it") from error
     except KeyError:

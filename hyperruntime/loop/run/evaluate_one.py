@@ -6,7 +6,6 @@ cannot depend on them, no agent sees them, and the run may be in progress.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,7 +15,8 @@ import attrs
 from filelock import FileLock
 
 from hyperruntime.domain import Domain
-from hyperruntime.errors import RunError, SpecError, unknown_name
+from hyperruntime.errors import RunError, SpecError
+from hyperruntime.json_values import parse_json
 from hyperruntime.loop.generation.generation import make_with_results
 from hyperruntime.loop.run.export import find_generation
 from hyperruntime.loop.run.opened_run import OpenedRun
@@ -129,7 +129,7 @@ def _chosen(options: GenerateOptions, domains: Sequence[Domain], split: str, sam
     names = [name for name, domain in zip(options.domains, domains, strict=True) if _has(domain, split)]
     if not names:
         known = dict.fromkeys(part.name for domain in domains for part in domain.splits)
-        raise SpecError("split", split, unknown_name("split", split, known))
+        raise SpecError("split", split, f"{' and '.join(options.domains)} has only {', '.join(known)}")
     count = ALL_SAMPLES if samples is None else samples
     return attrs.evolve(options, domains=names, eval_samples=(count,) * len(names))
 
@@ -178,7 +178,7 @@ def _make(context: RunContext, record: GenerationRecord, split: str, number: int
 def _read(path: Path, *, known: bool) -> Evaluation:
     """Return an evaluation from its directory; ``known``: whether it existed already."""
     try:
-        value = json.loads((path / RESULT).read_bytes())
+        value = parse_json((path / RESULT).read_bytes())
         return structured(Evaluation, {**value, "path": str(path), "known": known})
     except (OSError, ValueError) as error:
         raise RunError(f"{str(path / RESULT)!r} cannot be read: {error}; remove {str(path)!r}") from error

@@ -7,7 +7,6 @@ selection of parents reads no file.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections import Counter
@@ -18,6 +17,7 @@ from typing import Any, Literal
 import attrs
 
 from hyperruntime.errors import ArchiveError
+from hyperruntime.json_values import parse_json
 from hyperruntime.loop.run_files.archive_file import ArchiveFile
 from hyperruntime.loop.run_files.layout import INITIAL, METADATA, Layout, generation_name, generations_in
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -243,7 +243,7 @@ class Archive:
             if genid in self._records:
                 continue
             try:
-                metadata = json.loads((layout.generation(genid) / METADATA).read_bytes())
+                metadata = parse_json((layout.generation(genid) / METADATA).read_bytes())
                 record = record_from_json(metadata["hyperruntime"])
             except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
                 self.problems.append(f"{generation_name(genid)} has no readable {METADATA}: {error}")
@@ -301,7 +301,7 @@ def read_run(layout: Layout) -> tuple[GenerateOptions, dict[str, Any]]:
         ArchiveError: ``run.json`` does not exist or cannot be read.
     """
     try:
-        value = json.loads(layout.run.read_bytes())
+        value = parse_json(layout.run.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         step = "give a generate_<run_id> directory"
         if layout.archive.is_file():

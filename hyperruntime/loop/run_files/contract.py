@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ import attrs
 
 from hyperruntime.agents import agent_folder
 from hyperruntime.errors import AgentError, unknown_name
+from hyperruntime.json_values import parse_toml
 
 CONTRACT_FILE = "hyperrun.toml"
 HARNESS, AGENT_ARCHIVE = "/workspace/harness", "/tmp/agent_archive"  # noqa: S108 - inside a container
@@ -178,7 +178,7 @@ def parse_needs(data: bytes) -> AgentNeeds:
 
 def _parse(data: bytes) -> dict[str, Any]:
     try:
-        return tomllib.loads(data.decode())
+        return parse_toml(data.decode())
     except ValueError as error:
         raise AgentError(f"{CONTRACT_FILE} of the agent repository is not valid TOML: {error}") from error
 

@@ -87,6 +87,8 @@ def load_profiles(path: Path | str) -> Profiles:
         data = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
     except OSError as error:
         raise SpecError("profiles", str(path), f"a readable file ({error.strerror})") from error
+    except RecursionError:
+        raise SpecError("profiles", str(path), "TOML or YAML (it nests too deeply)") from None
     except (ValueError, yaml.YAMLError) as error:
         raise SpecError("profiles", str(path), f"TOML or YAML ({' '.join(str(error).split())})") from error
     return parse_profiles(data)

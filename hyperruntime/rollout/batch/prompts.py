@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from hyperruntime.errors import SpecError
+from hyperruntime.json_values import parse_json
 
 KEYS = ("prompt", "messages", "id", "image", "docker_image", "cwd")
 _ROLES = ("system", "user", "assistant", "tool")
@@ -93,8 +94,8 @@ def parse_row(value: Any, where: str, twins: Counter[str]) -> PromptRow:  # noqa
 
 def _json(line: bytes, number: int) -> Any:  # noqa: ANN401 - any JSON value
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
+        return parse_json(line, finite=True)
+    except ValueError as error:
         shown = line.decode(errors="replace")
         raise SpecError(f"line {number}", shown, f"one JSON object per line: {error}") from error
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import attrs
 
 from hyperruntime.errors import ArchiveError, RunError, StorageError
+from hyperruntime.json_values import parse_json
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.run_files.record import Group, Segment, Trajectory
 from hyperruntime.storage.atomic import json_document, storage_errors, write_atomic
@@ -37,7 +38,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(run_dir) / RUN
     try:
-        value = json.loads(path.read_bytes())
+        value = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ArchiveError(f"{path} cannot be read ({why}); name the directory of a rollout run") from error

@@ -21,6 +21,7 @@ from hyperruntime.cli.command import State
 from hyperruntime.cli.signals import last_signal
 from hyperruntime.errors import ImageNotFoundError
 from hyperruntime.loop.workbench.open_containers import on_interrupt
+from hyperruntime.registry import auto_order
 
 HEAVY = ("podman", "docker", "rich", "stevedore", "asyncio", "structlog", "openai", "torch", "requests", "attrs")
 Run = Callable[..., tuple[int, str, str]]
@@ -85,7 +86,7 @@ def test_help_and_version_import_no_command_and_no_heavy_module(args: tuple[str,
     loaded = done.stdout.partition("MODULES ")[2].split()
     assert not set(HEAVY) & set(loaded)
     ours = [name for name in loaded if name.startswith("hyperruntime")]
-    cli = [f"hyperruntime.cli{name}" for name in ("", ".app", ".command", ".signals")]
+    cli = [f"hyperruntime.cli{name}" for name in ("", ".app", ".command", ".signals", ".streams")]
     assert ours == ["hyperruntime", *cli, "hyperruntime.errors", "hyperruntime.pickling"]
 
 
@@ -119,7 +120,7 @@ def test_help_and_version_import_no_command_and_no_heavy_module(args: tuple[str,
         (("generate", "--domains", "circle_packing", "--executor", "lcal"), "did you mean 'local'?"),
         (("generate", "--domains", "circle_packing", "--eval-samples", "few"), "whole numbers"),
         (("generate", "--domains", "circle_packing", "--run-id", "a b"), "run_id='a b' is not allowed"),
-        (("generate", "--domains", "circle_packing", "--agent", "mutatr"), "did you mean 'mutator'?"),
+        (("generate", "--domains", "circle_packing", "--agent", "mutatr"), "known: llm, mutator; or give"),
         (("generate", "--domains", "circle_packing", "--agent", "/no/such"), "is not a directory"),
         (("generate", "--domains", "circle_packing", "--output-dir-parent", "/proc/x"), "cannot be written"),
         (("status", "/no/such"), "unknown run directory '/no/such'"),
@@ -143,7 +144,11 @@ def test_commands_exit_with_3_if_the_engine_cannot_be_used(run: Run, args: tuple
     code, out, err = run(*args)
     assert (code, out) == (3, "")
     assert "cannot be used" in err
-    assert err.count("\n") == 1
+    if err.count("\n") > 1:  # of `auto`: a line for each engine, the reason
+        first, *lines = err.splitlines()
+        assert first.endswith(":")
+        assert [line.partition(":")[0].strip() for line in lines] == auto_order()
+        assert all(line.startswith("  ") for line in lines)
 
 
 @pytest.mark.usefixtures("no_engine")
@@ -201,10 +206,10 @@ def test_domains_lists_splits_image_and_agent(run: Run) -> None:
     code, out, _ = run("domains", "--json")
     assert code == 0
     packing = next(row for row in json.loads(out) if row["domain"] == "circle_packing")
-    assert packing["splits"] == {"train": 4, "val": 2}
+    assert packing["splits"] == {"train": 4, "val": 2, "test": 2}
     assert (packing["image"], packing["agent"], packing["needs_gpu"]) == ("base", "mutator", False)
     code, out, _ = run("domains")
-    assert "train 4, val 2" in out
+    assert "train 4, val 2, test 2" in out
 
 
 def test_hyperrun_without_a_command_prints_the_help(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,8 +139,10 @@ def test_tasks_are_in_order_contain_no_label_and_have_a_reference() -> None:
             assert one.inputs["n"] in BEST_KNOWN
             assert one.inputs["time_limit_s"] < DOMAIN.task_timeout_s
     assert [one.inputs["n"] for one in DOMAIN.tasks("val")] == [26, 32]
+    sizes = [one.inputs["n"] for split in DOMAIN.splits for one in DOMAIN.tasks(split.name)]
+    assert len(set(sizes)) == len(sizes), "no size is in two splits"
     with pytest.raises(KeyError):
-        DOMAIN.tasks("test")
+        DOMAIN.tasks("other")
     with pytest.raises(ValueError, match="limit=-1"):
         DOMAIN.tasks("val", -1)
 

@@ -101,8 +101,8 @@ def test_an_engine_failure_is_retried_before_the_evaluation_fails(finished: Path
 
 
 def test_an_unknown_split_or_generation_or_a_generation_without_state_is_rejected(finished: Path) -> None:
-    with pytest.raises(SpecError, match="unknown split 'test'; known: train, val"):
-        evaluate_generation(FakeRuntime(), finished, 1)
+    with pytest.raises(SpecError, match="circle_packing has only train, val, test"):
+        evaluate_generation(FakeRuntime(), finished, 1, split="other")
     with pytest.raises(ArchiveError, match=r"no finished generation 9; it has: initial, 1, 2, 3"):
         evaluate_generation(FakeRuntime(), finished, 9, split="val")
     with pytest.raises(ArchiveError, match=r"generation 3 has no state of its own, because it failed \(agent\)"):

@@ -201,7 +201,7 @@ def test_text_of_an_agent_is_made_safe_to_print() -> None:
 def test_templates_are_found_by_name() -> None:
     assert "mutator" in template_names()
     assert (template_path("mutator") / "task_agent.py").is_file()
-    with pytest.raises(AgentError, match="unknown agent template 'mutater'; known: llm, mutator; or give the path"):
+    with pytest.raises(AgentError, match="did you mean 'mutator'"):
         template_path("mutater")
 
 

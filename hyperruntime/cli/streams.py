@@ -1,0 +1,146 @@
+"""The standard streams of ``hyperrun``: a lost message ends nothing, a result that cannot be written is an error.
+
+Results go to standard output, everything else to standard error. Every command loads this module.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_CLOSED = -1  # no file has this descriptor
+_MODES = {0: os.O_RDONLY, 1: os.O_RDONLY, 2: os.O_WRONLY}  # writing to a closed standard output stays an error
+
+
+class OutputError(Exception):
+    """Standard output cannot be written.
+
+    Attributes:
+        exit_code: of a program whose reader is gone, as in ``hyperrun ... | head -1``, that of a program which SIGPIPE
+            ended: what git and coreutils show there; else 1.
+        is_quiet: whether the reader is gone, so that nothing is to be said.
+    """
+
+    def __init__(self, error: OSError) -> None:
+        """Make the message from the reason."""
+        self.is_quiet = error.errno == errno.EPIPE
+        self.exit_code = 128 + signal.SIGPIPE if self.is_quiet else 1
+        why = "standard output is closed" if error.errno == errno.EBADF else error.strerror
+        super().__init__(f"cannot write the output: {why}")
+
+
+def write_whole(descriptor: int, chunk: ReadableBuffer) -> None:
+    """Write bytes to a descriptor, also to a non-blocking one.
+
+    Raises:
+        OutputError: they cannot be written.
+    """
+    view = memoryview(chunk).cast("B")
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:  # another process on the same terminal made it non-blocking
+            select.select([], [descriptor], [])
+        except OSError as error:
+            raise OutputError(error) from None
+
+
+class _Output(io.RawIOBase):
+    """Writes to a descriptor. After an error it discards everything; a stream of results raises the first error."""
+
+    def __init__(self, descriptor: int, *, results: bool) -> None:
+        super().__init__()
+        self.error: OutputError | None = None
+        self._descriptor, self._results = descriptor, results
+
+    def fileno(self) -> int:
+        if self._descriptor == _CLOSED:
+            raise io.UnsupportedOperation("the stream is closed")
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return self._descriptor != _CLOSED and os.isatty(self._descriptor)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, chunk: ReadableBuffer, /) -> int:
+        if self.error is None:
+            try:
+                write_whole(self._descriptor, chunk)
+            except OutputError as error:
+                self.error = error
+                if self._results:
+                    raise
+        return memoryview(chunk).nbytes
+
+
+@contextmanager
+def guarded_streams() -> Iterator[None]:
+    """Make errors of standard output an :class:`OutputError`, and ignore those of standard error, inside the block.
+
+    A closed descriptor 0, 1 or 2 is occupied, so that no file of the program gets its number and is written to. Streams
+    that a caller replaced are left as they are.
+    """
+    _occupy_closed()
+    before = sys.stdout, sys.stderr
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = _text(sys.stdout, 1)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _text(sys.stderr, 2)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def finish_output() -> None:
+    """Write what standard output still holds.
+
+    Raises:
+        OutputError: it cannot be written, or an earlier result could not.
+    """
+    sys.stdout.flush()
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if isinstance(raw, _Output) and raw.error is not None:
+        raise raw.error
+
+
+def without_colour() -> bool:
+    """Return whether the user wants no colours.
+
+    Source: https://no-color.org.
+    """
+    return bool(os.environ.get("NO_COLOR"))
+
+
+def _text(stream: TextIO | None, descriptor: int) -> TextIO:
+    """Return a text stream like ``stream``, which is None if it was closed when the program started."""
+    results = descriptor == 1
+    if stream is None:
+        return io.TextIOWrapper(io.BufferedWriter(_Output(_CLOSED, results=results)), "utf-8", "backslashreplace")
+    buffer = io.BufferedWriter(_Output(descriptor, results=results))
+    lines = not results or stream.isatty()
+    return io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=lines)
+
+
+def _occupy_closed() -> None:
+    for descriptor, mode in _MODES.items():
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, mode)  # the lowest free number
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)
+            os.set_inheritable(descriptor, True)

@@ -1,0 +1,31 @@
+"""Errors of a process or a machine that has no file descriptor, memory or process left: one sentence each."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from hyperruntime.errors import StorageError
+
+_NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the second is from the loader of libraries
+
+
+def too_many_files(error: OSError) -> StorageError | None:
+    """Return the error for a process that has no file descriptor left, or None if ``error`` has another reason."""
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        return None
+    step = "call hyperruntime.raise_file_limit(), raise `ulimit -n`, or use fewer containers at once"
+    return StorageError(f"this process has no file descriptor left ({error}); {step}")
+
+
+def exhausted(error: BaseException) -> str:
+    """Return one sentence if the error, or its cause, is that memory, threads or processes ran out; else ""."""
+    if isinstance(error, OSError) and (files := too_many_files(error)):
+        return str(files)
+    code, text = getattr(error, "errno", None), str(error)
+    if isinstance(error, MemoryError) or code == errno.ENOMEM or any(words in text for words in _NO_MEMORY):
+        return "this process can get no more memory; raise `ulimit -v`, or the memory limit of the job"
+    if "can't start new thread" in text or (isinstance(error, BlockingIOError) and code == errno.EAGAIN):
+        limits = "`ulimit -u` (processes) or `ulimit -v` (memory), or the limits of the job"
+        return f"no further thread or process can be started; raise {limits}"
+    return "" if error.__cause__ is None else exhausted(error.__cause__)
