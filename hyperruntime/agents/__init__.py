@@ -40,7 +40,7 @@ def template_path(name: str) -> Path:
         DriverLoadError: the template is installed but cannot be loaded.
     """
     if not is_template(name):
-        raise AgentError(unknown_name("agent template", name, template_names()) + ", or give the path of a repository")
+        raise AgentError(unknown_name("agent template", name, template_names()) + " (or give the path of a repository)")
     return registry.load_agent_folder(name)
 
 

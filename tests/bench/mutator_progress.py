@@ -1,9 +1,10 @@
 """Show what its memory is worth to the shipped agent ``mutator``: generations to a score, with and without it.
 
-Usage: python tests/bench/mutator_progress.py [--generations 20] [--seeds 1 2 3] [--score 0.97 0.99] [--jobs 2]
+Usage: python tests/bench/mutator_progress.py [--generations 12] [--seeds 1 2 3] [--score 0.97 0.98] [--jobs 2]
 
 Each run is the generate loop of ``hyperrun demo``, with commands on the host in place of containers: the same clones,
-the same evaluations folder, the same choice of parents. "Without" is the same agent whose ``memory.py`` knows nothing.
+the same evaluations folder, the same choice of parents, three trials in a generation. "Without" is the same agent whose
+``memory.py`` knows nothing. Work is counted in pair evaluations, so the machine's load changes no score.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -26,8 +27,17 @@ from hyperruntime.loop.run.run import start_run  # noqa: E402 - likewise
 from hyperruntime.loop.run_files.options import GenerateOptions  # noqa: E402 - likewise
 from hyperruntime.testing import FakeRuntime  # noqa: E402 - likewise
 
-NO_MEMORY = "\n\ndef recall(evals_folder, repo_path, program=None):\n    return []\n"
+NO_MEMORY = """
+
+def recall(evals_folder, repo_path, program=None):
+    return []
+
+
+def recall_trials(evals_folder):
+    return {}
+"""
 ARMS = ("with memory", "without")
+Results = Mapping[int, Sequence[float]]
 
 
 def scores(agent: str, generations: int, seed: int) -> list[float]:
@@ -59,9 +69,9 @@ def reached(best: Sequence[float], score: float) -> int:
 def main() -> None:
     """Run all seeds of both arms; print the generations to the score, and the medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--generations", type=int, default=20)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(1, 10)))
-    parser.add_argument("--score", type=float, nargs="+", default=[0.95, 0.97, 0.98, 0.99])
+    parser.add_argument("--generations", type=int, default=12)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(1, 17)))
+    parser.add_argument("--score", type=float, nargs="+", default=[0.96, 0.97, 0.98, 0.985, 0.99])
     parser.add_argument("--jobs", type=int, default=2, help="runs at once")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.jobs) as pool:
@@ -75,13 +85,28 @@ def main() -> None:
         for run in as_completed(runs):
             (arm, seed), best = runs[run], run.result()
             print(f"{seed:>6} {arm:>12} ", *(f"{value:.4f}" for value in best), flush=True)
-    print(f"\nmedian over {len(asked.seeds)} seeds: generations to a score ({asked.generations + 1}: not reached)")
-    for arm in ARMS:
-        results = [run.result() for run, (name, _) in runs.items() if name == arm]
-        medians = (statistics.median(reached(best, score) for best in results) for score in asked.score)
-        last = statistics.median(best[-1] for best in results)
-        shown = ", ".join(f"{number:g} to {score}" for number, score in zip(medians, asked.score, strict=True))
-        print(f"{arm:>12}: {shown}; best score at the end {last:.4f}")
+    mine, other = ({seed: run.result() for run, (name, seed) in runs.items() if name == arm} for arm in ARMS)
+    compare(mine, other, asked.score, asked.generations)
+
+
+def compare(mine: Results, other: Results, wanted: Sequence[float], generations: int) -> None:
+    """Print the medians of both arms side by side, and the seeds on which each is sooner or better."""
+    print(f"\nmedian of generations to a score, {len(mine)} seeds ({generations + 1}: not reached in {generations})")
+    print(f"{'score':>8} {ARMS[0]:>12} {ARMS[1]:>12}  seeds: {ARMS[0]} sooner, later, equal")
+    for score in wanted:
+        pairs = [(reached(mine[seed], score), reached(other[seed], score)) for seed in mine]
+        print(f"{score:>8} {_row(pairs)}  {_wins([(late, soon) for soon, late in pairs])}")
+    pairs_at_end = [(mine[seed][-1], other[seed][-1]) for seed in mine]
+    print(f"{'at end':>8} {_row(pairs_at_end)}  {_wins(pairs_at_end)} (higher, lower, equal)")
+
+
+def _row(pairs: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{statistics.median(arm):>12.5g}" for arm in zip(*pairs, strict=True))
+
+
+def _wins(pairs: Sequence[tuple[float, float]]) -> str:
+    wins, losses = sum(one > two for one, two in pairs), sum(one < two for one, two in pairs)
+    return f"{wins}, {losses}, {len(pairs) - wins - losses}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Parse a packing program's source text into blocks, change them, and render them as source text."""
 
 import ast
+import functools
 import re
 
 SLOTS = ("seed", "radii", "search")
@@ -91,8 +92,9 @@ def check(text):
             raise ValueError(f"the program has {functions.count(name)} functions named {name}, not 1")
 
 
+@functools.cache
 def constants(block):
-    """Return the named numbers of a block: ``{NAME: value}``."""
+    """Return the named numbers of a block: ``{NAME: value}``; do not change the answer."""
     return {
         node.targets[0].id: node.value.value
         for node in ast.parse(block).body

@@ -1,12 +1,15 @@
-"""Read the programs and scores of earlier generations from the folder of evaluations.
+"""Read the programs, scores and trials of earlier generations from the folder of evaluations.
 
 Every file may be missing, truncated or of another shape; unreadable parts are skipped.
 """
 
 import json
+import math
 import subprocess
 import tempfile
 from pathlib import Path
+
+TRIALS = "trials.json"
 
 
 class Generation:
@@ -44,6 +47,17 @@ def recall(evals_folder, repo_path, program="packing.py"):
     return [Generation(name, parents[name], _score(folder / f"gen_{name}"), texts[name]) for name in known]
 
 
+def recall_trials(evals_folder):
+    """Return ``{program text: trial result}`` of all candidates of earlier generations, dropped ones too.
+
+    Args:
+        evals_folder: the folder of evaluations; None or empty means none.
+    """
+    files = sorted(Path(evals_folder).glob(f"gen_*/agent_output/{TRIALS}")) if evals_folder else []
+    results = {text: _number(result) for path in files for text, result in _json(path).items()}
+    return {text: result for text, result in results.items() if result is not None}
+
+
 def _parent(folder):
     value = _json(folder / "metadata.json").get("parent_genid")
     return None if value is None else str(value)
@@ -69,7 +83,7 @@ def _score(folder):
 
 
 def _number(value):
-    return float(value) if type(value) in (int, float) and value == value else None
+    return float(value) if type(value) in (int, float) and math.isfinite(value) else None
 
 
 def _json(path):

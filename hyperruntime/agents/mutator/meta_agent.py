@@ -1,12 +1,14 @@
 """The meta agent: derives the next packing program from the current one, without a model.
 
-It reads the programs and training scores of earlier generations. Seeded operators then change the program's source:
-they replace blocks by others from the library or from a better generation, add, repeat and remove stages, and tune
-numbers. Untried blocks and blocks with good scores are preferred. Of a few candidates, the best in a short trial
-becomes the next program.
+It reads the programs, training scores and trials of earlier generations. Seeded operators draft changes of the
+program's source: they replace blocks by others from the library or from a better generation, add, repeat and remove
+stages, and tune numbers. Untried blocks and blocks with good scores are preferred. Of many drafts, the one that earlier
+trials make most promising gets a short trial. Of a few such candidates, the best in its trial becomes the next program.
+All trials are written down for later generations.
 """
 
 import hashlib
+import json
 import os
 import random
 import subprocess
@@ -15,10 +17,13 @@ import tempfile
 from pathlib import Path
 
 import genome
-from memory import recall
+from forecast import Forecast
+from memory import TRIALS, recall, recall_trials
 from operators import Workshop, plan
 
 CANDIDATES = 3
+NEW_KINDS = 2  # so many candidates have blocks and stages, in this order, that were never tried
+DRAFTS = 12
 ATTEMPTS = 60
 PROGRAM = "packing.py"
 
@@ -48,13 +53,18 @@ class MetaAgent:
         text = (repo / PROGRAM).read_text(encoding="utf-8")
         past = recall(eval_path, repo, PROGRAM)
         rng, origin = seeded(text, past)
+        trials = recall_trials(eval_path)
+        if past and text not in trials:  # no earlier generation tried the first program
+            trials[text] = _trial(text, repo) or 0.0
         shop = Workshop(genome.load_library(Path(__file__).resolve().parent), _scored(past), rng)
-        parent = next((one for one in reversed(past) if one.text == text), None)
-        candidates = _candidates(repo, text, parent and parent.score, shop, {one.text for one in past})
+        candidates = _candidates(repo, text, past, trials, shop)
         child, said, _ = max(candidates, key=lambda candidate: candidate[2])
         (repo / PROGRAM).write_text(child, encoding="utf-8")
         origin = f"- random numbers from: {origin}; iterations left: {iterations_left}"
-        self._tell([origin, *_account(text, parent, child, candidates, past)])
+        self._tell([origin, *_account(text, child, candidates, past, trials)])
+        results = {other: trials[other] for other in (text,) if other in trials}
+        results.update({other: result for other, _, result in candidates})
+        Path(self.chat_history_file).with_name(TRIALS).write_text(json.dumps(results), encoding="utf-8")
         return said
 
     def _tell(self, lines):
@@ -80,24 +90,48 @@ def seeded(text, past):
     return random.Random(origin), origin
 
 
-def _candidates(repo, text, score, shop, known):
-    """Return ``(text, sentences about the changes, trial result)`` of new programs that run."""
-    found, known, parent = [], known | {text}, genome.parse(text)
+def _candidates(repo, text, past, trials, shop):
+    """Return ``(text, sentences about the changes, trial result)`` of new programs that run.
+
+    Each is the most promising of several drafts; if no trial is known, the first draft.
+    """
+    found, forecast = [], Forecast(shop.library, trials)
+    known, count = {text, *trials, *(one.text for one in past)}, DRAFTS if trials else 1
+    for number in range(CANDIDATES):
+        kinds = forecast.kinds if trials and number < NEW_KINDS else ()
+        drafts = _drafts(genome.parse(text), known, kinds, shop, count)
+        for child, said in sorted(drafts.items(), key=lambda draft: -forecast.expect(genome.parse(draft[0]))):
+            known.add(child)
+            result = _trial(child, repo)
+            if result is not None:
+                forecast.learn(genome.parse(child), result)
+                found.append((child, said, result))
+                break
+    if not found:
+        raise RuntimeError(f"none of {CANDIDATES} times {ATTEMPTS} attempts gave a new program that runs")
+    return found
+
+
+def _drafts(parent, known, kinds, shop, count):
+    """Return ``{text: sentences about the changes}`` of changed programs.
+
+    Args:
+        parent: the program to change.
+        known: texts of programs that are not new.
+        kinds: kinds of programs that are not wanted.
+        shop: the library, the scores and the random generator.
+        count: the largest number of drafts.
+    """
+    drafts = {}
     for _ in range(ATTEMPTS):
         program = parent.copy()
-        said = [operator(program, shop) for operator in plan(program, score, shop)]
-        said, child = [sentence for sentence in said if sentence], genome.render(program)
-        if not said or child in known:
-            continue
-        known.add(child)
-        result = _trial(child, repo)
-        if result is not None:
-            found.append((child, said, result))
-        if len(found) == CANDIDATES:
+        said = [sentence for operator in plan(program, shop) if (sentence := operator(program, shop))]
+        child = genome.render(program)
+        if said and child not in known and program.describe() not in kinds:
+            drafts.setdefault(child, said)
+        if len(drafts) == count:
             break
-    if not found:
-        raise RuntimeError(f"none of {ATTEMPTS} attempts gave a new program that runs")
-    return found
+    return drafts
 
 
 def _scored(past):
@@ -131,8 +165,9 @@ def _trial(text, repo):
             return None
 
 
-def _account(text, parent, child, candidates, past):
+def _account(text, child, candidates, past, trials):
     """Return the lines of the chat history about this generation."""
+    parent = next((one for one in reversed(past) if one.text == text), None)
     score = "unknown" if parent is None or parent.score is None else f"{parent.score:.4f}"
     lines = [
         f"- parent: generation {parent.name if parent else 'unknown'}, training score {score}",
@@ -143,5 +178,5 @@ def _account(text, parent, child, candidates, past):
         verdict = "handed in" if other == child else "dropped"
         lines += ["", f"## Candidate, {verdict} (trial {result:.5f})", ""]
         lines += [f"{number}. {sentence}" for number, sentence in enumerate(said, 1)]
-    lines += ["", "## What was known", ""]
+    lines += ["", "## What was known", "", f"- {len(trials)} trials of programs"]
     return lines + [f"- generation {one.name} (from {one.parent}): training score {one.score}" for one in past]

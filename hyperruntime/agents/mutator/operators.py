@@ -11,7 +11,6 @@ MOST_STAGES = 4
 NOVELTY = 0.01
 TEMPERATURE = 0.03
 FLOOR = 0.1
-BEHIND = 0.01
 
 
 class Workshop:
@@ -151,21 +150,18 @@ OPERATORS = {
 }
 
 
-def plan(program, score, shop):
-    """Return the operators for one child: at most one for the parent's situation, then one or two drawn by weight.
+def plan(program, shop):
+    """Return the operators for one child: at most one for the program's situation, then one or two drawn by weight.
 
-    A parent with a clearly lower score first takes parts of better programs. A program without stages first gets one. A
-    program that searches only once gets, with probability 1/2, another search first.
+    A program without stages first gets one. A program that searches only once gets, with probability 1/2, another
+    search first.
 
     Args:
-        program: the parent's program.
-        score: the parent's training score; None means unknown.
+        program: the program to change.
         shop: the library, the scores and the random generator.
     """
     asked = []
-    if score is not None and score < shop.top - BEHIND:
-        asked.append(cross)
-    elif not program.stages:
+    if not program.stages:
         asked.append(add_stage)
     elif program.name_in("search") == "once" and shop.rng.random() < 0.5:
         asked.append(widen_search)

@@ -28,7 +28,17 @@ from hyperruntime.testing import FakeRuntime
 ROOT = Path(__file__).resolve().parents[3]
 AGENT = ROOT / "hyperruntime" / "agents" / "mutator"
 Modules = Any  # the modules are imported at run time
-MODULES = ("budget", "genome", "memory", "operators", "meta_agent", "packing", "task_agent", "run_meta_agent")
+MODULES = (
+    "budget",
+    "genome",
+    "memory",
+    "forecast",
+    "operators",
+    "meta_agent",
+    "packing",
+    "task_agent",
+    "run_meta_agent",
+)
 
 
 @pytest.fixture
@@ -108,7 +118,7 @@ def test_repeated_mutations_keep_programs_complete_and_compilable(agent: Modules
     for turn in range(150):
         shop = agent.operators.Workshop(library, scored, rng)
         child = rng.choice(scored)[2].copy()
-        for operator in agent.operators.plan(child, 0.8, shop):
+        for operator in agent.operators.plan(child, shop):
             operator(child, shop)
         text = agent.genome.render(child)
         agent.genome.check(text)
@@ -197,6 +207,8 @@ def test_in_a_run_the_meta_agent_knows_its_parent_and_all_earlier_programs(agent
         assert f"- parent: generation {parent}, training score " in said
         assert "unknown" not in said
         assert all(f"- generation {earlier} (from " in said for earlier in ("initial", *range(1, number)))
+    last = (root / "gen_2/agent_output/meta_agent_chat_history.md").read_text()
+    assert "- 4 trials of programs" in last, "the first generation's candidates and their parent"
     known = {one.name: one for one in agent.memory.recall(str(root / "view"), AGENT)}
     store = RepositoryStore(root / "repository.git")
     for number in (1, 2):
@@ -207,6 +219,37 @@ def test_in_a_run_the_meta_agent_knows_its_parent_and_all_earlier_programs(agent
     shutil.copytree(root / "view/gen_2", alone / "gen_2")
     (only,) = agent.memory.recall(str(alone), root / "view/gen_initial/agent")
     assert (only.name, only.score) == ("2", known["2"].score)
+
+
+def test_the_memory_of_trials_guides_the_next_candidates(agent: Modules, repo: Path, tmp_path: Path) -> None:
+    run, library = tmp_path / "run", agent.genome.load_library(AGENT)
+    text = (repo / "packing.py").read_text()
+
+    def variant(*stages: str) -> Any:
+        program = agent.genome.parse(text)
+        for stage in stages:
+            program.put("stage", stage, library["stage", stage])
+        program.stages = list(stages)
+        return program
+
+    trials = {agent.genome.render(variant("push")): 1.4, agent.genome.render(variant("nudge")): 1.1, "no program": 9}
+    for number, written in ((1, json.dumps(trials)), (2, "{torn"), (3, '["list"]'), (4, '{"a": "b", "c": 1e999}')):
+        (run / f"gen_{number}" / "agent_output").mkdir(parents=True)
+        (run / f"gen_{number}" / "agent_output" / "trials.json").write_text(written)
+    assert agent.memory.recall_trials(str(run)) == trials
+    assert agent.memory.recall_trials(None) == {}
+    forecast = agent.forecast.Forecast(library, trials)
+    assert agent.forecast.Forecast(library, {}).expect(variant("push")) == 0
+    assert forecast.expect(variant("push")) > forecast.expect(variant("spread")) > forecast.expect(variant("nudge"))
+    ordered = {variant("push", "nudge"): 1.2, variant("nudge", "push"): 1.3}
+    forecast = agent.forecast.Forecast(library, {agent.genome.render(one): result for one, result in ordered.items()})
+    assert forecast.kinds == {one.describe() for one in ordered}
+    assert forecast.expect(variant("spread", "push")) > forecast.expect(variant("push", "spread")), "the order counts"
+    assert run_meta(repo, tmp_path / "out", "--evals_folder", str(run)).returncode == 0
+    made = json.loads((tmp_path / "out" / "trials.json").read_text())
+    assert len(made) == agent.meta_agent.CANDIDATES
+    assert not made.keys() & {text, *trials}
+    assert (repo / "packing.py").read_text() == max(made, key=made.__getitem__)
 
 
 def test_the_task_agent_gives_valid_and_reproducible_answers(agent: Modules, tmp_path: Path) -> None:
