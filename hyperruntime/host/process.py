@@ -47,6 +47,8 @@ PIPE = subprocess.PIPE
 STDOUT = subprocess.STDOUT
 HostProcess = subprocess.Popen[bytes]
 _streaming: dict[HostProcess, Callable[[int], None] | None] = {}  # processes of stream_process, with before_kill
+_STACK = re.compile(r"^(runtime stack:|goroutine \d+ \[|SIG[A-Z]+: )", re.MULTILINE)
+_CRASH = re.compile(r"^(fatal error|panic|runtime|runtime/cgo): .*", re.MULTILINE)  # Go's words before a stack
 
 
 @attrs.frozen(kw_only=True)
@@ -72,8 +74,13 @@ class ProcessResult:
 
 
 def last_line(text: str, prefix: str = "") -> str:
-    """Return the last line that is not blank, or ""; without a prefix, which is a regular expression."""
+    """Return the last line that is not blank, or ""; without a prefix, which is a regular expression.
+
+    Of a crashed Go program, as Podman without memory, it is the line before the stack.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if _STACK.search(text) and (crash := _CRASH.search(text)):
+        return crash[0]
     return re.sub(f"^{prefix}", "", lines[-1]) if lines else ""
 
 

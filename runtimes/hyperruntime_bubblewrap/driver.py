@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -169,6 +170,8 @@ def try_here() -> EngineInfo:
         unfiltered = "" if write_filter(place) else UNKNOWN_MACHINE
     if b"works" not in free.stdout:
         step = "allow user namespaces: sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns"
+        if os.strerror(errno.EAGAIN) in free.error_text:
+            step = "raise `ulimit -u` (processes of this user), or end some of its processes"
         raise EngineUnavailableError(NAME, f"no container runs: {free.error_text}", step)
     pids: Enforcement = "no" if b"unlimited" in limited.stdout else "rlimit"
     version = process.run_process(["bwrap", "--version"], env=ENV).stdout.decode().split()[-1]

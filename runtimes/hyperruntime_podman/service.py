@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from hyperruntime.errors import EngineError, EngineUnavailableError
 from hyperruntime.host.engine_program import program_needed
 from hyperruntime.host.owner import release_on_fork
-from hyperruntime.host.process import PIPE, HostProcess, find_program, kill_group, spawn, wait_until
+from hyperruntime.host.process import PIPE, HostProcess, find_program, kill_group, last_line, spawn, wait_until
 from hyperruntime_podman.args import NAME
 from hyperruntime_podman.edge import INSTALL_HINT, environment, store_step, translated
 
@@ -117,9 +117,9 @@ class PodmanService:
         release_on_fork(self)
         wait_until(lambda: self._answers() or process.poll() is not None, _START_TIMEOUT_S)
         if not self._answers():
-            text = Path(self._path("log")).read_text(errors="replace").strip().splitlines()
+            text = Path(self._path("log")).read_text(errors="replace")
             self._stop()
-            why = f"its API service does not start: {text[-1] if text else 'no message'}"
+            why = f"its API service does not start: {last_line(text) or 'no message'}"
             raise EngineUnavailableError(NAME, why, store_step(why))
 
     def _stop(self) -> None:

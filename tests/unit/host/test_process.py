@@ -1,4 +1,4 @@
-"""Programs on the host whose output is streamed."""
+"""Programs on the host: their output as it comes, and what of it stands in an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperruntime.host.process import stream_process, wait_until
+from hyperruntime.host.process import last_line, stream_process, wait_until
 
 
 def test_an_interrupted_program_can_still_print_while_it_cleans_up(tmp_path: Path) -> None:
@@ -24,3 +24,15 @@ def test_an_interrupted_program_can_still_print_while_it_cleans_up(tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         stream_process(["sh", "-c", script], on_line=interrupt, before_kill=before_kill)
     assert cleaned.exists()
+
+
+def test_the_last_line_of_a_crashed_go_program_is_the_one_before_its_stack() -> None:
+    stack = "\n\nruntime stack:\nruntime.throw({0x16fb03f?, 0x7ffd?})\n\truntime/panic.go:1047 +0x5d\n"
+    assert (
+        last_line("level=warning\nfatal error: failed to reserve memory" + stack)
+        == "fatal error: failed to reserve memory"
+    )
+    assert last_line("panic: no\n\ngoroutine 1 [running]:\nmain.main()") == "panic: no"
+    abort = "runtime/cgo: pthread_create failed: no room\nSIGABRT: abort\n\ngoroutine 0 [idle]:\nmain()\n\ngs  0x0\n"
+    assert last_line(abort) == "runtime/cgo: pthread_create failed: no room"
+    assert last_line("fatal error: not the last word\nError: this one is\n", "Error: ") == "this one is"
