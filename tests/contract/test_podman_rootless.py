@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -86,7 +86,8 @@ class Podman:
             except (psutil.Error, ValueError):
                 continue
             for member in every:
-                member.send_signal(signal.SIGKILL)
+                with suppress(psutil.NoSuchProcess):
+                    member.kill()
             psutil.wait_procs(every, timeout=10)
 
 
