@@ -7,9 +7,15 @@ memory that the call needs is no longer in the processor's caches.
 from __future__ import annotations
 
 import asyncio
+import importlib
+import socket
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Awaitable, Callable
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import hyperruntime as hr
 from hyperruntime.runtime import Runtime
@@ -19,6 +25,8 @@ from tests.bench.slots import pool_of
 EACH, ROUNDS, APART_S = 50, 15, 0.02
 # Of the version before docs/decisions/0045-processor-time.md: how many times an `exec` of `true` from a thread.
 BEFORE = {"exec": 2.1, "bash": 4.2, "bash_stateful": 2.3}
+SWE_REX = "SWE-ReX's execute"  # its client does the work of `bash`; its run_in_session fails on a loaded machine
+Calls = dict[str, Callable[[], Awaitable[object]]]
 
 
 def shell_rows(runtime: Runtime, image: str) -> list[Row]:
@@ -70,15 +78,16 @@ async def _call_rows(runtime: Runtime, image: str) -> list[Row]:
     async def plain_exec() -> None:
         plain.exec(["true"])
 
-    async with pool_of(runtime, image, 1) as pool:
+    async with pool_of(runtime, image, 1) as pool, _swe_rex() as theirs:
         slot = await pool.acquire("t")
         lease = pool.lease_of(slot)
-        calls: dict[str, Callable[[], Awaitable[object]]] = {
+        calls: Calls = {
             "nothing": lambda: asyncio.sleep(0),
             "plain": plain_exec,
             "exec": lambda: lease.exec(["true"]),
             "bash": lambda: lease.tool("bash", {"command": "true"}),
             "bash_stateful": lambda: lease.tool("bash_stateful", {"command": "true"}),
+            **theirs,
         }
         close = await _in_turn(calls, 0)
         apart = await _in_turn(calls, APART_S)
@@ -86,7 +95,37 @@ async def _call_rows(runtime: Runtime, image: str) -> list[Row]:
     return [
         *(_call_row(name, "", close[name], close["plain"]) for name in BEFORE),
         *(_call_row(name, ", 20 ms after the last", apart[name] - apart["nothing"], close["plain"]) for name in BEFORE),
+        *(
+            _beside(f"processor time of this process: `bash` in a slot{how}", used["bash"], SWE_REX, used[SWE_REX])
+            for how, used in ((" beside SWE-ReX", close), (" beside SWE-ReX, 20 ms after the last", apart))
+            if SWE_REX in theirs
+        ),
     ]
+
+
+@asynccontextmanager
+async def _swe_rex() -> AsyncIterator[Calls]:
+    """Yield the calls of SWE-ReX's client to a server of its own on this machine; none if it is not installed."""
+    try:
+        remote = importlib.import_module("swerex.runtime.remote")
+        messages = importlib.import_module("swerex.runtime.abstract")
+    except ImportError:
+        print("`pip install swe-rex` adds rows that compare with it", file=sys.stderr)
+        yield {}
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port, token = free.getsockname()[1], uuid.uuid4().hex
+    words = ["-m", "swerex.server", "--host", "127.0.0.1", "--port", str(port), "--auth-token", token]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen([sys.executable, *words], stdin=quiet, stdout=quiet, stderr=quiet) as server:
+        try:
+            client = remote.RemoteRuntime(host="http://127.0.0.1", port=port, auth_token=token)
+            while not await client.is_alive(timeout=1):
+                await asyncio.sleep(0.1)
+            yield {SWE_REX: lambda: client.execute(messages.Command(command="true", shell=True))}
+        finally:
+            server.kill()
 
 
 def _call_row(name: str, how: str, used_s: float, plain_s: float) -> Row:
