@@ -38,6 +38,7 @@ class BuildLog(Closing):
             StorageError: the cache directory cannot be written.
         """
         self.step = ""
+        self._failed = self._told = False
         self._hand_on = on_output or (lambda line: None)
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         folder = cache_directory() / "builds"
@@ -69,7 +70,11 @@ class BuildLog(Closing):
         if match := _STEP.match(line):
             self.step = (match["step"] or f"%{match['section']}").strip()
             self._tail.clear()
-        elif line.strip():
+            self._told = False
+        elif self._failed and line == "------":  # BuildKit shows the failed step again, then other texts
+            self._told = bool(self._tail)
+        elif line.strip() and not self._told:
+            self._failed = self._failed or line.startswith('ERROR: process "')
             self._tail.append(line)
         self._hand_on(line)
 

@@ -104,7 +104,7 @@ def _run(instruction: Instruction, stage: _Stages) -> str:
         _cannot(instruction, f"the shell {stage.shell[0]} cannot evaluate it; use a POSIX shell in SHELL")
     if len(split_words(command)) > 1:  # the shell itself reads the here-documents
         step = _evaluated("\n".join([command, *(f"{each.content}{each.name}" for each in instruction.heredocs)]))
-    elif first.text.startswith("#!"):
+    elif first.content.startswith("#!"):  # as BuildKit: not after a tab that is stripped
         step = f'f="$(mktemp)" && {_printed(first.text)} > "$f" && chmod 755 "$f" && "$f" && rm -f "$f"'
     else:
         step = _evaluated(first.text)

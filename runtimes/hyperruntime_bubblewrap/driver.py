@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -144,14 +143,17 @@ def keepers() -> Iterator[tuple[psutil.Process, ContainerRecord]]:
 
 
 def end(is_meant: Callable[[ContainerRecord], bool]) -> None:
-    """Kill keepers, and wait at most 10 s until the kernel has killed their process trees."""
-    family: dict[int, int] = {}
-    for keeper in (keeper for keeper, record in keepers() if is_meant(record)):
-        with suppress(psutil.NoSuchProcess):  # it may have ended meanwhile
-            kept = (keeper, *keeper.children(recursive=True))
-            family |= {p.pid: process.process_start_ticks(p.pid) or 0 for p in kept}
-            keeper.kill()
-    process.wait_until(lambda: not any(process.is_alive(pid, ticks) for pid, ticks in family.items()), 10)
+    """Kill keepers, wait at most 10 s for their trees, and kill what had no time to ask to end with its parent."""
+    doomed = {one: process.process_start_ticks(one.pid) or 0 for one, record in keepers() if is_meant(record)}
+
+    def have_ended() -> bool:
+        for one in list(doomed):
+            with suppress(psutil.NoSuchProcess):  # it may have ended meanwhile
+                doomed.update({p: process.process_start_ticks(p.pid) or 0 for p in one.children(recursive=True)})
+                one.kill()
+        return not any(process.is_alive(one.pid, ticks) for one, ticks in doomed.items())
+
+    process.wait_until(have_ended, 10)
 
 
 def try_here() -> EngineInfo:
@@ -170,7 +172,7 @@ def try_here() -> EngineInfo:
         unfiltered = "" if write_filter(place) else UNKNOWN_MACHINE
     if b"works" not in free.stdout:
         step = "allow user namespaces: sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns"
-        if os.strerror(errno.EAGAIN) in free.error_text:
+        if "temporarily unavailable" in free.error_text:
             step = "raise `ulimit -u` (processes of this user), or end some of its processes"
         raise EngineUnavailableError(NAME, f"no container runs: {free.error_text}", step)
     pids: Enforcement = "no" if b"unlimited" in limited.stdout else "rlimit"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -86,31 +86,43 @@ def cached_probe() -> tuple[Probe, bool]:
 def probe() -> Probe:
     """Try OCI runtimes with and without ulimits and limits; cache the first combination that works.
 
+    A busy machine refuses containers for a moment, for example when the user's quota of kernel keys is used up. So when
+    a combination works, those before it are tried again.
+
     Raises:
         EngineUnavailableError: Podman is missing or cannot run a container.
     """
     version, storage = _versions()
-    tried: list[tuple[str, str]] = []
+    combinations = list(itertools.product(_candidates(), (True, False)))
     with owned_directory(short=True) as directory:  # the value of --rootfs may end with options after a colon
         rootfs, userland = _skeleton(Path(directory))
-        for candidate, limited in itertools.product(_candidates(), (True, False)):
-            result = _try(probe_args(candidate, rootfs, userland, _SCRIPT, limited=limited))
-            if b"works" not in result.stdout:
-                tried.append((_describe(candidate, limited=limited), result.error_text))
-                continue
-            printed = result.stdout.decode(errors="replace")
-            settings = attrs.evolve(candidate, limits=_limits(printed, candidate))
-            if settings.limits["pids"] == "rlimit":
-                settings = _apart(settings, printed, rootfs, userland)
-            settings = attrs.evolve(settings, bridge=_bridge_works(settings, rootfs, userland))
-            found = Probe(version=version, storage=storage, settings=settings, tried=tuple(tried))
-            probe_file().write(found)
-            return found
-    raise EngineUnavailableError(
-        NAME,
-        f"it is installed ({version}) but no container runs: {tried[-1][1]}",
-        "see `hyperrun doctor`",
-    )
+        candidate, printed, tried = _first(combinations, rootfs, userland)
+        if candidate is None:
+            why = f"it is installed ({version}) but no container runs: {tried[-1][1]}"
+            raise EngineUnavailableError(NAME, why, "see `hyperrun doctor`")
+        better, more, before = _first(combinations[: len(tried)], rootfs, userland)
+        if better is not None:
+            candidate, printed, tried = better, more, before
+        settings = attrs.evolve(candidate, limits=_limits(printed, candidate))
+        if settings.limits["pids"] == "rlimit":
+            settings = _apart(settings, printed, rootfs, userland)
+        settings = attrs.evolve(settings, bridge=_bridge_works(settings, rootfs, userland))
+    found = Probe(version=version, storage=storage, settings=settings, tried=tuple(tried))
+    probe_file().write(found)
+    return found
+
+
+def _first(
+    combinations: Sequence[tuple[Settings, bool]], rootfs: str, userland: list[str]
+) -> tuple[Settings | None, str, list[tuple[str, str]]]:
+    """Return the first combination that works, what its container printed, and those that failed with the reasons."""
+    tried: list[tuple[str, str]] = []
+    for candidate, limited in combinations:
+        result = _try(probe_args(candidate, rootfs, userland, _SCRIPT, limited=limited))
+        if b"works" in result.stdout:
+            return candidate, result.stdout.decode(errors="replace"), tried
+        tried.append((_describe(candidate, limited=limited), result.error_text))
+    return None, "", tried
 
 
 def _versions() -> tuple[str, str]:

@@ -370,9 +370,13 @@ COPY --chmod=0751 <<-'RAW' raw
 RUN <<EOF
 printf '%s\n' "${{name}} 100%% 'a'" "$QUOTED" > ran
 EOF
+RUN <<EOF
+#!/bin/awk -f
+BEGIN {{ print "he	llo" > "/dest/shebang" }}
+EOF
 RUN <<-EOF
-	#!/bin/awk -f
-	BEGIN {{ print "he	llo" > "/dest/shebang" }}
+	#!/bin/false
+	echo 'a shell runs it' > tabbed
 EOF
 RUN cat <<EOF1 | tr a-z A-Z > out1; \
 	cat <<'EOF2' > out2
@@ -417,6 +421,7 @@ def test_translated_here_documents_do_what_buildkit_does(
             found.append(container.exec(["sh", "-c", show]).check().stdout.decode())
         newer.images.remove("localhost/hyperruntime-test/heredocs:1")
     assert found[0] == found[1]
+    assert "./tabbed:a shell runs it\n" in found[0]
     assert "./double/EOF:first file 'me' \"two words\" $name x set me  $ (\n" in found[0]
 
 

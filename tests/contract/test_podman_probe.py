@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import attrs
 import pytest
 
 import hyperruntime as hr
@@ -32,8 +33,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: hr.Runtime) 
 
 
 def remembered(runtime: hr.Runtime) -> dict[str, object]:
-    import attrs
-
     driver = runtime._driver
     assert isinstance(driver, PodmanDriver)
     return attrs.asdict(driver._probe.get())
@@ -78,6 +77,24 @@ def test_a_probe_cache_with_which_no_container_starts_is_replaced_at_once(cache:
         assert started.exec(["echo", "works"]).stdout == b"works\n"
         assert opened.info.oci_runtime != "no-such-runtime"
     assert json.loads(cache.read_bytes())["settings"]["oci_runtime"] != "no-such-runtime"
+
+
+def test_a_moment_in_which_no_container_starts_does_not_make_the_result_worse(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = json.loads(cache.read_bytes())
+    (shims := tmp_path / "bin").mkdir()
+    (shim := shims / "podman").write_text(
+        f'#!/bin/sh\nPATH={os.environ["PATH"]}\nif [ "$1" = info ]; then exec podman "$@"; fi\n'
+        f'echo run >>{tmp_path}/runs\nif [ "$(grep -c run {tmp_path}/runs)" -gt 3 ]; then exec podman "$@"; fi\n'
+        "echo disk quota exceeded >&2\nexit 126\n"
+    )
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{shims}:{os.environ['PATH']}")
+    found, was_remembered = cached_probe()
+    assert not was_remembered
+    assert json.loads(json.dumps(attrs.asdict(found)))["settings"] == honest["settings"]
+    assert not found.tried
 
 
 def test_a_process_with_lower_limits_does_not_use_the_cached_limits(cache: Path, base_image: str) -> None:

@@ -30,6 +30,7 @@ import faulthandler, json, os, pathlib, resource, sys, threading
 import attrs
 from hyperruntime import cli, registry
 from hyperruntime.cli.app import app
+from hyperruntime.host.owner import LABEL
 from hyperruntime.testing.driver import FakeDriver
 import hyperruntime.cli.loop.generate, hyperruntime.cli.rollout.run, hyperruntime.runtime
 
@@ -37,6 +38,9 @@ class Driver(FakeDriver):
     def probe(self):  # root is exempt from its limit of processes, and the loop sets one
         info = super().probe()
         return attrs.evolve(info, limits={**info.limits, "pids": "rlimit"})
+
+    def containers(self):  # those of other tests are not for `prune`
+        return tuple(one for one in super().containers() if one.labels.get(f"{LABEL}.pid") == str(os.getpid()))
 
 FakeDriver._info = FakeDriver().probe()  # once, and not in every fork
 found = registry.plugins

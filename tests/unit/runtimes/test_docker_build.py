@@ -35,9 +35,17 @@ PROGRESS = """\
 0.201 the first
 10.302 the reason
 ------
+
+ 1 warning found (use docker --debug to expand):
+ - UndefinedVar: Usage of undefined variable '$1' (line 6)
 Dockerfile:3
 --------------------
+   1 |     FROM base
+   2 |     RUN echo fine
    3 | >>> RUN <<EOF
+   4 | >>> seq 2
+   5 | >>> EOF
+   6 |     RUN echo "$1"
 --------------------
 ERROR: failed to build: failed to solve: process "/bin/sh -c seq 2" did not complete successfully: exit code: 9
 """
