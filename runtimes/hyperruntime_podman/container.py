@@ -101,6 +101,10 @@ class PodmanContainer:
             return ImageNotFoundError(spec.image, step)
         if "failed to spawn pid1" in error_text or "resource temporarily unavailable" in error_text.lower():
             return EngineUnavailableError(NAME, self._no_process(text), "end other containers, or raise limits.pids")
+        if "session key" in error_text and "quota exceeded" in error_text:
+            step = "end other containers, or ask root for `sysctl kernel.keys.maxkeys=2000`"
+            why = "each container takes a kernel key, and this user has none left (`kernel.keys.maxkeys`)"
+            return EngineUnavailableError(NAME, why, step)
         full = f"Podman's storage is full: {text}; free space with `podman system prune`"
         if (refusal := start_refusal(error_text, spec, user, full)) is not None:
             return refusal

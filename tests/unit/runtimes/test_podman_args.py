@@ -66,6 +66,19 @@ def test_an_exhausted_process_limit_has_a_clear_error(settings: Settings, words:
     assert "limits.pids" in error.next_step
 
 
+def test_a_user_without_kernel_keys_left_is_told_so() -> None:
+    container = PodmanContainer.__new__(PodmanContainer)
+    container._launch, container._settings = LAUNCH, APART
+    said = (
+        "Error: runc create failed: unable to join session keyring: unable to create session key: disk quota exceeded"
+    )
+    error = container.explain_start_failure(f"{said}: OCI runtime error")
+    with pytest.raises(
+        EngineUnavailableError, match=r"none left \(`kernel\.keys\.maxkeys`\); end other containers, or"
+    ):
+        raise error
+
+
 @pytest.fixture
 def ordinary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Simulate an ordinary user without a login session; return the expected run directory."""
