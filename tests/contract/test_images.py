@@ -108,9 +108,13 @@ BASH
 RUN <<EOF
 [[ a == a ]] && printf '%s\\n' "100% '$WORD'" > /ran
 EOF
+RUN <<EOF
+#!/usr/bin/env python3
+print("from\\tpython", file=open("/ran", "a"))
+EOF
 RUN <<-EOF
-	#!/usr/bin/env python3
-	print("from\\tpython", file=open("/ran", "a"))
+	#!/bin/false
+	echo 'from a shell' >> /ran
 	EOF
 WORKDIR /work
 COPY --chmod=750 <<EOF <<-"RAW" files/
@@ -142,8 +146,8 @@ def test_here_documents_do_the_same_on_every_engine(
     finally:
         runtime.images.remove(REFERENCE)
     assert result.stdout.decode().splitlines() == [
-        "a 1 end", "100% 'given'", "from\tpython", "/work", "given: given $WORD", "raw: ${WORD}", "hello",
-        "750 0", "750 0",
+        "a 1 end", "100% 'given'", "from\tpython", "from a shell", "/work", "given: given $WORD", "raw: ${WORD}",
+        "hello", "750 0", "750 0",
     ], result.stderr  # fmt: skip
 
 
