@@ -33,8 +33,14 @@ import glob, json, os, signal, sys, time
 from hyperruntime.cli import main
 import hyperruntime.cli.loop.generate, hyperruntime.runtime, hyperruntime_podman.driver
 
+def read(log):
+    try:
+        return open(log).read()
+    except FileNotFoundError:  # its generation was published meanwhile
+        return ""
+
 def reached(logs, text, count):
-    return sum(text in open(log).read() for log in glob.glob(logs)) >= count
+    return sum(text in read(log) for log in glob.glob(logs)) >= count
 
 for line in sys.stdin:
     wait_s, number, args, until = json.loads(line)
