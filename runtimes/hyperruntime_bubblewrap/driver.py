@@ -148,7 +148,7 @@ def end(is_meant: Callable[[ContainerRecord], bool]) -> None:
 
     def have_ended() -> bool:
         for one in list(doomed):
-            with suppress(psutil.NoSuchProcess):  # it may have ended meanwhile
+            with suppress(psutil.Error):  # it has ended meanwhile, or is another user's and ends with its parent
                 doomed.update({p: process.process_start_ticks(p.pid) or 0 for p in one.children(recursive=True)})
                 one.kill()
         return not any(process.is_alive(one.pid, ticks) for one, ticks in doomed.items())

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
 from hyperruntime.host.inherited import is_own_directory, own_runtime_directory, program_environment
 from hyperruntime.host.process import run_process
 from hyperruntime.logs import get_logger
@@ -49,15 +50,16 @@ def run_files() -> dict[str, str]:
 def forget_killed(directory: str) -> None:
     """Let Podman forget its containers if all its processes were killed; never raises.
 
-    This looks once in a process, at two kinds of files. A container that runs is never touched: with one, or with the
-    pause process, nothing is done. A failure is logged; Podman's own message then says what is wrong.
+    This looks once in a process, at two kinds of files. Nothing is done if the pause process or the conmon of a
+    container lives, or if the directory is on a network file system: its processes may be another machine's. A failure
+    is logged; Podman's own message then says what is wrong.
 
     Args:
         directory: the run directory, see :func:`run_files`.
     """
     root = Path(directory)
     with suppress(OSError, Timeout):
-        if _are_killed(root):
+        if _are_killed(root) and file_system(directory) not in NETWORK_FILE_SYSTEMS:
             with FileLock(root / "hyperruntime-podman.lock", timeout=_MIGRATE_S):
                 if _are_killed(root):
                     _migrate(root)

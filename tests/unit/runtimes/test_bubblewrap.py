@@ -13,7 +13,7 @@ import hyperruntime_bubblewrap
 from hyperruntime import registry
 from hyperruntime.driver import ContainerRecord, Images, Launch
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.host.process import DEVNULL, kill_group, run_process, spawn, wait_until
+from hyperruntime.host.process import DEVNULL, kill_group, process_start_ticks, run_process, spawn, wait_until
 from hyperruntime.images.store import ImageStore
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_bubblewrap.args import KEEPER, MARK, OWN_ETC, ROOT, refuse, run_args
@@ -210,6 +210,29 @@ def test_a_keeper_that_has_already_ended_does_not_stop_a_removal(monkeypatch: py
     monkeypatch.setattr("hyperruntime_bubblewrap.driver.keepers", lambda: iter(listed))
     BubblewrapDriver().remove_container("c")
     assert stays.wait(30) == -9
+
+
+def test_a_process_of_another_user_does_not_stop_a_removal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With subordinate ids a container's commands may be another user's, and end a moment after their parent."""
+    keeper = spawn(["sh", "-c", "sleep 953 & wait"], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
+    assert wait_until(lambda: bool(psutil.Process(keeper.pid).children()), 30)
+    (child,) = psutil.Process(keeper.pid).children()
+    kill = psutil.Process.kill
+    refused: list[psutil.Process] = []
+
+    def kill_own(process: psutil.Process) -> None:
+        if process == child and len(refused) < 3:
+            refused.append(process)
+            raise psutil.AccessDenied(process.pid)
+        kill(process)
+
+    record = ContainerRecord(id="c", image="host", state="running", created=0.0, labels={})
+    monkeypatch.setattr("hyperruntime_bubblewrap.driver.keepers", lambda: iter([(psutil.Process(keeper.pid), record)]))
+    monkeypatch.setattr(psutil.Process, "kill", kill_own)
+    BubblewrapDriver().remove_container("c")
+    assert len(refused) == 3
+    assert keeper.wait(30) == -9
+    assert process_start_ticks(child.pid) is None
 
 
 def test_bubblewrap_is_the_last_automatic_choice_and_has_fewer_than_230_lines() -> None:
