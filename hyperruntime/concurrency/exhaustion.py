@@ -24,7 +24,7 @@ def exhausted(error: BaseException) -> str:
         return str(files)
     code, text = getattr(error, "errno", None), str(error)
     if isinstance(error, MemoryError) or code == errno.ENOMEM or any(words in text for words in _NO_MEMORY):
-        return "this process can get no more memory; raise `ulimit -v`, or the memory limit of the job"
+        return "this process cannot get memory; raise `ulimit -v`, or the memory limit of the job"
     if "can't start new thread" in text or (isinstance(error, BlockingIOError) and code == errno.EAGAIN):
         limits = "`ulimit -u` (processes) or `ulimit -v` (memory), or the limits of the job"
         return f"no further thread or process can be started; raise {limits}"

@@ -33,7 +33,7 @@ ROOTLESS = os.geteuid() != 0
 # An ordinary user becomes root of a user namespace, in which the subordinate ids are the other users.
 AS_ROOT = ["unshare", *common.ALL_IDS] if ROOTLESS else []
 # Mounts in a mount namespace of its own: the host sees none below the private directory. When the container has ended,
-# for whatever reason, the keeper removes its files: some belong to other users, and only root of the namespace may.
+# in any way, the keeper removes its files: some belong to other users, and only root of the namespace may.
 KEEPER = """cd "$1" && mount -t overlay overlay -o lowerdir=image,upperdir=upper,workdir=work root || exit 1
 runc --root "$2" run --bundle . "$3"; code=$?
 umount root; rm -rf root upper work; exit $code"""
