@@ -68,7 +68,7 @@ class Execution:
             request: the command.
             options: its deadline, streams, user and group.
         """
-        self.session, self._lanes = session, lanes
+        self.session, self._lanes, self._handed_over = session, lanes, False
         self._request, self._group = request, options.group
         self._input = None if options.input is None else InputSource(options.input)
         self._timeout_s, self._cancel_fd = options.timeout_s, options.cancel_fd
@@ -112,7 +112,7 @@ class Execution:
         self._end: End | None = None
         self._exit_code = 0
         self._tries += 1
-        self._made = self._no_workdir = self._has_failed = reusable = False
+        self._made = self._no_workdir = self._has_failed = self._handed_over = reusable = False
         try:
             lane = self._take_lane()
         except HyperRuntimeError:
@@ -164,7 +164,15 @@ class Execution:
                 self._poll.register(self._cancel_fd, _IN)
             if self._input is not None or self._output.is_watched:
                 self._attend()
-            self._start(lane)
+            if lane.has_begun:
+                self._hand_over()
+        except OSError as error:
+            raise storage_error(error) from error
+
+    def _hand_over(self) -> None:
+        self._handed_over = True
+        try:
+            self._start(self._lane)
         except BlockingIOError as error:
             raise ContainerLostError("a process in the container blocks the lane that starts commands") from error
         except OSError as error:
@@ -220,7 +228,7 @@ class Execution:
         """Read the lane's status lines; malformed lines come from a hostile command and are skipped."""
         lines = self._lane.read_status()
         if lines is None:
-            never_up = self._lane.user is not None and not self._lane.is_up
+            never_up = not self._handed_over or (self._lane.user is not None and not self._lane.is_up)
             self._end = self._end or (End.NOT_STARTED if never_up else self._unless_never_made(End.GONE))
             return
         for line in lines:
@@ -236,6 +244,9 @@ class Execution:
         match words:
             case ["group" | "up" as word, group] if is_number(group, 10):
                 self._lanes.on_report(self._lane, is_up=word == "up", group=int(group))
+            case ["begun"] if not self._handed_over and self._end is None:
+                self._lanes.on_report(self._lane, has_begun=True)
+                self._hand_over()
             case ["fork"]:
                 self._end = self._end or End.NOT_STARTED
             case ["user"] if self._lane.checks:
@@ -304,7 +315,9 @@ class Execution:
         return tells_failure(self._request, lane_dir, said)
 
     def _has_ended_tree(self) -> bool:
-        """Kill the command and its lane, which may be about to start it; return whether no process is left."""
+        """Kill the command and its lane; return whether no process is left."""
+        if not self._handed_over:  # the lane ends by itself, without its command
+            return True
         return self.session.end_tree(self._lane.group, (self._mark, self._lane.mark))
 
     def _end_tree(self) -> None:

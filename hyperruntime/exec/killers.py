@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 
 from hyperruntime.exec.exec_marks import Span
 from hyperruntime.exec.lane import Lane
 from hyperruntime.exec.lane_pool import LanePool
-from hyperruntime.host.process import kill_limited
+from hyperruntime.host.process import kill_limited, overload
 from hyperruntime.run_as import RunAs
 
 _ANSWER_S = 0.3  # then the host kills too: the processes to kill may starve the supervisor
@@ -37,6 +37,10 @@ class Tree:
     group: int
     title: str
     spans: tuple[Span, ...]
+
+    def has_one_of(self, limits: Collection[int]) -> bool:
+        """Return whether one of these limits marks a process as the tree's."""
+        return any(least <= limit <= most for limit in limits for least, most in self.spans)
 
     def words(self, *, groups: bool) -> str:
         """Return the tree in the format of the supervisor's ``kill`` request; ``groups`` adds the process group."""
@@ -112,17 +116,18 @@ class TreeKiller:
         words = " ".join(tree.words(groups=self.private_groups) for tree in trees)
         spans = [span for tree in trees for span in tree.spans]
         groups = self.private_groups and all(tree.group for tree in trees)
-        deadline = time.monotonic() + _GIVE_UP_S
+        deadline = time.monotonic() + _GIVE_UP_S * overload()
         verbs = iter(("kill", "kill"))
-        seen = clean = 0
+        unseen, clean = set(trees), 0
         while not self._is_lost() and time.monotonic() < deadline:
             left = self._ask(next(verbs, "freeze"), words, _ANSWER_S)
             if left == 0:
                 return True
             if left is None and not self._is_lost():
                 found = kill_limited(trees[0].title, spans, groups=groups)
-                seen, clean = seen + found, 0 if found else clean + 1
-                if seen and clean >= 2:
+                unseen -= {tree for tree in unseen if tree.has_one_of(found)}
+                clean = 0 if found else clean + 1
+                if not unseen and clean >= 2:
                     return True
             time.sleep(0.005)
         return False
@@ -149,23 +154,23 @@ def kill_user(lanes: LanePool, ask: Ask, is_lost: Callable[[], bool], user: RunA
         user: the user.
         switches: whether it can start processes as another user.
     """
-    deadline = time.monotonic() + _GIVE_UP_S
+    deadline = time.monotonic() + _GIVE_UP_S * overload()
     lanes.forget(user.uid)
     gone = False
     while not gone and not is_lost() and time.monotonic() < deadline:
         gone = switches and not lanes.unseen(user.uid) and _is_cleared(lanes, user)
-        gone = gone or _reap(lanes, ask, user.uid)
+        gone = gone or _reap(lanes, ask, user.uid, deadline)
     lanes.forget(user.uid)
     return gone
 
 
-def _reap(lanes: LanePool, ask: Ask, uid: int) -> bool:
+def _reap(lanes: LanePool, ask: Ask, uid: int, deadline: float) -> bool:
     """Stop all processes, and kill those that are or will become the user's; return whether none is left."""
     marks = lanes.unseen(uid)
     for first in range(0, max(1, len(marks)), _MAX_WORDS):
         part = marks[first : first + _MAX_WORDS]
         words = " ".join(str(mark.span[0]) for mark in part)
-        if ask("reap", f"{uid} {words}", _GIVE_UP_S) != 0:
+        if ask("reap", f"{uid} {words}", deadline - time.monotonic()) != 0:
             return False
         lanes.forget_unseen(uid, part)
     return True

@@ -67,6 +67,7 @@ class Lane:
         mark: mark of its own processes, from the first one on.
         sequence: number of the current or last exec.
         group: process group (and session) of its shell inside; 0 while unknown or shared.
+        has_begun: whether it can be handed a command; before that, its start may still count as failed.
         is_up: whether its shell has reported that it runs.
         checks: whether it must report the reason if it cannot start.
         input: descriptor that feeds the running command, or None.
@@ -90,7 +91,7 @@ class Lane:
             OSError: no space, or too many open files.
         """
         self.name, self.mark, self.user = secrets.token_hex(16), mark, user
-        self.checks, self.is_up = checks, False
+        self.checks, self.is_up, self.has_begun = checks, False, False
         self.sequence = self.group = 0
         self.input: int | None = None
         self._dir = os.path.join(exchange, self.name)
@@ -146,14 +147,16 @@ class Lane:
         """Begin the next exec: from now on only status lines with its number count."""
         self.sequence += 1
 
-    def on_report(self, *, is_up: bool, group: int = 0) -> None:
+    def on_report(self, *, has_begun: bool = False, is_up: bool = False, group: int = 0) -> None:
         """Record what the lane reports about itself.
 
         Args:
+            has_begun: whether it can be handed a command.
             is_up: whether its shell runs.
             group: its process group; only the first one counts, because no command ran before it.
         """
         self.group = self.group or group
+        self.has_begun = self.has_begun or has_begun
         self.is_up = self.is_up or is_up
 
     def start(self, request: ExecRequest, mark: Mark, *, announce: bool) -> None:

@@ -83,10 +83,10 @@ class LanePool:
             raise
         return lane
 
-    def on_report(self, lane: Lane, *, is_up: bool, group: int) -> None:
+    def on_report(self, lane: Lane, *, has_begun: bool = False, is_up: bool = False, group: int = 0) -> None:
         """Pass a lane what it reports about itself; see :meth:`Lane.on_report`."""
         self.started += is_up and not lane.is_up
-        lane.on_report(is_up=is_up, group=group)
+        lane.on_report(has_begun=has_begun, is_up=is_up, group=group)
 
     def release(self, lane: Lane) -> None:
         """Keep a clean lane for the next exec of its user."""

@@ -24,6 +24,7 @@ from hyperruntime.exec.exec_marks import Mark, MarkLimit, MarkNumbers, MarkSerie
 from hyperruntime.exec.killers import Tree, TreeKiller, kill_user
 from hyperruntime.exec.lane import EXCHANGE_TARGET, Lane
 from hyperruntime.exec.lane_pool import LanePool
+from hyperruntime.host.process import overload
 from hyperruntime.logs import get_logger
 from hyperruntime.run_as import RunAs
 
@@ -171,8 +172,8 @@ class Session:
 
     @property
     def patience_s(self) -> float:
-        """Seconds without an answer after which the supervisor counts as gone."""
-        return _BASH_PONG_TIMEOUT_S if self.announces else _PONG_TIMEOUT_S
+        """Seconds without an answer after which the supervisor counts as gone; more on a busy machine."""
+        return (_BASH_PONG_TIMEOUT_S if self.announces else _PONG_TIMEOUT_S) * overload()
 
     def responds(self, timeout_s: float | None = None) -> bool:
         """Return whether the supervisor still works, after at most ``timeout_s`` (None is :attr:`patience_s`).

@@ -299,8 +299,8 @@ def _is_hidden(pid: int) -> bool:
     return False
 
 
-def kill_limited(title: str, spans: Collection[tuple[int, int]], *, groups: bool) -> int:
-    """Kill every living process of this machine with a hard limit in one of ``spans``; return the number found.
+def kill_limited(title: str, spans: Collection[tuple[int, int]], *, groups: bool) -> set[int]:
+    """Kill every living process of this machine with a hard limit in one of ``spans``; return the limits found.
 
     Args:
         title: name of the limit in ``/proc/PID/limits``, after ``Max``.
@@ -308,7 +308,8 @@ def kill_limited(title: str, spans: Collection[tuple[int, int]], *, groups: bool
             :class:`hyperruntime.exec.exec_marks.MarkLimit`.
         groups: whether to kill their process groups too, which ends a whole fork loop in one call.
     """
-    found, line = 0, re.compile(rb"Max %s +\S+ +(\d+) " % title.encode())
+    found: set[int] = set()
+    line = re.compile(rb"Max %s +\S+ +(\d+) " % title.encode())
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -316,7 +317,7 @@ def kill_limited(title: str, spans: Collection[tuple[int, int]], *, groups: bool
         limit = int(match[1]) if match else -1
         if not any(least <= limit <= most for least, most in spans) or process_start_ticks(name) is None:
             continue
-        found += 1
+        found.add(limit)
         with suppress(ProcessLookupError, PermissionError):
             group = os.getpgid(int(name))
             os.kill(int(name), signal.SIGKILL)
@@ -337,6 +338,11 @@ def read_proc(pid: int | str, name: str) -> bytes:
             return file.read()
     except OSError:
         return b""
+
+
+def overload() -> float:
+    """Return by how many times this machine is slower than an idle one, from 1 to 6: its load average for each CPU."""
+    return min(6.0, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, interval_s: float = 0.01) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import ExecStartError
+from hyperruntime.exec.lane import Lane
+from hyperruntime.host.process import wait_until
 
 HANG_S = 60.0  # not a promise; `make bench` measures how late a deadline is
 pytestmark = pytest.mark.engine
@@ -78,3 +82,50 @@ def test_a_chain_of_forks_is_ended_with_its_group(runtime: hr.Runtime, base_imag
         assert time.monotonic() - begin < HANG_S
         for _ in range(3):
             assert b"python3" not in started.exec(["ps", "-axo", "args="]).stdout
+
+
+COUNT = 'i=0; while command eval "sleep 100 &" 2>/dev/null; do i=$((i + 1)); echo $i; done'
+FILL = 'i=0; while [ $i -lt "$0" ]; do sleep 100 & i=$((i + 1)); done; echo filled; exec sleep 100'
+
+
+def can_run(started: hr.Container, count: int) -> bool | None:
+    """Return whether a command can run beside so many processes; None if there is no room for these."""
+    filled = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        fill = ["sh", "-c", FILL, str(count)]
+        filling = pool.submit(started.exec, fill, on_output=lambda *_: filled.set())
+        assert wait_until(lambda: filled.is_set() or filling.done(), HANG_S)
+        try:
+            if not filled.is_set():
+                return None
+            assert started.exec(["sh", "-c", "echo ran >>/out/$0", str(count)], timeout_s=1).exit_code == 0
+            return True
+        except ExecStartError:
+            return False
+        finally:
+            started.close()
+
+
+@pytest.mark.parametrize("shell", ["dash", pytest.param("busybox", marks=pytest.mark.slow)])  # bash tries for 15 s
+def test_a_command_that_may_not_start_runs_once_or_not_at_all(
+    runtime: hr.Runtime, images: dict[str, str], shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one of the counts a lane can start, but not the process that reports its start."""
+    at_once = Lane.read_status
+
+    def read_late(lane: Lane) -> list[list[str]] | None:  # as on a busy machine
+        time.sleep(0.1)
+        return at_once(lane)
+
+    monkeypatch.setattr(Lane, "read_status", read_late)
+    mount = hr.Mount(source=str(tmp_path), target="/out", read_only=False)
+    spec = hr.ContainerSpec(image=images[shell], limits=hr.Limits(pids=40), mounts=[mount])
+    with runtime.container(spec) as started:
+        most = int(started.exec(["sh", "-c", COUNT]).stdout.split()[-1])
+    results: dict[int, bool | None] = {}
+    for count in range(most - 6, most + 1):
+        with runtime.container(spec) as started:
+            results[count] = can_run(started, count)
+    assert {True, False} <= set(results.values()), results
+    ran = {int(path.name): path.read_text() for path in tmp_path.iterdir()}
+    assert ran == {count: "ran\n" for count, result in results.items() if result}

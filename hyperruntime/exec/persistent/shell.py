@@ -278,8 +278,11 @@ def _waits(lane: ShellLane) -> bool:
 
 
 def _first_word(lane: ShellLane, session: Session) -> str:
-    """Return the first status word about the start: ``ready``, the reason of a failure, or ``nothing``."""
-    deadline = time.monotonic() + session.patience_s
+    """Return the first status word about the start: ``ready``, the reason of a failure, or ``nothing``.
+
+    ``ready`` counts once the lane has begun too: until then its start may still be reported as failed.
+    """
+    deadline, is_ready = time.monotonic() + session.patience_s, False
     poll = select.poll()
     poll.register(lane.status, select.POLLIN)
     poll.register(lane.state, select.POLLIN)
@@ -287,9 +290,13 @@ def _first_word(lane: ShellLane, session: Session) -> str:
         if poll.poll(int(remaining * 1000) + 1):
             lane.hear_state()
             for words in _said(lane):
-                lane.on_report(is_up=words[0] in ("up", "ready"))  # without its group, in which earlier jobs are too
-                if words[0] not in ("up", "group"):
+                # without its group, in which earlier jobs are too
+                lane.on_report(has_begun=words[0] == "begun", is_up=words[0] in ("up", "ready"))
+                is_ready = is_ready or words[0] == "ready"
+                if words[0] not in ("begun", "group", "ready", "up"):
                     return words[0]
+            if is_ready and lane.has_begun:
+                return "ready"
     return "nothing"
 
 

@@ -24,8 +24,10 @@ _hr_set_switch() {
 # that user only after it has left the supervisor, which must not wait for a process that the user could stop.
 # $1 is the exchange directory, $2 the program, $3 the prefix that switches the user; $4 makes it test the switch first.
 # The name is passed in the environment, which other users cannot read. The process group is reported first, before the
-# user has a process that could report a false one.
-_hr_begin='. "$1/$2.sh" | kill -KILL $$'
+# user has a process that could report a false one. `begun` says that the right side exists: without it the lane is
+# reported as not started although its left side runs, so the host hands over a command only after it.
+_hr_begin='exec 4>"$1/$_hr_name/s"
+. "$1/$2.sh" | { echo "0 begun" >&4; kill -KILL $$; }'
 _hr_enter='exec 4>"$1/$_hr_name/s"
 echo "0 group $$" >&4
 {
@@ -34,7 +36,7 @@ echo "0 group $$" >&4
         case $? in 0) ;; 125 | 127) echo "0 user" >&4; exit ;; *) echo "0 fork" >&4; exit ;; esac
     fi
     exec $3 /bin/sh "$1/$2.sh" "$1"
-} | kill -KILL $$'
+} | { echo "0 begun" >&4; kill -KILL $$; }'
 # Make the user kill all its processes in one call, then report whether its uid has none. The test starts a process with a
 # limit that allows no other: the kernel also counts processes that fork all the time, and processes of the same uid in
 # other containers. The option is -p in dash and -u in other shells.

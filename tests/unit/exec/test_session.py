@@ -95,7 +95,7 @@ def test_a_lane_that_the_session_reopens_is_read_until_its_end(session: Session,
     """A lane ends; before its caller reads the end, the session opens the write end of the pipe (Lane.hang_up)."""
     command = Execution(session.lanes, session, make_request(["true"]), ExecOptions(output_limit_bytes=10))
     lane = command._lane = Lane(str(tmp_path), mark())
-    command._end = None
+    command._end, command._handed_over = None, True
     try:
         again = os.open(tmp_path / lane.name / "s", os.O_WRONLY)
         command._read_status()
