@@ -92,7 +92,7 @@ def _podman_rivals(runtime: Runtime, container: hr.Container, image: str) -> Ite
         return Rival("podman-py exec_run", lambda: theirs.exec_run(["true"]), 30)
 
     command = [*_podman(runtime), "exec", container.name, "true"]
-    api: Any = runtime._driver._api()  # type: ignore[attr-defined]
+    api: Any = runtime._driver._service  # type: ignore[attr-defined]
     yield [Rival("podman exec", lambda: run_quiet(*command), 60), api.call("measure its exec", through_api)]
 
 
