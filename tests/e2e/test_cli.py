@@ -361,6 +361,7 @@ def test_help_imports_no_sdk() -> None:
     assert not loaded & {"rich", "podman", "stevedore", "asyncio", "structlog", "requests", "attr", "subprocess"}
 
 
+@pytest.mark.slow
 def test_a_run_of_the_current_directory_is_resumed_with_more_generations(tmp_path: Path) -> None:
     agent = tmp_path / "agent"
     copy_template("mutator", agent)

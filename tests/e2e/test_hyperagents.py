@@ -285,6 +285,7 @@ def test_invalid_result_files_fail_only_the_evaluation(run: Run, model: Model, d
     assert not list((Path(summary.run_dir) / "work").iterdir())
 
 
+@pytest.mark.slow
 def test_each_kind_of_failure_is_recorded_separately(run: Run, model: Model) -> None:
     model.edits = {
         3: {"task_agent.py": "import nothing_of_this_name\n"},

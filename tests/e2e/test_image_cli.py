@@ -32,6 +32,7 @@ def containerfile(tmp_path: Path, busybox_image: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_an_image_is_built_saved_removed_and_loaded(
     runtime: hr.Runtime, runtime_name: str, containerfile: Path, tmp_path: Path
 ) -> None:

@@ -146,6 +146,7 @@ def test_a_run_is_announced_only_if_its_options_can_be_used(place: Path, runtime
     assert list((place / "outputs").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_diffs_of_another(place: Path, runtime_name: str) -> None:
     common = ["--config", "run.toml", "--domains", "table:questions.toml", "--json"]
     done = hyperrun("generate", *common, "--max-generation", "1", "--run-id", "x", cwd=place, runtime=runtime_name)
