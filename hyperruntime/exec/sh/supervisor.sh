@@ -7,6 +7,7 @@ exec 2>/dev/null
 # `read` fails at the end of input and, in dash, also on a signal: the trap distinguishes the two.
 _hr_signalled=
 trap _hr_signalled=1 HUP INT QUIT USR1 USR2 ALRM TERM
+trap : PIPE # the host may close a lane's `s` while this shell writes to it
 _hr_setsid=
 command -v setsid >/dev/null && _hr_setsid=setsid
 
@@ -27,7 +28,7 @@ _hr_set_switch() {
 # user has a process that could report a false one. `begun` says that the right side exists: without it the lane is
 # reported as not started although its left side runs, so the host hands over a command only after it.
 _hr_begin='exec 4>"$1/$_hr_name/s"
-. "$1/$2.sh" | { echo "0 begun" >&4; kill -KILL $$; }'
+. "$1/$2.sh" | { trap "" PIPE; echo "0 begun" >&4; kill -KILL $$; }'
 _hr_enter='exec 4>"$1/$_hr_name/s"
 echo "0 group $$" >&4
 {
@@ -36,7 +37,7 @@ echo "0 group $$" >&4
         case $? in 0) ;; 125 | 127) echo "0 user" >&4; exit ;; *) echo "0 fork" >&4; exit ;; esac
     fi
     exec $3 /bin/sh "$1/$2.sh" "$1"
-} | { echo "0 begun" >&4; kill -KILL $$; }'
+} | { trap "" PIPE; echo "0 begun" >&4; kill -KILL $$; }'
 # Make the user kill all its processes in one call, then report whether its uid has none. The test starts a process with a
 # limit that allows no other: the kernel also counts processes that fork all the time, and processes of the same uid in
 # other containers. The option is -p in dash and -u in other shells.
