@@ -345,8 +345,7 @@ def overload() -> float:
 
     Source: proc(5): the fourth field of ``/proc/loadavg`` begins with the number of runnable processes and threads.
     """
-    fields = read_proc("", "loadavg").split()
-    runnable = int(fields[3].partition(b"/")[0]) if len(fields) > 3 else 0
+    runnable = int(read_proc("", "loadavg").split()[3].partition(b"/")[0])
     return min(6.0, max(1.0, runnable / (os.cpu_count() or 1)))
 
 
