@@ -341,12 +341,12 @@ def read_proc(pid: int | str, name: str) -> bytes:
 
 
 def overload() -> float:
-    """Return by how many times this machine is slower than an idle one, from 1 to 6: runnable processes for each CPU.
+    """Return by how many times this machine is slower than an idle one, from 1 to 3: runnable processes for each CPU.
 
     Source: proc(5): the fourth field of ``/proc/loadavg`` begins with the number of runnable processes and threads.
     """
     runnable = int(read_proc("", "loadavg").split()[3].partition(b"/")[0])
-    return min(6.0, max(1.0, runnable / (os.cpu_count() or 1)))
+    return min(3.0, max(1.0, runnable / (os.cpu_count() or 1)))
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, interval_s: float = 0.01) -> bool:
