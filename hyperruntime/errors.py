@@ -122,6 +122,10 @@ class EngineUnavailableError(HyperRuntimeError):
         super().__init__(f"{driver} cannot be used: {why}" + (f"; {next_step}" if next_step else ""))
 
 
+class ProcessLimitError(EngineUnavailableError):
+    """No process was left to start a container: a limit of the user is reached."""
+
+
 class EngineError(HyperRuntimeError):
     """The engine refused or failed an operation; for reasons without an error class of their own."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from hyperruntime.errors import (
     EngineError,
     EngineUnavailableError,
     HyperRuntimeError,
+    ProcessLimitError,
     PruneError,
     SpecError,
 )
@@ -37,6 +39,7 @@ log = get_logger(__name__)
 AUTO = "auto"
 ENVIRONMENT_VARIABLE = "HYPERRUNTIME_RUNTIME"
 _REMOVE_AGAIN_S = 10.0  # for the directory of a dead owner
+_START_TRIES_S = 5.0
 _START_S = 60.0  # longest wait for the start of a container in another thread
 _CLOSED_AT_ONCE = 16
 _CLOSED = "the runtime is closed; open another one"
@@ -229,6 +232,19 @@ class Runtime(AsyncClosing):
                 self._changed.notify_all()
 
     def _start(self, spec: ContainerSpec, labels: Mapping[str, str]) -> Container:
+        """Start a container; retry for a few seconds while no process is left for it."""
+        deadline, pause_s = time.monotonic() + _START_TRIES_S, 0.2
+        while True:
+            try:
+                return self._try_start(spec, labels)
+            except ProcessLimitError:
+                if self._closed or time.monotonic() + pause_s > deadline:
+                    raise
+                log.info("no process left for a container; starting it again", driver=self.name)
+                time.sleep(pause_s)
+                pause_s *= 2
+
+    def _try_start(self, spec: ContainerSpec, labels: Mapping[str, str]) -> Container:
         known = self._driver.probe()
         try:
             return Container(self._driver, self._owner, spec, labels)

@@ -14,6 +14,7 @@ from hyperruntime.errors import (
     EngineUnavailableError,
     HyperRuntimeError,
     ImageNotFoundError,
+    ProcessLimitError,
 )
 from hyperruntime.gpu.devices import GENERATE, load_devices, merge_edits
 from hyperruntime.gpu.grant import gpu_devices
@@ -26,6 +27,7 @@ from hyperruntime_podman.gpus import device_args
 
 _REMOVE_TIMEOUT_S = 30.0
 _REMOVE_AGAIN_S = 10.0
+_NO_PROCESS = re.compile(r"failed to spawn pid1|resource temporarily unavailable|can't get final child's PID", re.I)
 _PASSES = re.compile(r"did not die|could not be stopped|state improper|removing", re.IGNORECASE)
 
 
@@ -99,8 +101,8 @@ class PodmanContainer:
         if re.search(r"image not known|no such image|unable to find a name|short-name", error_text):
             step = f"get it with `hyperrun image pull {spec.image}`, or `hyperrun image build` or `image bootstrap`"
             return ImageNotFoundError(spec.image, step)
-        if "failed to spawn pid1" in error_text or "resource temporarily unavailable" in error_text.lower():
-            return EngineUnavailableError(NAME, self._no_process(text), "end other containers, or raise limits.pids")
+        if _NO_PROCESS.search(error_text):
+            return ProcessLimitError(NAME, self._no_process(text), "end other containers, or raise limits.pids")
         if "session key" in error_text and "quota exceeded" in error_text:
             step = "end other containers, or ask root for `sysctl kernel.keys.maxkeys=2000`"
             why = "each container takes a kernel key, and this user has none left (`kernel.keys.maxkeys`)"

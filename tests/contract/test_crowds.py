@@ -14,7 +14,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.driver import Launch
-from hyperruntime.errors import EngineError
+from hyperruntime.errors import EngineError, ProcessLimitError
 from hyperruntime.host.process import ProcessResult, run_process
 from hyperruntime.runtime import Runtime
 from hyperruntime.testing.driver import IMAGE, FakeDriver, FakeLiveContainer
@@ -185,3 +185,23 @@ def test_a_cancelled_start_leaves_no_container(held: HeldDriver) -> None:
 
     with Runtime(held) as opened:
         asyncio.run(main(opened))
+
+
+class FullDriver(FakeDriver):
+    """Has no process left for the first starts."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+
+    def launch(self, launch: Launch) -> FakeLiveContainer:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise ProcessLimitError("fake", "this user has reached the limit on processes")
+        return super().launch(launch)
+
+
+def test_a_container_waits_a_moment_for_a_process() -> None:
+    with Runtime(FullDriver(2)) as opened, opened.container(FAKE) as container:
+        assert container.exec(["echo", "on"]).stdout == b"on\n"
+    with Runtime(FullDriver(1000)) as opened, pytest.raises(ProcessLimitError, match="limit on processes"):
+        opened.container(FAKE)

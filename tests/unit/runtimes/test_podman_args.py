@@ -11,7 +11,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.driver import Launch
-from hyperruntime.errors import EngineUnavailableError
+from hyperruntime.errors import EngineUnavailableError, ProcessLimitError
 from hyperruntime.spec import Mount
 from hyperruntime_podman import PodmanDriver, edge, rootless
 from hyperruntime_podman.args import Settings, exec_args, probe_args, run_args
@@ -55,13 +55,19 @@ def test_the_stricter_of_two_limits_on_processes_applies(pids: int, count: int) 
 @pytest.mark.parametrize(
     ("settings", "words"), [(SHARED, "all containers of this user together .* limits.pids=60"), (APART, "ulimit -u")]
 )
-def test_an_exhausted_process_limit_has_a_clear_error(settings: Settings, words: str) -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ERROR (catatonit:1): failed to spawn pid1: Resource temporarily unavailable",
+        "Error: runc create failed: unable to start container process: can't get final child's PID from pipe: EOF",
+    ],
+)
+def test_an_exhausted_process_limit_has_a_clear_error(settings: Settings, words: str, said: str) -> None:
     container = PodmanContainer.__new__(PodmanContainer)
     container._launch, container._settings = LAUNCH, settings
-    said = "ERROR (catatonit:1): failed to spawn pid1: Resource temporarily unavailable"
     error = container.explain_start_failure(said)
-    assert isinstance(error, EngineUnavailableError)
-    with pytest.raises(EngineUnavailableError, match=words):
+    assert isinstance(error, ProcessLimitError)
+    with pytest.raises(ProcessLimitError, match=words):
         raise error
     assert "limits.pids" in error.next_step
 
