@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hyperruntime.errors import DeviceBusyError, DeviceNotFoundError, DeviceNotVisibleError, StorageError
@@ -64,9 +64,10 @@ class GpuGrant:
         self.gpus = gpus
 
     def take(self) -> str | tuple[str, ...] | None:
-        """Replace ``auto:N`` by the indices of N locked GPUs, and return the GPUs for the driver.
+        """Replace ``auto:N`` by the indices of N locked GPUs, ``all`` by the granted ones; return the driver's GPUs.
 
         Raises:
+            DeviceNotFoundError: the batch system granted no GPU, or not these.
             DeviceError: ``nvidia-smi`` is missing or fails.
             DeviceBusyError: too few GPUs are free.
             StorageError: the locks cannot be created.
@@ -74,6 +75,8 @@ class GpuGrant:
         if isinstance(self.gpus, str) and self.gpus.startswith(_AUTO):
             release_on_fork(self)
             self.gpus = self._lock(int(self.gpus.removeprefix(_AUTO)))
+        elif self.gpus is not None and (granted := granted_gpus()) is not None:
+            self.gpus = _within(self.gpus, granted)
         return self.gpus
 
     def check(self, run: Callable[..., ExecResult]) -> None:
@@ -124,6 +127,53 @@ class GpuGrant:
             )
         log.info("gpus taken", gpus=[gpu.index for gpu in taken])
         return tuple(gpu.index for gpu in sorted(taken, key=lambda gpu: int(gpu.index)))
+
+
+def granted_gpus(env: Mapping[str, str] | None = None) -> tuple[str, ...] | None:
+    """Return the indices or uuids in ``CUDA_VISIBLE_DEVICES``, which a batch system sets; None if it is not set.
+
+    Args:
+        env: environment to read; None for that of this process.
+
+    Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; Slurm sets ``NoDevFiles`` for no GPU.
+    """
+    text = (os.environ if env is None else env).get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        return None
+    names = [part.strip() for part in text.split(",")]
+    return tuple(name for name in names if name and name != "NoDevFiles" and not name.startswith("-"))
+
+
+def _within(gpus: str | tuple[str, ...], granted: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the granted GPUs for ``all``, and other GPUs unchanged.
+
+    Raises:
+        DeviceNotFoundError: none is granted, or a named one is not.
+    """
+    registry = load_devices()
+    own = tuple(_known_name(name, registry) for name in granted)
+    if gpus == "all":
+        if not own:
+            raise DeviceNotFoundError("all", "CUDA_VISIBLE_DEVICES grants none; ask the batch system for GPUs")
+        return own
+    asked = (gpus,) if isinstance(gpus, str) else gpus
+    nodes = {node.path for device in gpu_devices(own, registry) for node in device.edits.device_nodes} if own else set()
+    for name in asked:
+        short = name.rpartition("=")[2]
+        is_gpu = "=" not in name or name.partition("=")[0].endswith("/gpu")
+        if is_gpu and short not in (*granted, *own):
+            needed = {node.path for device in gpu_devices(name, registry) for node in device.edits.device_nodes}
+            if not needed <= nodes:
+                theirs = ", ".join(granted) or "none"
+                raise DeviceNotFoundError(name, f"CUDA_VISIBLE_DEVICES grants only {theirs}; ask for more GPUs")
+    return asked
+
+
+def _known_name(name: str, registry: DeviceRegistry) -> str:
+    """Return the index of a GPU whose uuid the CDI specs do not name."""
+    if not name.startswith("GPU-") or any(known.endswith(f"={name}") for known in registry.names()):
+        return name
+    return next((gpu.index for gpu in list_gpus() if gpu.uuid.startswith(name)), name)
 
 
 def lock_directory() -> Path:

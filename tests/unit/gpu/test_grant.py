@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperruntime.errors import DeviceBusyError, DeviceError, StorageError, UnsupportedOptionError
+from hyperruntime.errors import DeviceBusyError, DeviceError, DeviceNotFoundError, StorageError, UnsupportedOptionError
 from hyperruntime.gpu import grant as gpus_module
 from hyperruntime.gpu.cdi import Device, DeviceNode, Edits, Hook
 from hyperruntime.gpu.devices import DeviceRegistry
@@ -131,6 +131,47 @@ def test_a_lock_directory_that_is_a_link_is_rejected(tmp_path: Path) -> None:
 def test_cuda_visible_devices_restricts_the_gpus(text: str | None, expected: str) -> None:
     env = {} if text is None else {"CUDA_VISIBLE_DEVICES": text}
     assert "".join(gpu.index for gpu in only_allowed(parse_gpus(TABLE), env)) == expected
+
+
+GRANTED = [
+    (None, "all", "all"),
+    (None, ("1",), ("1",)),
+    ("1", "all", ("1",)),
+    ("0,1", "all", ("0", "1")),
+    ("MIG-x", "all", ("MIG-x",)),
+    ("GPU-bbbb", "all", ("1",)),
+    ("GPU-uuid", "all", ("GPU-uuid",)),
+    ("1", "nvidia.com/gpu=1", ("nvidia.com/gpu=1",)),
+    ("GPU-uuid", ("0",), ("0",)),  # the same device file
+    ("1", ("a.com/net=0", "1"), ("a.com/net=0", "1")),
+    ("1", ("0",), None),
+    ("1", ("1", "nvidia.com/gpu=all"), None),
+    ("NoDevFiles", "all", None),
+    ("", "all", None),
+    ("", ("0",), None),
+]
+
+
+@pytest.mark.parametrize(("text", "gpus", "expected"), GRANTED)
+def test_a_container_gets_no_gpu_that_the_batch_system_did_not_grant(
+    smi: Smi, monkeypatch: pytest.MonkeyPatch, text: str | None, gpus: str | tuple[str, ...], expected: object
+) -> None:
+    def gpu(name: str, *indices: int) -> Device:
+        nodes = tuple(DeviceNode(path=f"/dev/nvidia{index}", host_path="/dev/null") for index in indices)
+        return Device(name=f"nvidia.com/gpu={name}", edits=Edits(device_nodes=nodes), file=Path("/etc/cdi/x.json"))
+
+    devices = (gpu("0", 0), gpu("GPU-uuid", 0), gpu("1", 1), gpu("MIG-x", 1), gpu("all", 0, 1))
+    monkeypatch.setattr(
+        gpus_module, "load_devices", lambda: DeviceRegistry(devices={device.name: device for device in devices})
+    )
+    if text is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+    grant = GpuGrant(gpus)
+    if expected is None:
+        with pytest.raises(DeviceNotFoundError, match="CUDA_VISIBLE_DEVICES grants"):
+            grant.take()
+    else:
+        assert grant.take() == expected
 
 
 def test_values_that_nvidia_smi_does_not_know_count_as_zero() -> None:
