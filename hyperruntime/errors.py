@@ -156,7 +156,7 @@ class DeviceNotFoundError(DeviceError, LookupError):
     def __init__(self, name: str, why: str) -> None:
         """Make the message; ``why`` names the known devices or the next step."""
         self.name = name
-        super().__init__(f"device {name!r} is unknown: {why}")
+        super().__init__(f"device {name!r} is not available: {why}")
 
 
 class DeviceBusyError(DeviceError):
@@ -248,8 +248,7 @@ class WorkdirNotFoundError(ExecStartError, FileNotFoundError):
         """Make the message from the directory."""
         self.workdir = workdir
         super().__init__(
-            f"cannot run a command in {workdir!r}: no such directory in the container, or no permission; "
-            "create it first or pass another workdir"
+            f"cannot run a command in {workdir!r}: it does not exist or is closed; create it or pass another workdir"
         )
 
 
@@ -375,6 +374,14 @@ class StaleLeaseError(PoolError):
 
 class SandboxLostError(PoolError):
     """The container of a leased slot ended."""
+
+
+class NodeLostError(SandboxLostError):
+    """A node's job ended, or its connection stayed away too long."""
+
+
+class ClusterError(HyperRuntimeError):
+    """A cluster cannot be used as its configuration asks."""
 
 
 class ReclaimError(HyperRuntimeError):

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "evaluate": ("loop.one_generation", "evaluate", "Evaluate one generation, for example on the test split."),
     "export": ("loop.one_generation", "export", "Write a generation as a runnable git repository."),
     "rollout": ("rollout.commands", "rollout", "Run and score agents in slots, and write training data."),
+    "cluster": ("cluster.commands", "cluster", "Use many nodes of a batch system."),
     "report": ("loop.report", "report", "Draw a run: lineage, progress and best answers."),
 }
 

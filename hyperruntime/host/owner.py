@@ -30,6 +30,8 @@ from hyperruntime.host.process import DEVNULL, boot_id, is_alive, pid_namespace,
 from hyperruntime.json_values import parse_json
 
 LABEL = "io.hyperruntime.owner"
+NODE_VARIABLE = "HYPERRUNTIME_NODE"
+"""Environment variable of a node server: the node's name in its cluster."""
 _RECORD = "owner.json"
 _ALSO = "also"  # file with directories to remove with the private one, one per line
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9/._+-]{1,40}")
@@ -90,6 +92,7 @@ class OwnerIdentity:
         pid_namespace: inode of the namespace of the pid; 0 if unknown.
         pid: the owning process.
         start_ticks: start of that process in clock ticks since boot, because pids are reused.
+        node: the cluster's name of the node that the process serves; "" if it serves none.
     """
 
     token: str = attrs.field(converter=str)
@@ -98,6 +101,7 @@ class OwnerIdentity:
     pid_namespace: int = attrs.field(default=0, converter=int)
     pid: int = attrs.field(converter=int)
     start_ticks: int = attrs.field(default=0, converter=int)
+    node: str = attrs.field(default="", converter=str)
 
     @classmethod
     def current(cls) -> OwnerIdentity:
@@ -109,6 +113,7 @@ class OwnerIdentity:
             pid_namespace=pid_namespace(),
             pid=os.getpid(),
             start_ticks=process_start_ticks(os.getpid()) or 0,
+            node=os.environ.get(NODE_VARIABLE, ""),
         )
 
     @classmethod
@@ -134,7 +139,8 @@ class OwnerIdentity:
 
     def to_labels(self) -> dict[str, str]:
         """Return the identity as container labels."""
-        facts = {name: str(value) for name, value in attrs.asdict(self).items() if name != "token"}
+        known = attrs.asdict(self, filter=lambda field, value: value != field.default)
+        facts = {name: str(value) for name, value in known.items() if name != "token"}
         return {LABEL: self.token, **{f"{LABEL}.{name}": value for name, value in facts.items()}}
 
     def state(self) -> str:

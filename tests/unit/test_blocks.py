@@ -21,6 +21,7 @@ from hyperdomain_table.definition import load_definition
 from hyperruntime import registry
 from hyperruntime.cli.app import app
 from hyperruntime.cli.config_file import config_table, generate_table
+from hyperruntime.cluster.config import read_config
 from hyperruntime.gateway.config.source import load_config
 from hyperruntime.gateway.config.values import ClientLimits
 from hyperruntime.loop.run_files.contract import parse_contract, parse_needs
@@ -133,6 +134,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "rollout": lambda path: generate_table(path, command_of("rollout", "run"), "rollout"),
     "profiles": load_profiles,
     "splits": read_table,
+    "cluster": read_config,
     "project": read_project,
 }
 

@@ -45,8 +45,10 @@ HOMES = {
     "docker": ("runtimes/hyperruntime_docker/",),
     "openai": (),
     "tenacity": ("hyperruntime/concurrency/retry.py",),
+    "parsl": ("hyperruntime/cluster/pilots.py",),
     "dotenv": ("hyperruntime/gateway/config/",),
     "aiohttp": (
+        "hyperruntime/cluster/",
         "hyperruntime/gateway/",
         "hyperruntime/rollout/models/",
         "hyperruntime/testing/",

@@ -25,7 +25,8 @@ from hyperruntime.trainers.on_policy import TrainOptions
 SECRET = "k-123456"
 # Folders and modules whose classes users neither pass nor get. A class in any other place must be a value.
 INSIDE = (
-    "agents", "cli", "exec", "git", "gpu", "host", "images", "option_fields", "reclaim", "registry", "report",
+    "agents", "cli", "cluster.head", "cluster.keys", "cluster.peer",
+    "exec", "git", "gpu", "host", "images", "option_fields", "reclaim", "registry", "report",
     "storage", "testing", "gateway.answer", "gateway.replay", "gateway.request", "loop.generation", "loop.hyperagents",
     "loop.workbench.context", "loop.run.opened_run", "loop.run.plan", "pool.slots", "pool.tools", "rollout.loading",
     "rollout.run.episode", "transfer.tar_reader",

@@ -16,7 +16,7 @@ from hyperruntime.host.owner import LABEL
 from hyperruntime.runtime import AUTO, OwnedContainer, Runtime, open_runtime
 from hyperruntime.units import format_duration
 
-_COLUMNS = ("name", "image", "state", "owner pid", "owner host", "owner", "run", "age")
+_COLUMNS = ("name", "image", "state", "owner pid", "owner host", "node", "owner", "run", "age")
 
 
 @click.command(cls=Command, epilog=example("hyperrun ps", "hyperrun --runtime podman ps --json"))
@@ -39,7 +39,9 @@ def ps(state: State, as_json: bool) -> None:
 def prune(state: State, as_json: bool) -> None:
     """Remove the containers and temporary files whose owner on this machine is dead, and nothing else."""
     removed, failures = {}, []
+    nodes: dict[str, str] = {}
     for runtime in _runtimes(state):
+        nodes |= {owned.record.id: owned.owner.node for owned in runtime.containers() if owned.owner.node}
         try:
             removed[runtime.name] = list(runtime.prune())
         except PruneError as error:
@@ -48,16 +50,16 @@ def prune(state: State, as_json: bool) -> None:
     if as_json:
         print_json(removed)
     else:
-        _print_removed(removed, none=not failures)
+        _print_removed(removed, nodes, none=not failures)
     if failures:
         names = tuple(name for failure in failures for name in failure.removed)
         raise PruneError(names, tuple(reason for failure in failures for reason in failure.reasons))
 
 
-def _print_removed(removed: dict[str, list[str]], *, none: bool) -> None:
+def _print_removed(removed: dict[str, list[str]], nodes: dict[str, str], *, none: bool) -> None:
     for name, items in removed.items():
         for item in items:
-            click.echo(f"removed {item} ({name})")
+            click.echo(f"removed {item} ({', '.join(filter(None, (name, nodes.get(item))))})")
     if none and not any(removed.values()):
         click.echo("nothing to remove: every container has a live owner, or one whose state is unknown here")
 
@@ -83,6 +85,7 @@ def _to_json(runtime: str, owned: OwnedContainer) -> dict[str, Any]:
         "state": record.state,
         "owner_pid": owned.owner.pid,
         "owner_host": owned.owner.host,
+        "node": owned.owner.node,
         "owner_state": owned.owner_state,
         "run": record.labels.get(f"{LABEL}.run", ""),
         "created": record.created,
@@ -91,5 +94,5 @@ def _to_json(runtime: str, owned: OwnedContainer) -> dict[str, Any]:
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
-    keys = ("name", "image", "state", "owner_pid", "owner_host", "owner_state", "run")
+    keys = ("name", "image", "state", "owner_pid", "owner_host", "node", "owner_state", "run")
     return (*(str(row[key]) for key in keys), format_duration(row["age_s"]))

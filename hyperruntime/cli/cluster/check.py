@@ -1,0 +1,82 @@
+"""``hyperrun cluster check``: start a node's job, and report what works there."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.params import DURATION
+from hyperruntime.cli.signals import run_until_signal
+from hyperruntime.cli.tables import json_option, print_json, print_table
+from hyperruntime.driver import Finding
+from hyperruntime.errors import ClusterError
+
+if TYPE_CHECKING:
+    from hyperruntime.cluster.config import ClusterConfig
+    from hyperruntime.cluster.node_types import NodeType
+
+_WORDS = {True: "ok", False: "FAIL", None: "note"}
+
+
+@click.command(cls=Command, epilog=example("hyperrun cluster check cluster.toml --image base"))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--image", default="", metavar="IMAGE", help="Report whether the node has this image.")
+@click.option(
+    "--directory", type=click.Path(path_type=Path), default=Path("."), show_default=True, help="Where runs will be."
+)
+@click.option("--timeout", type=DURATION, default="10m", show_default=True, help="How long to wait for the job.")
+@json_option
+@click.pass_obj
+def check(state: State, file: Path, image: str, directory: Path, timeout: float, as_json: bool) -> int:
+    """Ask for a node as FILE says, and report what works on it and between it and this machine.
+
+    With Slurm, it asks for one node of each type that the partition has: other CPUs, memory, GPUs or features. Exits
+    with 0 if nothing failed, else with 1. The jobs are cancelled at the end and on Ctrl-C.
+    """
+    checked = run_until_signal(_checked(file, directory.resolve(), image, timeout), state)
+    if as_json:
+        print_json([{"nodes": kind.names, "type": kind.title, "findings": findings} for kind, findings in checked])
+    else:
+        for kind, findings in checked:
+            if kind.names:
+                click.echo(f"{kind.title} ({', '.join(kind.names)})")
+            rows = [(_WORDS[found.ok], found.subject, found.detail, found.next_step) for found in findings]
+            print_table(("", "what", "found", "next step"), rows)
+    return 1 if any(found.ok is False for _, findings in checked for found in findings) else 0
+
+
+async def _checked(
+    file: Path, directory: Path, image: str, timeout_s: float
+) -> Sequence[tuple[NodeType, Sequence[Finding]]]:
+    import asyncio
+
+    from hyperruntime.cluster.config import read_config
+    from hyperruntime.cluster.node_types import node_types
+
+    config = read_config(file)
+    if not directory.is_dir():
+        raise ClusterError(f"{directory} is no directory; name one that all nodes share with --directory")
+    kinds = await asyncio.to_thread(node_types, config)
+    found = await asyncio.gather(*(_findings(kind.config(config), directory, image, timeout_s) for kind in kinds))
+    return list(zip(kinds, found, strict=True))
+
+
+async def _findings(config: ClusterConfig, directory: Path, image: str, timeout_s: float) -> Sequence[Finding]:
+    import asyncio
+
+    from hyperruntime.cluster.check import check_node
+    from hyperruntime.cluster.cluster import Cluster
+
+    with tempfile.TemporaryDirectory(prefix=".hyperrun-jobs-", dir=directory) as jobs:
+        async with Cluster(config, Path(jobs)) as cluster:
+            try:
+                node = await asyncio.wait_for(cluster.add_node(), timeout_s)
+            except TimeoutError:
+                step = "look at the queue, ask for less, or wait longer with --timeout"
+                raise ClusterError(f"no node joined within {timeout_s:g} s; {step}") from None
+            return await check_node(node, directory, image, config.scratch)

@@ -1,0 +1,60 @@
+"""``hyperrun cluster up``: ask for nodes and keep them until Ctrl-C."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import attrs
+import click
+
+from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.signals import run_until_signal
+
+
+@click.command(cls=Command, epilog=example("hyperrun cluster up cluster.toml --nodes 2"))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--nodes", type=click.IntRange(min=1), metavar="COUNT", help="How many; by default max_nodes of FILE.")
+@click.option(
+    "--directory", type=click.Path(path_type=Path), default=Path("."), show_default=True, help="For logs; nodes see it."
+)
+@click.pass_obj
+def up(state: State, file: Path, nodes: int | None, directory: Path) -> None:
+    """Ask for nodes as FILE says, print each one that joins, and keep them.
+
+    Ctrl-C or `hyperrun cluster down` ends the command and cancels the jobs. It tries a configuration with all its
+    nodes; commands with --cluster ask for nodes of their own.
+    """
+    run_until_signal(_keep(file, nodes, directory.resolve()), state)
+
+
+async def _keep(file: Path, count: int | None, directory: Path) -> None:
+    import asyncio
+    import tempfile
+
+    from hyperruntime.cluster.cluster import Cluster
+    from hyperruntime.cluster.config import read_config
+    from hyperruntime.cluster.head import Node
+    from hyperruntime.errors import ClusterError, NodeLostError
+
+    config = read_config(file)
+    count = count or config.max_nodes
+    config = attrs.evolve(config, min_nodes=count, max_nodes=max(count, config.max_nodes))
+    if not directory.is_dir():
+        raise ClusterError(f"{directory} is no directory; name one that all nodes share with --directory")
+
+    def joined(node: Node) -> None:
+        job = f" (job {node.facts['job']})" if node.facts.get("job") else ""
+        click.echo(f"{node.name}: ready on {node.facts.get('host')}{job}")
+        node.on_lost(partial(lost, node))
+
+    def lost(node: Node, error: NodeLostError) -> None:
+        if not node.dismissed:
+            click.echo(str(error))
+
+    with tempfile.TemporaryDirectory(prefix=".hyperrun-jobs-", dir=directory) as jobs:
+        async with Cluster(config, Path(jobs)) as cluster:
+            cluster.on_node(joined)
+            while True:
+                await cluster.wait_for_node()
+                await asyncio.sleep(1)

@@ -1,0 +1,4 @@
+"""Many nodes: pilot jobs by Parsl, one node server on each, and its one connection to the head.
+
+May import ``rollout.batch`` and what stands before it in ``tests/unit/test_folders.py``.
+"""

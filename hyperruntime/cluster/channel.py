@@ -1,0 +1,154 @@
+"""Frames between the head and a node: in order, each once, over connections that may break and be made again.
+
+Each side numbers what it sends, and keeps it until the other side has said that it came. A new connection begins with
+the number of the last frame that each side has; the rest is sent again. Wire: one byte for the kind, eight for the
+number, then the frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from aiohttp import WSMsgType
+
+from hyperruntime.errors import NodeLostError
+
+MOST_UNCONFIRMED_BYTES = 16 << 20
+CONFIRM_EACH, CONFIRM_S = 64, 0.5
+LARGEST_FRAME_BYTES = 64 << 20
+_PREFIX = struct.Struct(">cQ")
+_FRAME, _CONFIRM = b"f", b"c"
+
+
+class Channel:
+    """One side of the channel. All methods run on one event loop.
+
+    Attributes:
+        received: the number of the last frame that came.
+        is_connected: whether a connection carries the frames now.
+    """
+
+    def __init__(self, on_frame: Callable[[bytes], None]) -> None:
+        """Start without a connection.
+
+        Args:
+            on_frame: called with each frame; must not block and must not raise.
+        """
+        self.received = 0
+        self.is_connected = False
+        self._on_frame = on_frame
+        self._sent = 0
+        self._confirmed_to_peer = 0
+        self._unconfirmed: deque[tuple[int, bytes]] = deque()
+        self._bytes = 0
+        self._next = 0  # index in _unconfirmed of the next frame to write
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._closed: Exception | None = None
+        self._connection: asyncio.Task[None] | None = None
+
+    async def send(self, frame: bytes) -> None:
+        """Hand over a frame; wait while more than ``MOST_UNCONFIRMED_BYTES`` are on their way.
+
+        Raises:
+            NodeLostError: the channel was closed.
+        """
+        while self._closed is None and not self._room.is_set():
+            await self._room.wait()
+        if self._closed is not None:
+            raise self._closed
+        self.send_soon(frame)
+
+    def send_soon(self, frame: bytes) -> None:
+        """Hand over a small frame without waiting; does nothing after :meth:`close`."""
+        if self._closed is not None:
+            return
+        self._sent += 1
+        self._unconfirmed.append((self._sent, frame))
+        self._bytes += len(frame)
+        if self._bytes > MOST_UNCONFIRMED_BYTES:
+            self._room.clear()
+        self._changed.set()
+
+    async def carry(self, socket: Any, peer_received: int) -> None:  # noqa: ANN401 - aiohttp's server and client sockets
+        """Send and receive over a connection until it ends; a connection before this one is dropped.
+
+        Args:
+            socket: an open WebSocket of aiohttp.
+            peer_received: the number of the last frame that the other side has.
+        """
+        if self._connection is not None:
+            self._connection.cancel()
+            await asyncio.wait([self._connection])
+        if self._closed is not None:
+            return
+        mine = self._connection = asyncio.ensure_future(self._carry(socket, peer_received))
+        try:
+            await asyncio.wait([mine])
+        finally:  # cancelled from outside
+            mine.cancel()
+
+    def close(self, error: NodeLostError) -> None:
+        """End the channel for good; what waits to send raises the error."""
+        if self._closed is None:
+            self._closed = error
+            self._room.set()
+            self._changed.set()
+            if self._connection is not None:
+                self._connection.cancel()
+
+    async def _carry(self, socket: Any, peer_received: int) -> None:  # noqa: ANN401
+        self._confirm(peer_received)
+        self._next, self._confirmed_to_peer = 0, 0
+        self.is_connected = True
+        self._changed.set()
+        writer = asyncio.ensure_future(self._write(socket))
+        try:
+            async for message in socket:
+                if message.type is not WSMsgType.BINARY or len(message.data) < _PREFIX.size:
+                    break
+                self._take(message.data)
+                if self.received - self._confirmed_to_peer >= CONFIRM_EACH:
+                    self._changed.set()
+        except (OSError, ConnectionError):
+            pass
+        finally:
+            self.is_connected = False
+            writer.cancel()
+            with suppress(Exception):
+                await socket.close()
+
+    def _take(self, data: bytes) -> None:
+        kind, number = _PREFIX.unpack_from(data)
+        if kind == _CONFIRM:
+            self._confirm(number)
+        elif number == self.received + 1:
+            self.received = number
+            self._on_frame(data[_PREFIX.size :])
+
+    def _confirm(self, number: int) -> None:
+        while self._unconfirmed and self._unconfirmed[0][0] <= number:
+            self._bytes -= len(self._unconfirmed.popleft()[1])
+            self._next = max(0, self._next - 1)
+        if self._bytes <= MOST_UNCONFIRMED_BYTES:
+            self._room.set()
+
+    async def _write(self, socket: Any) -> None:  # noqa: ANN401
+        with suppress(OSError, ConnectionError):
+            while True:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), CONFIRM_S)
+                self._changed.clear()
+                while self._next < len(self._unconfirmed):
+                    number, frame = self._unconfirmed[self._next]
+                    self._next += 1
+                    await socket.send_bytes(_PREFIX.pack(_FRAME, number) + frame)
+                if self._confirmed_to_peer < self.received:
+                    self._confirmed_to_peer = self.received
+                    await socket.send_bytes(_PREFIX.pack(_CONFIRM, self._confirmed_to_peer))

@@ -1,0 +1,247 @@
+"""A cluster: a head, and nodes that come when they are asked for and go when they are idle."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hyperruntime.cluster.config import ClusterConfig
+from hyperruntime.cluster.head import Head, Node, own_address
+from hyperruntime.cluster.open_clusters import ClusterFile
+from hyperruntime.cluster.peer import Handler
+from hyperruntime.cluster.pilots import Pilots, why_job_ended
+from hyperruntime.errors import ClusterError, HyperRuntimeError
+from hyperruntime.logs import get_logger
+
+log = get_logger(__name__)
+
+_LOOK_S = 0.5  # between two looks at idle nodes
+_MOST_FAILURES = 3  # of nodes one after another, before it counts as hopeless
+_FIRST_PAUSE_S = 1.0  # before the next node is asked for after a failure; doubled each time
+_END_S = 10.0  # for a node to end its containers
+
+
+class Cluster:
+    """Nodes by a batch system; ``async with Cluster(config, directory) as cluster:`` opens and closes it.
+
+    All methods run on the event loop that opened it.
+
+    Attributes:
+        config: which nodes.
+        head: the connections to them.
+        error: why no node can be had; None while one may come.
+    """
+
+    def __init__(
+        self, config: ClusterConfig, directory: Path | None = None, handlers: Mapping[str, Handler] | None = None
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            config: which nodes.
+            directory: for job scripts and logs; nodes must see it. None means a new one in the current directory.
+            handlers: what nodes may call.
+        """
+        self.config = config
+        self.head = Head(handlers, heartbeat_s=config.heartbeat_s, patience_s=config.patience_s)
+        self.error: ClusterError | None = None
+        self._directory = directory
+        self._pilots: Pilots | None = None
+        self._names = (f"node-{number}" for number in itertools.count(1))
+        self._wanted = 0
+        self._failures = 0
+        self._coming: set[asyncio.Task[None]] = set()
+        self._watching: tuple[asyncio.Task[None], ...] = ()
+        self._file: ClusterFile | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Condition()
+        self._on_node: list[Callable[[Node], None]] = []
+
+    async def __aenter__(self) -> Cluster:
+        """Listen, start Parsl, and ask for ``min_nodes``.
+
+        Raises:
+            ClusterError: the head cannot listen, or Parsl is missing or does not start.
+        """
+        place = self._directory or Path(tempfile.mkdtemp(prefix="cluster-", dir=Path.cwd()))
+        local = self.config.provider == "local" and not self.config.parsl
+        await self.head.start(self.config.address or ("127.0.0.1" if local else own_address()), self.config.port)
+        self._pilots = Pilots(self.config, place)
+        try:
+            await asyncio.to_thread(self._pilots.start)
+        except BaseException:
+            await self.head.stop()
+            raise
+        self._file = ClusterFile(self, place)
+        self._watching = (asyncio.ensure_future(self._look()), asyncio.ensure_future(self._file.keep_writing()))
+        self.want(self.config.min_nodes)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the nodes' work, cancel all jobs and close the connections."""
+        self._wanted = 0
+        for task in (*self._watching, *self._coming):
+            task.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_S):
+                await asyncio.gather(*(self._end(node) for node in self.connected()))
+        await self.head.stop()
+        if self._pilots is not None:
+            await asyncio.to_thread(self._pilots.stop)
+        if self._file is not None:
+            self._file.remove()
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes that take new work, in the order in which they were asked for."""
+        return [node for node in self.connected() if not node.leaving]
+
+    def connected(self) -> list[Node]:
+        """Return the nodes that are there, also those that take no new work."""
+        return [node for node in self.head.nodes.values() if node.joined.is_set() and node.lost is None]
+
+    def want(self, count: int) -> None:
+        """Ask for nodes until there are ``count``, or ``max_nodes``; lost ones are asked for again.
+
+        Nodes that are idle are given back after ``idle_s``, above ``min_nodes``; then fewer are wanted.
+        """
+        self._wanted = max(self.config.min_nodes, min(count, self.config.max_nodes), self._wanted)
+        self._ask()
+
+    def on_node(self, function: Callable[[Node], None]) -> None:
+        """Call a function with each node that joins from now on, and with those that are there."""
+        self._on_node.append(function)
+        for node in self.nodes():
+            function(node)
+
+    async def wait_for_node(self) -> Node:
+        """Return a node that takes new work; wait for one, which :meth:`want` must have asked for.
+
+        Raises:
+            ClusterError: no node could be had several times one after another; the message says why.
+        """
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.nodes() or self.error is not None)
+        if nodes := self.nodes():
+            return nodes[0]
+        assert self.error is not None
+        raise self.error
+
+    async def add_node(self) -> Node:
+        """Ask for one node and wait until it has joined.
+
+        Raises:
+            ClusterError: the node server ended before it joined; the message says why.
+        """
+        assert self._pilots is not None, "the cluster is open"
+        invitation = self.head.invite(next(self._names))
+        node = self.head.nodes[invitation.name]
+        served = self._pilots.submit(invitation)
+        ended = asyncio.wrap_future(served)
+        ended.add_done_callback(lambda future: future.cancelled() or future.exception())  # it is read from `served`
+        joined = asyncio.ensure_future(node.joined.wait())
+        both: set[asyncio.Future[Any]] = {ended, joined}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            joined.cancel()
+        if not node.joined.is_set() or node.lost is not None:
+            node.lose(f"its job ended before it joined: {_reason(served)}")
+            raise ClusterError(str(node.lost))
+        ended.add_done_callback(lambda _: node.lose(f"its job ended: {_reason(served)}"))
+        self._welcome(node)
+        return node
+
+    def retire(self, node: Node, why: str) -> None:
+        """Give a node no new work, and end it when it has none; its job is then given back."""
+        node.leave(why)
+
+    def _welcome(self, node: Node) -> None:
+        loop = asyncio.get_running_loop()
+        node.idle_since = loop.time()
+        remaining_s = max(0.0, self.config.walltime_s - self.config.drain_s)
+        loop.call_later(remaining_s, self.retire, node, "its walltime is nearly over")
+        node.on_leaving(partial(self._on_leaving, node))
+        node.on_lost(lambda _: self._on_lost())
+        for function in self._on_node:
+            function(node)
+        self._tell()
+
+    def _on_leaving(self, node: Node) -> None:
+        self._keep(self._end(node, when_idle=True))
+        self._ask()
+
+    def _on_lost(self) -> None:
+        self._ask()
+        self._tell()
+
+    def _ask(self) -> None:
+        """Ask for the nodes that are missing."""
+        while self._pilots is not None and self.error is None and len(self.nodes()) + len(self._coming) < self._wanted:
+            task = asyncio.ensure_future(self._come())
+            self._coming.add(task)
+            task.add_done_callback(self._came)
+
+    async def _come(self) -> None:
+        if self._failures:
+            await asyncio.sleep(_FIRST_PAUSE_S * 2 ** min(self._failures - 1, 6))
+        try:
+            await self.add_node()
+            self._failures, self.error = 0, None
+        except ClusterError as error:
+            self._failures += 1
+            log.warning("node not had", error=str(error), failures=self._failures)
+            if self._failures >= _MOST_FAILURES:
+                self.error = error
+                self._tell()
+
+    def _came(self, task: asyncio.Task[None]) -> None:
+        self._coming.discard(task)
+        if not task.cancelled():
+            self._ask()
+
+    async def _look(self) -> None:
+        """Give idle nodes back."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now = asyncio.get_running_loop().time()
+            idle = [node for node in self.nodes() if not node.uses and now - node.idle_since >= self.config.idle_s]
+            for node in idle[: len(self.nodes()) - self.config.min_nodes]:
+                self._wanted -= 1
+                self.retire(node, "idle")
+
+    async def _end(self, node: Node, *, when_idle: bool = False) -> None:
+        while when_idle and node.uses and node.lost is None:
+            await asyncio.sleep(_LOOK_S)
+        node.dismissed = True
+        node.leave("the head ends it")
+        with suppress(HyperRuntimeError, TimeoutError):
+            async with asyncio.timeout(_END_S):
+                await node.peer.call("end")
+                await node.ended.wait()
+
+    def _tell(self) -> None:
+        async def notify() -> None:
+            async with self._changed:
+                self._changed.notify_all()
+
+        self._keep(notify())
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work beside everything else."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _reason(served: Future[None]) -> str:
+    if not served.done():
+        return "unknown"
+    error = None if served.cancelled() else served.exception()
+    return "done" if error is None else why_job_ended(error)

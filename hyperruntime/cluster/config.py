@@ -1,0 +1,122 @@
+"""The configuration of a cluster: a table of a TOML file, or a function of the user's own that makes a Parsl config."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hyperruntime.errors import ClusterError, SpecError, unknown_name
+from hyperruntime.json_values import parse_toml
+from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, AtLeast, OneOf
+
+PROVIDERS = ("slurm", "pbs", "lsf", "local")
+_TABLE = "cluster"
+_WALLTIME = re.compile(r"(\d+-)?\d{1,3}:\d{2}(:\d{2})?")
+
+
+def _walltime(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, str) or not _WALLTIME.fullmatch(value):
+        raise SpecError(attribute.name, value, "a time such as '01:30:00' or '2-00:00:00'")
+
+
+def _lines(value: object) -> tuple[str, ...]:
+    if (
+        isinstance(value, str)
+        or not isinstance(value, list | tuple)
+        or not all(isinstance(line, str) for line in value)
+    ):
+        raise SpecError("a list of lines", value, "a list of texts")
+    return tuple(value)
+
+
+@attrs.frozen(kw_only=True)
+class ClusterConfig:
+    """Which nodes to ask for, and how.
+
+    Attributes:
+        provider: the batch system, or ``local``: processes of this machine in place of nodes.
+        partition: the partition or queue; "" means the default one.
+        account: the account or project to charge; "" means the default one.
+        walltime: the longest time of a node's job, as ``HH:MM:SS`` or ``D-HH:MM:SS``.
+        min_nodes: nodes that are kept without work.
+        max_nodes: nodes that may run at once.
+        cores_per_node: cores to ask for; None means the batch system's default.
+        memory_gb_per_node: memory to ask for, in GiB; None means the batch system's default.
+        gpus_per_node: GPUs to ask for.
+        options: lines for the head of the job script, such as ``#SBATCH --constraint=fast``.
+        setup: shell lines that run on a node before the node server, such as ``module load apptainer``.
+        scratch: a local directory of each node, which may contain variables; "" means ``TMPDIR``, or ``/tmp``.
+        runtime: the engine on the nodes; ``auto`` means the first that works there.
+        address: of the head, as nodes reach it; "" means that of the interface with the default route.
+        port: of the head; 0 means any free one.
+        idle_s: seconds without work after which a node above ``min_nodes`` is given back.
+        heartbeat_s: seconds between two signs of life of a node.
+        patience_s: seconds that a node may be away before it is lost.
+        drain_s: seconds before the end of ``walltime`` at which a node takes no new work.
+        parsl: ``module:name`` of a function without arguments that returns a ``parsl.config.Config``, used in place of
+            ``provider`` and what is asked for above; "" for none.
+    """
+
+    provider: str = attrs.field(default="local", validator=OneOf(PROVIDERS))
+    partition: str = ""
+    account: str = ""
+    walltime: str = attrs.field(default="01:00:00", validator=_walltime)
+    min_nodes: int = attrs.field(default=0, validator=AtLeast(0))
+    max_nodes: int = attrs.field(default=1, validator=AtLeast(1))
+    cores_per_node: int | None = attrs.field(default=None, validator=AtLeast(1))
+    memory_gb_per_node: int | None = attrs.field(default=None, validator=AtLeast(1))
+    gpus_per_node: int = attrs.field(default=0, validator=AtLeast(0))
+    options: tuple[str, ...] = attrs.field(default=(), converter=_lines)
+    setup: tuple[str, ...] = attrs.field(default=(), converter=_lines)
+    scratch: str = ""
+    runtime: str = "auto"
+    address: str = ""
+    port: int = attrs.field(default=0, validator=AtLeast(0))
+    idle_s: float = attrs.field(default=120.0, validator=NOT_NEGATIVE)
+    heartbeat_s: float = attrs.field(default=5.0, validator=ABOVE_ZERO)
+    patience_s: float = attrs.field(default=30.0, validator=ABOVE_ZERO)
+    drain_s: float = attrs.field(default=300.0, validator=NOT_NEGATIVE)
+    parsl: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        """Check the fields together."""
+        if self.min_nodes > self.max_nodes:
+            raise SpecError("min_nodes", self.min_nodes, f"at most max_nodes, which is {self.max_nodes}")
+        if self.parsl and not re.fullmatch(r"[\w.]+:\w+", self.parsl):
+            raise SpecError("parsl", self.parsl, "a name such as 'mysite:make_config'")
+        for name in ("partition", "account", "scratch", "runtime", "address"):
+            if not isinstance(value := getattr(self, name), str) or "\n" in value:
+                raise SpecError(name, value, "a text of one line")
+
+    @property
+    def walltime_s(self) -> float:
+        """The walltime in seconds."""
+        days, _, rest = self.walltime.rpartition("-")
+        hours, minutes, seconds = (*map(int, rest.split(":")), 0)[:3]
+        return int(days or 0) * 86400.0 + hours * 3600 + minutes * 60 + seconds
+
+
+def read_config(path: Path) -> ClusterConfig:
+    """Return the ``[cluster]`` table of a TOML file.
+
+    Raises:
+        ClusterError: the file cannot be read, is not TOML, has no such table, or has an unknown key.
+        SpecError: a value is invalid.
+    """
+    try:
+        tables = parse_toml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ClusterError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ClusterError(f"{path} is not valid TOML: {error}") from error
+    table = tables.get(_TABLE)
+    if not isinstance(table, dict):
+        raise ClusterError(f"{path} has no table [{_TABLE}]")
+    known = [field.name for field in attrs.fields(ClusterConfig)]
+    for name in table:
+        if name not in known:
+            raise ClusterError(f"{path}: [{_TABLE}]: {unknown_name('key', name, known)}")
+    return ClusterConfig(**table)

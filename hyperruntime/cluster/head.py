@@ -1,0 +1,273 @@
+"""The head's end of the connections: it listens, admits nodes that have a token, and notices which are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+from aiohttp import WSMsgType, web
+
+import hyperruntime
+from hyperruntime.cluster.channel import LARGEST_FRAME_BYTES
+from hyperruntime.cluster.keys import make_keys, make_token
+from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
+from hyperruntime.errors import ClusterError, NodeLostError
+from hyperruntime.json_values import is_integer, json_object
+from hyperruntime.logs import get_logger
+
+log = get_logger(__name__)
+
+PATH = "/node"
+HELLO_S = 10.0
+HEAD_ENDED = "the head ended"
+
+
+@attrs.frozen
+class Invitation:
+    """What a node needs to reach the head; secret, because it holds the token.
+
+    Attributes:
+        name: of the node.
+        addresses: of the head, as ``host:port``; the node tries them in turn.
+        certificate: of the head, PEM.
+        token: of this node.
+        heartbeat_s: seconds between two signs of life.
+        patience_s: seconds that a connection may be away.
+    """
+
+    name: str
+    addresses: tuple[str, ...]
+    certificate: str
+    token: str = attrs.field(repr=False)
+    heartbeat_s: float
+    patience_s: float
+
+
+class Node:
+    """A node as the head knows it.
+
+    Attributes:
+        name: its name, given by the head.
+        peer: calls it.
+        facts: what it said of itself.
+        joined: whether it has connected; waits with :meth:`asyncio.Event.wait`.
+        lost: the reason why it is gone; None while it is there, or may come back.
+        leaving: why it takes no new work: it was told to end, or its time is nearly over; "" if it does.
+        dismissed: whether the head told it to end.
+        uses: how much work it has, see :meth:`in_use`.
+        idle_since: when it last became idle, by the event loop's clock.
+        ended: whether it is lost for good.
+    """
+
+    def __init__(self, name: str, token: str, handlers: Mapping[str, Handler]) -> None:
+        """Expect a node."""
+        self.name, self.peer = name, Peer(name, handlers)
+        self.facts: dict[str, Any] = {}
+        self.joined = asyncio.Event()
+        self.lost: NodeLostError | None = None
+        self.leaving, self.dismissed, self.uses, self.idle_since = "", False, 0, 0.0
+        self.ended = asyncio.Event()
+        self._on_leaving: list[Callable[[], None]] = []
+        self._token, self._session, self._connections = token, "", 0
+        self._away: asyncio.TimerHandle | None = None
+        self._on_lost: list[Callable[[NodeLostError], None]] = []
+
+    def has_token(self, token: str) -> bool:
+        """Return whether a token is this node's."""
+        return hmac.compare_digest(token.encode(), self._token.encode())
+
+    def is_known_as(self, session: str) -> bool:
+        """Return whether this is the process that connected first, or the first one."""
+        self._session = self._session or session
+        return session == self._session
+
+    async def carry(self, connection: web.WebSocketResponse, received: int, patience_s: float) -> None:
+        """Carry messages over a connection until it ends; then the node is away, and after a time lost.
+
+        Args:
+            connection: after the hello.
+            received: the number of the last frame that the node has.
+            patience_s: how long it may be away.
+        """
+        if self._away is not None:
+            self._away.cancel()
+        self._connections += 1
+        mine = self._connections
+        log.info("node connected", node=self.name, host=self.facts.get("host"), again=self.joined.is_set())
+        self.joined.set()
+        await self.peer.channel.carry(connection, received)
+        if mine == self._connections and self.lost is None:
+            why = f"no connection for {patience_s:g} s"
+            self._away = asyncio.get_running_loop().call_later(patience_s, self.lose, why)
+            log.info("node away", node=self.name, patience_s=patience_s)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep the node from being given back as idle during a block."""
+        self.uses += 1
+        try:
+            yield
+        finally:
+            self.uses -= 1
+            self.idle_since = asyncio.get_running_loop().time()
+
+    def leave(self, why: str) -> None:
+        """Give it no new work from now on; what it does may end in the time that it has left."""
+        if not self.leaving:
+            self.leaving = why
+            log.info("node leaving", node=self.name, why=why)
+            for function in self._on_leaving:
+                function()
+
+    def on_leaving(self, function: Callable[[], None]) -> None:
+        """Call a function once when the node takes no new work; at once if it does not."""
+        if self.leaving:
+            function()
+        else:
+            self._on_leaving.append(function)
+
+    def on_lost(self, function: Callable[[NodeLostError], None]) -> None:
+        """Call a function once when the node is lost; at once if it is."""
+        if self.lost is not None:
+            function(self.lost)
+        else:
+            self._on_lost.append(function)
+
+    def lose(self, why: str) -> None:
+        """Give the node up: its calls fail, and it may not come back."""
+        if self.lost is None:
+            self.lost = NodeLostError(f"node {self.name} ({self.facts.get('host', 'not joined')}) is lost: {why}")
+            level = log.warning if self.joined.is_set() and not self.dismissed and why != HEAD_ENDED else log.info
+            level("node lost", node=self.name, host=self.facts.get("host"), why=why)
+            if self._away is not None:
+                self._away.cancel()
+            self.peer.close(self.lost)
+            for function in self._on_lost:
+                function(self.lost)
+            self.joined.set()
+            self.ended.set()
+
+
+class Head:
+    """Listens for nodes, from :meth:`start` to :meth:`stop`. All methods run on one event loop.
+
+    Attributes:
+        nodes: all nodes that were expected, by name.
+    """
+
+    def __init__(
+        self, handlers: Mapping[str, Handler] | None = None, *, heartbeat_s: float = 5.0, patience_s: float = 30.0
+    ) -> None:
+        """Listen nowhere yet.
+
+        Args:
+            handlers: what nodes may call.
+            heartbeat_s: seconds between two signs of life on a connection.
+            patience_s: seconds that a node may be away before it is lost.
+        """
+        self.nodes: dict[str, Node] = {}
+        self._handlers = {**(handlers or {}), "leaving": self._leaving}
+        self._heartbeat_s, self._patience_s = heartbeat_s, patience_s
+        self._runner: web.AppRunner | None = None
+        self._addresses: tuple[str, ...] = ()
+        self._certificate = ""
+
+    async def start(self, host: str, port: int = 0) -> None:
+        """Make keys and listen.
+
+        Args:
+            host: address of this machine that nodes can reach.
+            port: 0 means any free one.
+
+        Raises:
+            ClusterError: no keys can be made, or the address cannot be used.
+        """
+        with tempfile.TemporaryDirectory() as place:  # 0700; the files are not needed after they were read
+            keys = await asyncio.to_thread(make_keys, Path(place))
+            context, self._certificate = keys.server_context(), keys.certificate.read_text()
+        app = web.Application()
+        app.router.add_get(PATH, self._connected)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host, port, ssl_context=context).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            step = "name another address or port"
+            raise ClusterError(f"the head cannot listen on {host}:{port}: {error.strerror or error}; {step}") from error
+        self._addresses = tuple(f"{host}:{address[1]}" for address in self._runner.addresses)
+        log.info("head listens", addresses=self._addresses)
+
+    async def stop(self) -> None:
+        """Close all connections; nodes that are there are lost. May be called again."""
+        for node in self.nodes.values():
+            node.lose(HEAD_ENDED)
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    def invite(self, name: str) -> Invitation:
+        """Expect a node; it may connect with the invitation that is returned, as often as it must."""
+        token = make_token()
+        self.nodes[name] = Node(name, token, self._handlers)
+        return Invitation(name, self._addresses, self._certificate, token, self._heartbeat_s, self._patience_s)
+
+    async def _leaving(self, call: Call) -> Answer:
+        self.nodes[call.caller].leave(str(call.args.get("why")))
+        return Answer()
+
+    async def _connected(self, request: web.Request) -> web.StreamResponse:
+        node = self.nodes.get(request.headers.get("X-Node", ""))
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if node is None or not node.has_token(given):
+            raise web.HTTPUnauthorized
+        if node.lost is not None:
+            raise web.HTTPGone(text=str(node.lost))
+        connection = web.WebSocketResponse(
+            heartbeat=self._heartbeat_s, max_msg_size=LARGEST_FRAME_BYTES, compress=False
+        )
+        await connection.prepare(request)
+        hello = await self._hello(node, connection)
+        if hello is not None:
+            await node.carry(connection, hello, self._patience_s)
+        return connection
+
+    async def _hello(self, node: Node, connection: web.WebSocketResponse) -> int | None:
+        """Exchange what each side has; return the number of the last frame that the node has, or None to refuse it."""
+        message = await connection.receive(HELLO_S)
+        hello = json_object(message.data) if message.type is WSMsgType.TEXT else None
+        if hello is None or not is_integer(received := hello.get("received")):
+            await connection.close(message=b"no hello")
+            return None
+        if (version := hello.get("version")) != hyperruntime.__version__:
+            why = f"it has hyperruntime {version}, the head has {hyperruntime.__version__}"
+            node.lose(why)
+            await connection.send_str(json.dumps({"refused": f"{why}; install the same version on both"}))
+            await connection.close()
+            return None
+        if not node.is_known_as(str(hello.get("session"))):
+            await connection.send_str(json.dumps({"refused": "another process has this node's token"}))
+            await connection.close()
+            return None
+        facts = hello.get("facts")
+        node.facts = facts if isinstance(facts, dict) else {}
+        await connection.send_str(json.dumps({"received": node.peer.channel.received}))
+        return int(received)
+
+
+def own_address() -> str:
+    """Return the address of the interface that leads out of this machine, or that of this machine alone."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing; a documentation address (RFC 5737)
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

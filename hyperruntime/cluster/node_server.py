@@ -1,0 +1,210 @@
+"""The node's end: it dials the head, serves its calls, and ends itself when the head stays away too long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+import hyperruntime
+from hyperruntime.cluster.channel import LARGEST_FRAME_BYTES
+from hyperruntime.cluster.head import HELLO_S, PATH, Invitation
+from hyperruntime.cluster.keys import client_context
+from hyperruntime.cluster.node_services import (
+    NodeContext,
+    NodeService,
+    NodeSettings,
+    all_services,
+    close_services,
+)
+from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
+from hyperruntime.errors import ClusterError, NodeLostError
+from hyperruntime.host.owner import NODE_VARIABLE
+from hyperruntime.json_values import is_integer, json_object
+from hyperruntime.logs import get_logger
+
+log = get_logger(__name__)
+
+MakeServices = Callable[[NodeContext], Sequence[NodeService]]
+_JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # of Slurm, PBS and LSF
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+
+
+def node_facts() -> dict[str, Any]:
+    """Return what a node says of itself: ``host``, ``pid``, ``cpus``, ``time`` (seconds since 1970), ``job``.
+
+    The host is the batch system's name of the node if it gives one; the job is its number there, or "".
+    """
+    host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    job = next((value for name in _JOB_VARIABLES if (value := os.environ.get(name))), "")
+    cpus = len(os.sched_getaffinity(0))
+    return {"host": host, "pid": os.getpid(), "cpus": cpus, "time": time.time(), "job": job}
+
+
+def own_version() -> str:
+    """Return the version of this library."""
+    return hyperruntime.__version__
+
+
+class NodeServer:
+    """Serves the calls of one head until the head is lost or says so.
+
+    Attributes:
+        peer: calls the head.
+    """
+
+    def __init__(self, invitation: Invitation, handlers: Mapping[str, Handler]) -> None:
+        """Connect to nothing yet; must be called on an event loop.
+
+        Args:
+            invitation: from :meth:`hyperruntime.cluster.head.Head.invite`.
+            handlers: what the head may call.
+        """
+        self.peer = Peer("head", handlers)
+        self._invitation = invitation
+        self._session = uuid.uuid4().hex
+        self._context = client_context(invitation.certificate)
+
+    async def serve(self) -> None:
+        """Dial, and dial again after each loss, until the head was away for the invitation's ``patience_s``.
+
+        Raises:
+            ClusterError: the head refuses this node.
+            NodeLostError: the head stayed away.
+        """
+        patience, pause, heard = self._invitation.patience_s, FIRST_PAUSE_S, time.monotonic()
+        try:
+            async with aiohttp.ClientSession() as session:
+                while True:
+                    for address in self._invitation.addresses:
+                        if await self._carry(session, address):
+                            heard, pause = time.monotonic(), FIRST_PAUSE_S
+                    if time.monotonic() - heard > patience:
+                        raise NodeLostError(
+                            f"the head did not answer for {patience:g} s at {self._invitation.addresses}"
+                        )
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE_S)
+        finally:
+            self.peer.close(NodeLostError("the node server ended"))
+
+    async def _carry(self, session: aiohttp.ClientSession, address: str) -> bool:
+        """Connect once, and carry messages until the connection breaks; return whether there was one."""
+        invitation = self._invitation
+        headers = {"Authorization": f"Bearer {invitation.token}", "X-Node": invitation.name}
+        try:
+            async with session.ws_connect(
+                f"https://{address}{PATH}",
+                headers=headers,
+                ssl=self._context,
+                heartbeat=invitation.heartbeat_s,
+                max_msg_size=LARGEST_FRAME_BYTES,
+                timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
+            ) as connection:
+                received = await self._hello(connection)
+                log.info("head connected", address=address)
+                await self.peer.channel.carry(connection, received)
+                return True
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status in (401, 410):
+                raise ClusterError(f"the head at {address} does not expect node {invitation.name}") from error
+            return False
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            log.debug("head not reached", address=address, error=str(error))
+            return False
+
+    async def _hello(self, connection: aiohttp.ClientWebSocketResponse) -> int:
+        mine = {"version": own_version(), "session": self._session, "facts": node_facts()}
+        await connection.send_str(json.dumps({**mine, "received": self.peer.channel.received}))
+        with suppress(TypeError):
+            answer = json_object(await connection.receive_str(timeout=HELLO_S)) or {}
+            if refused := answer.get("refused"):
+                raise ClusterError(f"the head refuses this node: {refused}")
+            if is_integer(received := answer.get("received")):
+                return received
+        raise OSError("the head ended the connection before its hello")
+
+
+async def run_node(invitation: Invitation, settings: NodeSettings, make_services: MakeServices = all_services) -> None:
+    """Serve a head with all services until it is lost, or says ``end``; then end what the services started.
+
+    SIGTERM (a batch system's notice, such as before a preemption) makes the head give this node no new work; what runs
+    goes on until the job is killed, or the head says ``end``.
+
+    Args:
+        invitation: from the head.
+        settings: from the cluster's configuration.
+        make_services: makes the services.
+
+    Raises:
+        ClusterError: the head refuses this node.
+        NodeLostError: the head stayed away.
+    """
+    os.environ[NODE_VARIABLE] = invitation.name
+    if settings.logs:
+        _log_to(Path(settings.logs, f"{invitation.name}.log"))
+    context = NodeContext(settings)
+    services = make_services(context)
+    ended = asyncio.Event()
+
+    async def end(_: Call) -> Answer:
+        ended.set()
+        return Answer()
+
+    handlers = {name: handler for service in services for name, handler in service.handlers.items()}
+    server = NodeServer(invitation, {**handlers, "end": end})
+    context.head = server.peer
+    with _noticing_sigterm(server.peer):
+        serving = asyncio.ensure_future(server.serve())
+        ending = asyncio.ensure_future(ended.wait())
+        both: set[asyncio.Future[Any]] = {serving, ending}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ending.cancel()
+            await close_services(services, context)
+            serving.cancel()  # after the end of the services, of which the head is told
+    with suppress(asyncio.CancelledError):
+        await serving
+
+
+def _log_to(path: Path) -> None:
+    logger = logging.getLogger("hyperruntime")
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+@contextmanager
+def _noticing_sigterm(head: Peer) -> Iterator[None]:
+    """Tell the head once of SIGTERM; does nothing in a thread that is not the main one."""
+    telling: set[asyncio.Task[Answer]] = set()
+
+    def tell() -> None:
+        if not telling:
+            telling.add(asyncio.ensure_future(head.call("leaving", {"why": "the batch system ends its job"})))
+
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(signal.SIGTERM, tell)
+    except (RuntimeError, ValueError):  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        for task in telling:
+            task.cancel()

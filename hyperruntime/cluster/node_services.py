@@ -1,0 +1,155 @@
+"""What a node does for its head: services that share the node's runtime, and end with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+
+from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
+from hyperruntime.errors import ClusterError
+from hyperruntime.logs import get_logger
+from hyperruntime.runtime import Runtime, open_runtime
+
+log = get_logger(__name__)
+
+
+@attrs.frozen
+class NodeSettings:
+    """What a node must know of its cluster's configuration.
+
+    Attributes:
+        runtime: the engine; ``auto`` means the first that works on the node.
+        scratch: a local directory, which may contain variables; "" means ``TMPDIR``, or ``/tmp``.
+        logs: a directory for ``NODE.log``; "" means no log.
+    """
+
+    runtime: str = "auto"
+    scratch: str = ""
+    logs: str = ""
+
+
+def scratch_directory(asked: str) -> Path:
+    """Return the local directory of a node.
+
+    Args:
+        asked: as in :class:`NodeSettings`.
+
+    Raises:
+        ClusterError: it does not exist, cannot be written, or names a variable that the job does not have.
+    """
+    place = os.path.expandvars(asked) or tempfile.gettempdir()
+    if "$" in place or not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
+        raise ClusterError(f"scratch: {place} is no directory that can be written; name one that exists in each job")
+    return Path(place)
+
+
+class NodeContext:
+    """What the services of one node share.
+
+    Attributes:
+        settings: from the head.
+        head: calls the head; set by the node server.
+    """
+
+    def __init__(self, settings: NodeSettings) -> None:
+        """Open nothing yet; must be called on an event loop."""
+        self.settings = settings
+        self.head: Peer | None = None
+        self._opening = asyncio.Lock()
+        self._runtime: Runtime | None = None
+        self._scratch: Path | None = None
+
+    async def runtime(self) -> Runtime:
+        """Return the node's runtime; the first call opens it.
+
+        Raises:
+            EngineUnavailableError: the engine, or every engine, cannot run a container on this node.
+        """
+        async with self._opening:
+            if self._runtime is None:
+                self._runtime = await asyncio.to_thread(open_runtime, self.settings.runtime)
+                log.info("runtime opened", runtime=self._runtime.name)
+        return self._runtime
+
+    async def containers(self) -> list[str]:
+        """Return the names of the containers that this node server has started and not ended."""
+        runtime, pid = self._runtime, os.getpid()
+        if runtime is None:
+            return []
+        found = await asyncio.to_thread(runtime.containers)
+        return sorted(owned.record.id for owned in found if owned.owner_state == "alive" and owned.owner.pid == pid)
+
+    def scratch(self) -> Path:
+        """Return a directory of this node server alone, which :meth:`close` removes.
+
+        Raises:
+            ClusterError: as for :func:`scratch_directory`.
+        """
+        if self._scratch is None:
+            self._scratch = Path(
+                tempfile.mkdtemp(prefix="hyperrun-node-", dir=scratch_directory(self.settings.scratch))
+            )
+        return self._scratch
+
+    async def close(self) -> None:
+        """End all containers of the node's runtime, and remove the scratch directory."""
+        if self._runtime is not None:
+            await asyncio.to_thread(self._runtime.close)
+        if self._scratch is not None:
+            with suppress(OSError):
+                await asyncio.to_thread(shutil.rmtree, self._scratch)
+
+
+class NodeService(Protocol):
+    """One service of a node.
+
+    Attributes:
+        handlers: what the head may call.
+    """
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """The service's methods, by names that no other service has."""
+        ...
+
+    async def close(self) -> None:
+        """End what the service has started; called before the runtime is closed."""
+        ...
+
+
+class Handlers:
+    """A service that is only functions."""
+
+    def __init__(self, handlers: Mapping[str, Handler]) -> None:
+        """Store the functions, by name."""
+        self.handlers = handlers
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+def all_services(context: NodeContext) -> Sequence[NodeService]:
+    """Return a new instance of each service of a node."""
+    from hyperruntime.cluster.check import CHECK_HANDLERS
+
+    async def containers(_: Call) -> Answer:
+        return Answer(await context.containers())
+
+    return (Handlers({**CHECK_HANDLERS, "containers": containers}),)
+
+
+async def close_services(services: Sequence[NodeService], context: NodeContext) -> None:
+    """End all services and then their context; an error of one does not keep the others."""
+    closing: list[Awaitable[None]] = [service.close() for service in services]
+    for result in await asyncio.gather(*closing, return_exceptions=True):
+        if isinstance(result, BaseException):
+            log.warning("service not closed", error=repr(result))
+    await context.close()

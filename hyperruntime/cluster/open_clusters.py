@@ -1,0 +1,194 @@
+"""The open clusters of a user: a file for each, which other processes read to show, end or find it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.host.cache_dir import cache_directory
+from hyperruntime.host.process import boot_id, process_start_ticks
+from hyperruntime.json_values import parse_json
+from hyperruntime.storage.atomic import json_document, write_atomic
+
+if TYPE_CHECKING:
+    from hyperruntime.cluster.cluster import Cluster
+    from hyperruntime.cluster.head import Node
+
+WRITE_S = 2.0
+_STALE_S = 30.0  # a file of another machine that is older was left by a head that was killed
+_ASK_S = 5.0
+_numbers = itertools.count(1)
+
+
+@attrs.frozen(kw_only=True)
+class NodeState:
+    """One node of an open cluster.
+
+    Attributes:
+        name: given by the head.
+        state: ``waiting`` for its job, ``ready``, ``leaving`` or ``lost``.
+        why: of ``leaving`` and ``lost``.
+        host: the machine.
+        job: its number in the batch system; "" if it has none, or has not joined.
+        pid: the node server's process there; 0 before it has joined.
+        uses: how much work it has.
+        containers: names of its containers.
+    """
+
+    name: str
+    state: str
+    why: str = ""
+    host: str = ""
+    job: str = ""
+    pid: int = 0
+    uses: int = 0
+    containers: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class ClusterState:
+    """An open cluster, as its head last wrote it.
+
+    Attributes:
+        name: unique among the user's open clusters.
+        directory: job scripts and logs.
+        host: machine of the head.
+        boot: boot of that machine.
+        pid: the head's process.
+        start_ticks: start of that process in clock ticks since boot.
+        provider: the batch system.
+        opened: seconds since 1970.
+        written: seconds since 1970.
+        nodes: all nodes that were asked for.
+    """
+
+    name: str
+    directory: str
+    host: str
+    boot: str
+    pid: int
+    start_ticks: int
+    provider: str
+    opened: float
+    written: float
+    nodes: tuple[NodeState, ...]
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the head runs on this machine."""
+        return self.boot == boot_id()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the head lives; for another machine, whether it wrote lately."""
+        if self.is_here:
+            return process_start_ticks(self.pid) == self.start_ticks
+        return time.time() - self.written < _STALE_S
+
+    def end(self) -> None:
+        """Tell the head to end, as Ctrl-C does; it cancels its jobs.
+
+        Raises:
+            ProcessLookupError: it has ended.
+        """
+        os.kill(self.pid, signal.SIGINT)
+
+
+def directory_of_clusters() -> Path:
+    """Return the directory of the files; it may not exist yet."""
+    return cache_directory() / "clusters"
+
+
+def open_clusters() -> list[ClusterState]:
+    """Return the open clusters of this user, oldest first; files of heads that were killed are removed."""
+    found = []
+    with suppress(FileNotFoundError):
+        for path in directory_of_clusters().iterdir():
+            if path.suffix == ".json" and (state := _read(path)) is not None:
+                if state.is_open:
+                    found.append(state)
+                else:
+                    path.unlink(missing_ok=True)
+    return sorted(found, key=lambda state: state.opened)
+
+
+def _read(path: Path) -> ClusterState | None:
+    try:
+        value: Any = parse_json(path.read_bytes())
+        nodes = tuple(NodeState(**{**node, "containers": tuple(node["containers"])}) for node in value.pop("nodes"))
+        return ClusterState(nodes=nodes, **value)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+class ClusterFile:
+    """Writes the file of one open cluster, until :meth:`remove`."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        """Write nothing yet."""
+        self._cluster, self._directory = cluster, directory
+        name = f"{socket.gethostname()}-{os.getpid()}-{next(_numbers)}"
+        self._path, self._opened = directory_of_clusters() / f"{name}.json", time.time()
+        self._containers: dict[str, tuple[str, ...]] = {}
+
+    async def keep_writing(self) -> None:
+        """Write every ``WRITE_S`` until cancelled."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            await self._ask()
+            await asyncio.to_thread(write_atomic, self._path, json_document(attrs.asdict(self._state())))
+            await asyncio.sleep(WRITE_S)
+
+    def remove(self) -> None:
+        """Remove the file."""
+        self._path.unlink(missing_ok=True)
+
+    async def _ask(self) -> None:
+        async def ask(node: Node) -> None:
+            with suppress(HyperRuntimeError, TimeoutError):
+                async with asyncio.timeout(_ASK_S):
+                    self._containers[node.name] = tuple((await node.peer.call("containers")).value)
+
+        await asyncio.gather(*(ask(node) for node in self._cluster.connected()))
+
+    def _state(self) -> ClusterState:
+        return ClusterState(
+            name=self._path.stem,
+            directory=str(self._directory),
+            host=socket.gethostname(),
+            boot=boot_id(),
+            pid=os.getpid(),
+            start_ticks=process_start_ticks(os.getpid()) or 0,
+            provider=self._cluster.config.parsl or self._cluster.config.provider,
+            opened=self._opened,
+            written=time.time(),
+            nodes=tuple(self._node(node) for node in self._cluster.head.nodes.values()),
+        )
+
+    def _node(self, node: Node) -> NodeState:
+        if node.lost is not None:
+            state, why = "lost", str(node.lost)
+        elif node.leaving:
+            state, why = "leaving", node.leaving
+        else:
+            state, why = "ready" if node.joined.is_set() else "waiting", ""
+        return NodeState(
+            name=node.name,
+            state=state,
+            why=why,
+            host=str(node.facts.get("host", "")),
+            job=str(node.facts.get("job", "")),
+            pid=int(node.facts.get("pid", 0)),
+            uses=node.uses,
+            containers=() if node.lost else self._containers.get(node.name, ()),
+        )

@@ -1,0 +1,82 @@
+"""A cluster of processes of this machine: nodes come when they are wanted, go when idle, and are asked for again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hyperruntime.cluster.cluster import Cluster
+from hyperruntime.cluster.config import ClusterConfig
+from hyperruntime.errors import ClusterError, NodeLostError
+
+# Parsl leaves files and sockets to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 120))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_nodes_come_when_wanted_go_when_idle_and_are_replaced_when_killed(tmp_path: Path) -> None:
+    async def test() -> None:
+        config = ClusterConfig(max_nodes=2, idle_s=3.0)
+        async with Cluster(config, tmp_path) as cluster:
+            joined: list[str] = []
+            cluster.on_node(lambda node: joined.append(node.name))
+            assert cluster.nodes() == []
+            cluster.want(5)
+            first = await cluster.wait_for_node()
+            with first.in_use():
+                await until(lambda: len(cluster.nodes()) == 2)
+                second = next(node for node in cluster.nodes() if node is not first)
+                await until(lambda: second.lost is not None)  # it was idle
+                assert (second.leaving, cluster.nodes()) == ("idle", [first])
+                victim = psutil.Process(first.facts["pid"])
+                victim.kill()
+                await until(lambda: first.lost is not None)
+            with pytest.raises(NodeLostError):
+                await first.peer.call("time")
+            third = await cluster.wait_for_node()
+            assert third is not first
+            assert sorted(joined) == ["node-1", "node-2", "node-3"]
+        pids = [node.facts["pid"] for node in cluster.head.nodes.values()]
+        await until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+    run(test)
+
+
+def test_a_node_that_is_told_to_end_takes_no_new_work_and_finishes_what_it_has(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Cluster(ClusterConfig(max_nodes=2), tmp_path) as cluster:
+            cluster.want(1)
+            node = await cluster.wait_for_node()
+            with node.in_use():
+                psutil.Process(node.facts["pid"]).terminate()  # as before a preemption
+                await until(lambda: node.leaving)
+                assert (await node.peer.call("time")).value
+                assert node.lost is None
+                await until(cluster.nodes)  # another one
+
+    run(test)
+
+
+def test_nodes_that_never_come_are_an_error_that_says_why(tmp_path: Path) -> None:
+    async def test() -> None:
+        config = ClusterConfig(max_nodes=1, setup=("echo the module is missing >&2; exit 3",))
+        async with Cluster(config, tmp_path) as cluster:
+            cluster.want(1)
+            with pytest.raises(ClusterError, match="before it joined: exit code 3, 'the module is missing'"):
+                await cluster.wait_for_node()
+
+    run(test)

@@ -1,0 +1,88 @@
+"""The table of a cluster: what it allows, and what the batch systems are asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import attrs
+import pytest
+
+from hyperruntime.cluster.config import ClusterConfig, read_config
+from hyperruntime.cluster.pilots import Pilots
+from hyperruntime.errors import ClusterError, SpecError
+
+FULL = """
+[cluster]
+provider = "slurm"
+partition = "short"
+account = "ours"
+walltime = "02:30:00"
+max_nodes = 4
+cores_per_node = 8
+memory_gb_per_node = 32
+gpus_per_node = 2
+options = ["#SBATCH --constraint=fast"]
+setup = ["module load apptainer"]
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    (path := folder / "c.toml").write_text(text)
+    return path
+
+
+def test_a_table_becomes_a_job_script_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(f'#!/bin/sh\ncp "$1" {tmp_path}/job\necho "Submitted batch job 7"\n')  # sbatch(1)
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    provider = Pilots(read_config(written(tmp_path, FULL)), tmp_path)._provider()
+    provider.script_dir = str(tmp_path)
+    assert provider.submit("serve", 1) == "7"
+    text = (tmp_path / "job").read_text()
+    for line in ("--partition=short", "--account=ours", "--constraint=fast", "--gpus-per-node=2", "--mem=32g"):
+        assert line in text
+    assert "--cpus-per-task=8" in text
+    assert "--exclusive" not in text
+    assert text.index("module load apptainer") < text.index("serve")
+
+
+@pytest.mark.parametrize("provider", ["pbs", "lsf"])
+def test_pbs_and_lsf_are_asked_for_the_same(provider: str, tmp_path: Path) -> None:
+    """By arguments only: neither runs on the machines of the tests."""
+    config = attrs.evolve(read_config(written(tmp_path, FULL)), provider=provider)
+    made = Pilots(config, tmp_path)._provider()
+    assert (made.queue, made.max_blocks, made.walltime) == ("short", 4, "02:30:00")
+    assert (made.project if provider == "lsf" else made.account) == "ours"
+    assert "module load apptainer" in made.worker_init
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", r"has no table \[cluster\]"),
+        ("[cluster", "is not valid TOML"),
+        ("cluster = 1", r"has no table \[cluster\]"),
+        ("[cluster]\nprovidr = 'slurm'", r"unknown key 'providr'; did you mean 'provider'\?"),
+        ("[cluster]\nprovider = 'slurn'", "did you mean 'slurm'"),
+        ("[cluster]\nwalltime = 60", "a time such as '01:30:00'"),
+        ("[cluster]\nmax_nodes = 0", "max_nodes=0 is not allowed"),
+        ("[cluster]\nmin_nodes = 2", "at most max_nodes, which is 1"),
+        ("[cluster]\nsetup = 'module load x'", "a list of texts"),
+        ('[cluster]\npartition = "a\\nb"', "a text of one line"),
+        ("[cluster]\nparsl = 'mine'", "a name such as 'mysite:make_config'"),
+        ("[cluster]\nidle_s = true", "idle_s=True is not allowed"),
+    ],
+)
+def test_an_invalid_table_is_refused_in_one_sentence(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises((ClusterError, SpecError), match=words) as caught:
+        read_config(written(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_config_that_cannot_be_made_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="cannot be read: No such file"):
+        read_config(tmp_path / "none.toml")
+    with pytest.raises(ClusterError, match="parsl='nothing:here' makes no config: ModuleNotFoundError"):
+        Pilots(ClusterConfig(parsl="nothing:here"), tmp_path).start()

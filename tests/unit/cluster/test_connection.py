@@ -1,0 +1,305 @@
+"""The connection between the head and a node: nothing lost, doubled or out of order, whatever breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hyperruntime
+from hyperruntime.cluster.head import Head, Invitation, Node
+from hyperruntime.cluster.messages import error_of_json, error_to_json, pack, unpack
+from hyperruntime.cluster.node_server import NodeServer
+from hyperruntime.cluster.peer import Answer, Call, Handler
+from hyperruntime.errors import ClusterError, HyperRuntimeError, NodeLostError, SandboxLostError, SpecError
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5)
+
+
+@given(st.dictionaries(st.text(), JSON), st.binary())
+def test_a_message_arrives_as_it_was_sent(header: dict[str, object], body: bytes) -> None:
+    assert unpack(pack(header, body)) == (header, body)
+
+
+@given(st.binary())
+def test_a_frame_of_any_bytes_is_read_or_refused(frame: bytes) -> None:
+    try:
+        unpack(frame)
+    except ValueError:
+        return
+    assert len(frame) > 4
+
+
+@given(JSON | st.dictionaries(st.sampled_from(["class", "text", "fields"]), JSON))
+def test_an_error_of_any_json_is_one_of_ours(value: object) -> None:
+    assert isinstance(error_of_json(value), HyperRuntimeError)
+
+
+def test_an_error_keeps_its_class_its_words_and_its_fields() -> None:
+    sent = SpecError("image", "", "a name")
+    came = error_of_json(error_to_json(sent))
+    assert (type(came), str(came), vars(came)) == (SpecError, str(sent), vars(sent))
+    assert str(error_of_json(error_to_json(KeyError("x")))) == "KeyError: 'x'"
+    assert type(error_of_json({"class": "subprocess", "text": "a", "fields": {}})) is HyperRuntimeError
+
+
+async def echo(call: Call) -> Answer:
+    if call.args.get("fail"):
+        raise SpecError("fail", True, "nothing")
+    for number in range(call.args.get("events", 0)):
+        await call.emit(Answer(number, call.body))
+    await asyncio.sleep(call.args.get("sleep_s", 0))
+    return Answer(call.args, call.body)
+
+
+class Relay:
+    """A TCP relay whose connections can be cut, as by a network that fails."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self.writers: set[asyncio.StreamWriter] = set()
+        self.server: asyncio.Server | None = None
+
+    async def start(self, port: int) -> str:
+        async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                while data := await reader.read(1 << 16):
+                    writer.write(data)
+                    await writer.drain()
+            except OSError:
+                pass
+            finally:
+                writer.close()
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if not self.open:
+                writer.close()
+                return
+            onward_reader, onward = await asyncio.open_connection("127.0.0.1", port)
+            self.writers |= {writer, onward}
+            await asyncio.gather(pump(reader, onward), pump(onward_reader, writer))
+
+        self.server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        return f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+
+    def cut(self) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
+        self.writers.clear()
+
+
+@attrs.frozen
+class Pair:
+    head: Head
+    node: Node
+    invitation: Invitation
+    relay: Relay
+    served: asyncio.Task[None]
+
+
+@asynccontextmanager
+async def pair(
+    *,
+    patience_s: float = 20.0,
+    on_node: Mapping[str, Handler] | None = None,
+    on_head: Mapping[str, Handler] | None = None,
+) -> AsyncIterator[Pair]:
+    head, relay = Head(on_head, heartbeat_s=1.0, patience_s=patience_s), Relay()
+    await head.start("127.0.0.1")
+    invitation = head.invite("n1")
+    address = await relay.start(int(invitation.addresses[0].rpartition(":")[2]))
+    server = NodeServer(attrs.evolve(invitation, addresses=(address,)), on_node or {"echo": echo})
+    served = asyncio.ensure_future(server.serve())
+    node = head.nodes["n1"]
+    await asyncio.wait_for(node.joined.wait(), 20)
+    try:
+        yield Pair(head, node, invitation, relay, served)
+    finally:
+        served.cancel()
+        await asyncio.wait([served])
+        await head.stop()
+        if relay.server is not None:
+            relay.server.close()
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_calls_answers_events_and_errors() -> None:
+    async def test() -> None:
+        async with pair() as made:
+            events: list[Answer] = []
+            answer = await made.node.peer.call("echo", {"events": 3}, b"\0\xff", on_event=events.append)
+            assert answer == Answer({"events": 3}, b"\0\xff")
+            assert events == [Answer(0, b"\0\xff"), Answer(1, b"\0\xff"), Answer(2, b"\0\xff")]
+            with pytest.raises(SpecError, match="fail=True"):
+                await made.node.peer.call("echo", {"fail": True})
+            with pytest.raises(HyperRuntimeError, match="knows no method 'nothing'"):
+                await made.node.peer.call("nothing")
+            assert made.node.facts["cpus"] >= 1
+
+    run(test)
+
+
+def test_both_sides_may_call() -> None:
+    async def test() -> None:
+        async def ask(call: Call) -> Answer:
+            return await server.peer.call("head_echo", call.args)
+
+        head = Head({"head_echo": echo})
+        await head.start("127.0.0.1")
+        server = NodeServer(head.invite("n1"), {"ask": ask})
+        served = asyncio.ensure_future(server.serve())
+        await head.nodes["n1"].joined.wait()
+        assert (await head.nodes["n1"].peer.call("ask", {"a": 1})).value == {"a": 1}
+        await head.stop()
+        served.cancel()
+
+    run(test)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_call_is_lost_or_doubled_while_the_connection_breaks_again_and_again(seed: int) -> None:
+    async def test() -> None:
+        rng, seen = random.Random(seed), []
+
+        async def count(call: Call) -> Answer:
+            seen.append(call.args["number"])
+            await asyncio.sleep(rng.random() / 50)
+            return Answer(call.args["number"], call.body)
+
+        async with pair(on_node={"count": count}) as made:
+            calls = [
+                asyncio.ensure_future(
+                    made.node.peer.call("count", {"number": number}, rng.randbytes(rng.randrange(9000)))
+                )
+                for number in range(2000)
+            ]
+            for _ in range(12):
+                await asyncio.sleep(rng.random() / 20)
+                made.relay.cut()
+            answers = await asyncio.gather(*calls)
+        assert [answer.value for answer in answers] == list(range(2000))
+        assert seen == list(range(2000)), "a call came twice, not at all, or in another order"
+
+    run(test)
+
+
+def test_a_call_waits_through_a_partition_that_is_shorter_than_the_patience() -> None:
+    async def test() -> None:
+        async with pair(patience_s=20) as made:
+            call = asyncio.ensure_future(made.node.peer.call("echo", {"sleep_s": 0.2}))
+            await asyncio.sleep(0.05)
+            made.relay.open = False
+            made.relay.cut()
+            await asyncio.sleep(1)
+            assert not call.done()
+            made.relay.open = True
+            assert (await call).value == {"sleep_s": 0.2}
+            assert made.node.lost is None
+
+    run(test)
+
+
+def test_after_a_longer_partition_the_node_ends_itself_and_the_head_fails_its_calls() -> None:
+    async def test() -> None:
+        async with pair(patience_s=0.5) as made:
+            lost: list[NodeLostError] = []
+            made.node.on_lost(lost.append)
+            call = asyncio.ensure_future(made.node.peer.call("echo", {"sleep_s": 50}))
+            await asyncio.sleep(0.05)
+            made.relay.open = False
+            made.relay.cut()
+            with pytest.raises(SandboxLostError, match=r"node n1 \(.*\) is lost: no connection for 0.5 s"):
+                await call
+            with pytest.raises(NodeLostError, match=r"the head did not answer for 0\.5 s"):
+                await made.served
+            assert len(lost) == 1
+            made.node.on_lost(lost.append)
+            assert len(lost) == 2
+            with pytest.raises(NodeLostError):
+                await made.node.peer.call("echo")
+
+    run(test)
+
+
+def test_a_cancelled_call_is_cancelled_on_the_node() -> None:
+    async def test() -> None:
+        ended = asyncio.Event()
+
+        async def wait(_: Call) -> Answer:
+            try:
+                await asyncio.sleep(50)
+            finally:
+                ended.set()
+            return Answer()
+
+        async with pair(on_node={"wait": wait}) as made:
+            call = asyncio.ensure_future(made.node.peer.call("wait"))
+            await asyncio.sleep(0.1)
+            call.cancel()
+            await asyncio.wait_for(ended.wait(), 10)
+
+    run(test)
+
+
+def test_only_an_expected_node_of_the_same_version_is_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        head, other = Head(), Head()
+        await head.start("127.0.0.1")
+        await other.start("127.0.0.1")
+        invitation, foreign = head.invite("n1"), other.invite("n1")
+        with pytest.raises(ClusterError, match="does not expect node n1"):
+            await NodeServer(attrs.evolve(invitation, token="guessed"), {}).serve()
+        quick = attrs.evolve(foreign, addresses=invitation.addresses, patience_s=0.3)
+        with pytest.raises(NodeLostError):  # another certificate: the node does not even say its token
+            await NodeServer(quick, {}).serve()
+        assert not head.nodes["n1"].joined.is_set()
+        first = asyncio.ensure_future(NodeServer(invitation, {}).serve())
+        await head.nodes["n1"].joined.wait()
+        with pytest.raises(ClusterError, match="another process has this node's token"):
+            await NodeServer(invitation, {}).serve()
+        first.cancel()
+        second = head.invite("n2")
+        node_server = NodeServer(second, {})
+        monkeypatch.setattr("hyperruntime.cluster.node_server.node_facts", dict)
+        real, told = hyperruntime.__version__, "0.0.1"
+        with monkeypatch.context() as patched:
+            patched.setattr("hyperruntime.cluster.node_server.own_version", lambda: told)
+            with pytest.raises(ClusterError, match=f"has hyperruntime {told}, the head has {real}; install the same"):
+                await node_server.serve()
+        assert head.nodes["n2"].lost is not None
+        await head.stop()
+        await other.stop()
+
+    run(test)
+
+
+def test_a_full_channel_makes_callers_wait_and_nothing_is_lost() -> None:
+    async def test() -> None:
+        async with pair() as made:
+            body = bytes(8 << 20)
+            answers = await asyncio.gather(*(made.node.peer.call("echo", {"n": n}, body) for n in range(8)))
+            assert [len(answer.body) for answer in answers] == [8 << 20] * 8
+
+    run(test)
+
+
+def test_an_address_in_use_is_named() -> None:
+    async def test() -> None:
+        head, second = Head(), Head()
+        await head.start("127.0.0.1")
+        port = int(head.invite("n").addresses[0].rpartition(":")[2])
+        with pytest.raises(ClusterError, match=f"cannot listen on 127.0.0.1:{port}: .*; name another"):
+            await second.start("127.0.0.1", port)
+        await head.stop()
+
+    run(test)
