@@ -82,10 +82,13 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 ReturnToService=2
 PropagateResourceLimits=NONE
+GresTypes=gpu
 MpiDefault=none
-NodeName=n[1-4] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((SLURM_PORT + 1))-$((SLURM_PORT + 4))] CPUs=2 RealMemory=4000 State=UNKNOWN
+NodeName=n[1-4] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((SLURM_PORT + 1))-$((SLURM_PORT + 4))] CPUs=2 RealMemory=4000 Gres=gpu:2 State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF
+    # Two devices that every machine has: Slurm sets CUDA_VISIBLE_DEVICES to their numbers.
+    printf 'NodeName=n[1-4] Name=gpu File=%s\n' /dev/null /dev/zero >"$SLURM_PLACE/gres.conf"
 }
 
 # end_jobs: end all jobs and wait for their end; do nothing if no control daemon answers.

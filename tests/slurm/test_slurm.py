@@ -1,0 +1,134 @@
+"""Nodes of a real Slurm, as an ordinary user; `scripts/on-slurm .venv/bin/pytest tests/slurm` starts one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hyperruntime.host.process import ProcessResult, run_process, wait_until
+
+ENGINES = ("podman", "apptainer", "bubblewrap")
+IMAGE = "localhost/hyperruntime/base:latest"
+SLURM = '[cluster]\nprovider = "slurm"\nwalltime = "00:10:00"\naddress = "127.0.0.1"\nmax_nodes = 4\ndrain_s = 0\n'
+SOON_S = 60.0  # not a promise
+pytestmark = pytest.mark.timeout(280)
+
+
+@pytest.fixture(autouse=True)
+def runs_on_slurm() -> None:
+    if "SLURM_CONF" not in os.environ:
+        pytest.fail("no Slurm: run `scripts/on-slurm .venv/bin/pytest tests/slurm` as root")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A directory with a configuration; after the test no job is left and no process names the directory."""
+    (tmp_path / "cluster.toml").write_text(SLURM)
+    yield tmp_path
+    assert wait_until(lambda: not jobs(), SOON_S, 0.2)
+    assert wait_until(lambda: not processes(str(tmp_path)), SOON_S, 0.2), processes(str(tmp_path))
+
+
+def jobs() -> list[str]:
+    return run_process(["squeue", "--noheader", "--format=%i"], timeout_s=30).stdout.decode().split()
+
+
+def processes(word: str) -> list[list[str]]:
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if process.pid != os.getpid() and any(word in part for part in line):
+            found.append(line)
+    return found
+
+
+def hyperrun(folder: Path, *words: str, env: dict[str, str] | None = None) -> ProcessResult:
+    env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **(env or {})}
+    return run_process([sys.executable, "-m", "hyperruntime.cli", *words], cwd=folder, env=env, timeout_s=250)
+
+
+@contextmanager
+def up(folder: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Keep a cluster open."""
+    env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    line = [sys.executable, "-m", "hyperruntime.cli", "cluster", "up", "cluster.toml", *words]
+    with (folder / "up.out").open("wb") as out:
+        process = subprocess.Popen(line, cwd=folder, env=env, stdout=out, stderr=out)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def nodes(folder: Path) -> list[dict[str, Any]]:
+    found = json.loads(hyperrun(folder, "cluster", "status", "--json").stdout)
+    return [node for cluster in found for node in cluster["nodes"]]
+
+
+def ready(folder: Path) -> list[dict[str, Any]]:
+    return [node for node in nodes(folder) if node["state"] == "ready"]
+
+
+def test_a_check_finds_every_engine_and_exactly_the_granted_gpu(folder: Path) -> None:
+    gpus = folder / "cdi"
+    gpus.mkdir()
+    devices = [
+        {"name": str(n), "containerEdits": {"deviceNodes": [{"path": f"/dev/fakegpu{n}", "hostPath": "/dev/null"}]}}
+        for n in range(2)
+    ]
+    spec = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}
+    (gpus / "fake.json").write_text(json.dumps(spec))
+    setup = f'setup = ["export HYPERRUNTIME_CDI_DIRS={gpus}"]\n'
+    (folder / "cluster.toml").write_text(f"{SLURM}gpus_per_node = 1\n{setup}")
+    done = hyperrun(folder, "cluster", "check", "cluster.toml", "--image", IMAGE, "--json")
+    assert done.exit_code == 0, done.stderr.decode() + done.stdout.decode()
+    (kind,) = json.loads(done.stdout)
+    assert kind["nodes"] == ["n1", "n2", "n3", "n4"]
+    found = {finding["subject"]: finding for finding in kind["findings"]}
+    granted = found["GPUs granted"]["detail"]
+    assert granted in ("0", "1")
+    for engine in ENGINES:
+        assert found[engine]["ok"] is True, found[engine]
+    for engine in ("podman", "apptainer"):  # bubblewrap has no GPUs
+        seen = found[f"{engine}: GPUs visible inside"]
+        assert (seen["ok"], seen["detail"]) == (True, f"/dev/fakegpu{granted}; granted: /dev/fakegpu{granted}")
+
+
+def test_nodes_that_are_cancelled_or_killed_are_replaced_and_down_cancels_all_jobs(folder: Path) -> None:
+    with up(folder) as head:
+        assert wait_until(lambda: len(ready(folder)) == 4, SOON_S, 0.3), (folder / "up.out").read_text()
+        first = ready(folder)
+        assert {node["host"] for node in first} == {"n1", "n2", "n3", "n4"}
+        run_process(["scancel", first[0]["job"]], timeout_s=30)
+        psutil.Process(first[1]["pid"]).kill()
+        gone = {first[0]["name"], first[1]["name"]}
+        assert wait_until(
+            lambda: len(now := ready(folder)) == 4 and not gone & {node["name"] for node in now}, 2 * SOON_S, 0.3
+        ), nodes(folder)
+        assert hyperrun(folder, "cluster", "down").exit_code == 0
+        assert head.wait(SOON_S) != 0
+        said = (folder / "up.out").read_text()
+        for name in gone:
+            assert f"node {name} " in said
+
+
+def test_nothing_is_left_after_the_head_was_killed(folder: Path) -> None:
+    (folder / "cluster.toml").write_text(f"{SLURM}patience_s = 3\nheartbeat_s = 1\n")
+    with up(folder, "--nodes", "2") as head:
+        assert wait_until(lambda: len(ready(folder)) == 2, SOON_S, 0.3), (folder / "up.out").read_text()
+        head.kill()
+        begin = time.monotonic()
+        assert wait_until(lambda: not jobs(), 200, 0.3)
+        print(f"jobs ended {time.monotonic() - begin:.1f} s after their head was killed")
+    assert hyperrun(folder, "cluster", "status").stdout == b"no open cluster\n"
