@@ -42,8 +42,7 @@ class SpecError(HyperRuntimeError, ValueError):
     def __init__(self, field: str, value: object, allowed: str) -> None:
         """Make the message from the field, the value and the allowed form."""
         self.field, self.value, self.allowed = field, value, allowed
-        shown = repr(value)
-        shown = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}..."
+        shown = text if len(text := repr(value)) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
         super().__init__(f"{field}={shown} is not allowed: {allowed}")
 
 
@@ -248,7 +247,8 @@ class WorkdirNotFoundError(ExecStartError, FileNotFoundError):
         """Make the message from the directory."""
         self.workdir = workdir
         super().__init__(
-            f"cannot run a command in {workdir!r}: it does not exist or is closed; create it or pass another workdir"
+            f"cannot run a command in {workdir!r}: no such directory in the container, or no permission; "
+            "create it first or pass another workdir"
         )
 
 

@@ -5,16 +5,20 @@ Designs: docs/decisions/0002-exec.md, docs/decisions/0022-users-and-shells.md.
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 
 import attrs
 
 from hyperruntime.exec.exec_marks import Span
 from hyperruntime.exec.lane import Lane
 from hyperruntime.exec.lane_pool import LanePool
-from hyperruntime.host.process import kill_limited, overload
+from hyperruntime.host.process import overload, process_start_ticks, read_proc
 from hyperruntime.run_as import RunAs
 
 _ANSWER_S = 0.3  # then the host kills too: the processes to kill may starve the supervisor
@@ -46,6 +50,41 @@ class Tree:
         """Return the tree in the format of the supervisor's ``kill`` request; ``groups`` adds the process group."""
         marks = (f"{least}" if least == most else f"{least}-{most}" for least, most in self.spans)
         return " ".join(f"{self.group if groups else 0}:{mark}" for mark in marks)
+
+
+def kill_limited(title: str, spans: Collection[Span], *, groups: bool) -> set[int]:
+    """Kill every living process of this machine with a hard limit in one of ``spans``; return the limits found.
+
+    All are stopped first, so that no shell among them writes that a child was killed.
+
+    Args:
+        title: name of the limit in ``/proc/PID/limits``, after ``Max``.
+        spans: ranges (least, greatest) of values that no other process has; see :class:`MarkLimit`.
+        groups: whether to kill their process groups too, which ends a whole fork loop in one call.
+    """
+    line = re.compile(rb"Max %s +\S+ +(\d+) " % title.encode())
+
+    def send(number: signal.Signals, names: Iterable[str]) -> dict[str, int]:
+        sent = {}
+        for name in names:
+            match = line.search(read_proc(name, "limits"))
+            limit = int(match[1]) if match else -1
+            if any(least <= limit <= most for least, most in spans) and process_start_ticks(name) is not None:
+                sent[name] = limit
+                _signal(int(name), number, groups=groups)
+        return sent
+
+    stopped = send(signal.SIGSTOP, filter(str.isdigit, os.listdir("/proc")))
+    send(signal.SIGKILL, stopped)  # looks at each again: another process may have its number now
+    return set(stopped.values())
+
+
+def _signal(pid: int, number: signal.Signals, *, groups: bool) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        group = os.getpgid(pid)
+        os.kill(pid, number)
+        if groups:
+            os.killpg(group, number)
 
 
 @attrs.define(eq=False)

@@ -16,7 +16,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, cast
 
@@ -297,33 +297,6 @@ def _is_hidden(pid: int) -> bool:
     except (OSError, OverflowError):
         return False
     return False
-
-
-def kill_limited(title: str, spans: Collection[tuple[int, int]], *, groups: bool) -> set[int]:
-    """Kill every living process of this machine with a hard limit in one of ``spans``; return the limits found.
-
-    Args:
-        title: name of the limit in ``/proc/PID/limits``, after ``Max``.
-        spans: ranges (least, greatest) of values that no other process has; see
-            :class:`hyperruntime.exec.exec_marks.MarkLimit`.
-        groups: whether to kill their process groups too, which ends a whole fork loop in one call.
-    """
-    found: set[int] = set()
-    line = re.compile(rb"Max %s +\S+ +(\d+) " % title.encode())
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        match = line.search(read_proc(name, "limits"))
-        limit = int(match[1]) if match else -1
-        if not any(least <= limit <= most for least, most in spans) or process_start_ticks(name) is None:
-            continue
-        found.add(limit)
-        with suppress(ProcessLookupError, PermissionError):
-            group = os.getpgid(int(name))
-            os.kill(int(name), signal.SIGKILL)
-            if groups:
-                os.killpg(group, signal.SIGKILL)
-    return found
 
 
 def read_proc(pid: int | str, name: str) -> bytes:
