@@ -14,6 +14,7 @@ from typing import Any
 
 from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.head import Head, Node, own_address
+from hyperruntime.cluster.images import ImageSource
 from hyperruntime.cluster.open_clusters import ClusterFile
 from hyperruntime.cluster.peer import Handler
 from hyperruntime.cluster.pilots import Pilots, why_job_ended
@@ -60,6 +61,7 @@ class Cluster:
         self._coming: set[asyncio.Task[None]] = set()
         self._watching: tuple[asyncio.Task[None], ...] = ()
         self._file: ClusterFile | None = None
+        self._images: ImageSource | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Condition()
         self._on_node: list[Callable[[Node], None]] = []
@@ -73,7 +75,7 @@ class Cluster:
         place = self._directory or Path(tempfile.mkdtemp(prefix="cluster-", dir=Path.cwd()))
         local = self.config.provider == "local" and not self.config.parsl
         await self.head.start(self.config.address or ("127.0.0.1" if local else own_address()), self.config.port)
-        self._pilots = Pilots(self.config, place)
+        self._pilots, self._images = Pilots(self.config, place), ImageSource(place)
         try:
             await asyncio.to_thread(self._pilots.start)
         except BaseException:
@@ -100,7 +102,7 @@ class Cluster:
 
     def nodes(self) -> list[Node]:
         """Return the nodes that take new work, in the order in which they were asked for."""
-        return [node for node in self.connected() if not node.leaving]
+        return [node for node in self.connected() if node.is_ready and not node.leaving]
 
     def connected(self) -> list[Node]:
         """Return the nodes that are there, also those that take no new work."""
@@ -155,8 +157,19 @@ class Cluster:
             node.lose(f"its job ended before it joined: {_reason(served)}")
             raise ClusterError(str(node.lost))
         ended.add_done_callback(lambda _: node.lose(f"its job ended: {_reason(served)}"))
+        await self._give_images(node)
         self._welcome(node)
         return node
+
+    async def _give_images(self, node: Node) -> None:
+        assert self._images is not None
+        try:
+            with node.in_use():
+                for image in self.config.images:
+                    await self._images.give(node, image, self.nodes())
+        except HyperRuntimeError as error:
+            await self._end(node)
+            raise ClusterError(f"node {node.name} cannot have its images: {error}") from error
 
     def retire(self, node: Node, why: str) -> None:
         """Give a node no new work, and end it when it has none; its job is then given back."""
@@ -164,7 +177,7 @@ class Cluster:
 
     def _welcome(self, node: Node) -> None:
         loop = asyncio.get_running_loop()
-        node.idle_since = loop.time()
+        node.idle_since, node.is_ready = loop.time(), True
         remaining_s = max(0.0, self.config.walltime_s - self.config.drain_s)
         loop.call_later(remaining_s, self.retire, node, "its walltime is nearly over")
         node.on_leaving(partial(self._on_leaving, node))

@@ -49,6 +49,7 @@ class ClusterConfig:
         options: lines for the head of the job script, such as ``#SBATCH --constraint=fast``.
         setup: shell lines that run on a node before the node server, such as ``module load apptainer``.
         scratch: a local directory of each node, which may contain variables; "" means ``TMPDIR``, or ``/tmp``.
+        images: recipe names or references that each node must have before it gets work.
         runtime: the engine on the nodes; ``auto`` means the first that works there.
         address: of the head, as nodes reach it; "" means that of the interface with the default route.
         port: of the head; 0 means any free one.
@@ -72,6 +73,7 @@ class ClusterConfig:
     options: tuple[str, ...] = attrs.field(default=(), converter=_lines)
     setup: tuple[str, ...] = attrs.field(default=(), converter=_lines)
     scratch: str = ""
+    images: tuple[str, ...] = attrs.field(default=(), converter=_lines)
     runtime: str = "auto"
     address: str = ""
     port: int = attrs.field(default=0, validator=AtLeast(0))

@@ -65,6 +65,7 @@ class Node:
         uses: how much work it has, see :meth:`in_use`.
         idle_since: when it last became idle, by the event loop's clock.
         ended: whether it is lost for good.
+        is_ready: whether it has all that it needs for work.
     """
 
     def __init__(self, name: str, token: str, handlers: Mapping[str, Handler]) -> None:
@@ -74,7 +75,7 @@ class Node:
         self.joined = asyncio.Event()
         self.lost: NodeLostError | None = None
         self.leaving, self.dismissed, self.uses, self.idle_since = "", False, 0, 0.0
-        self.ended = asyncio.Event()
+        self.ended, self.is_ready = asyncio.Event(), False
         self._on_leaving: list[Callable[[], None]] = []
         self._token, self._session, self._connections = token, "", 0
         self._away: asyncio.TimerHandle | None = None

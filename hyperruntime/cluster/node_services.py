@@ -139,11 +139,12 @@ class Handlers:
 def all_services(context: NodeContext) -> Sequence[NodeService]:
     """Return a new instance of each service of a node."""
     from hyperruntime.cluster.check import CHECK_HANDLERS
+    from hyperruntime.cluster.images import ImageService
 
     async def containers(_: Call) -> Answer:
         return Answer(await context.containers())
 
-    return (Handlers({**CHECK_HANDLERS, "containers": containers}),)
+    return (Handlers({**CHECK_HANDLERS, "containers": containers}), ImageService(context))
 
 
 async def close_services(services: Sequence[NodeService], context: NodeContext) -> None:

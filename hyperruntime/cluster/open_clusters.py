@@ -36,7 +36,7 @@ class NodeState:
 
     Attributes:
         name: given by the head.
-        state: ``waiting`` for its job, ``ready``, ``leaving`` or ``lost``.
+        state: ``waiting`` for its job, ``preparing``, ``ready``, ``leaving`` or ``lost``.
         why: of ``leaving`` and ``lost``.
         host: the machine.
         job: its number in the batch system; "" if it has none, or has not joined.
@@ -181,7 +181,7 @@ class ClusterFile:
         elif node.leaving:
             state, why = "leaving", node.leaving
         else:
-            state, why = "ready" if node.joined.is_set() else "waiting", ""
+            state, why = ("ready" if node.is_ready else "preparing" if node.joined.is_set() else "waiting"), ""
         return NodeState(
             name=node.name,
             state=state,

@@ -1,12 +1,13 @@
 """``python -m hyperruntime.cluster.with_parent MODULE``: run a module in a process that ends when its parent ends.
 
-Parsl's interchange would outlive a head that is killed, and keep the nodes' jobs.
+Parsl's interchange would outlive a head that is killed, and keep the nodes' jobs. Ctrl-C is for the head alone.
 """
 
 from __future__ import annotations
 
 import os
 import runpy
+import signal
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ def _end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

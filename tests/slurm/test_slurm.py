@@ -119,8 +119,8 @@ def test_nodes_that_are_cancelled_or_killed_are_replaced_and_down_cancels_all_jo
         assert hyperrun(folder, "cluster", "down").exit_code == 0
         assert head.wait(SOON_S) != 0
         said = (folder / "up.out").read_text()
-        for name in gone:
-            assert f"node {name} " in said
+        assert f"{first[0]['name']}: takes no new work: the batch system ends its job" in said
+        assert f"node {first[1]['name']} ({first[1]['host']}) is lost: its job ended" in said
 
 
 def test_nothing_is_left_after_the_head_was_killed(folder: Path) -> None:
@@ -132,3 +132,16 @@ def test_nothing_is_left_after_the_head_was_killed(folder: Path) -> None:
         assert wait_until(lambda: not jobs(), 200, 0.3)
         print(f"jobs ended {time.monotonic() - begin:.1f} s after their head was killed")
     assert hyperrun(folder, "cluster", "status").stdout == b"no open cluster\n"
+
+
+def test_each_node_gets_the_image_before_it_is_ready(folder: Path) -> None:
+    """Each node has a store of its own, without images; this machine has the image."""
+    setup = f'["export HYPERRUNTIME_APPTAINER_IMAGES={folder}/store-$SLURMD_NODENAME"]'
+    (folder / "cluster.toml").write_text(f'{SLURM}runtime = "apptainer"\nimages = ["base"]\nsetup = {setup}\n')
+    with up(folder, "--nodes", "2"):
+        assert wait_until(lambda: len(ready(folder)) == 2, SOON_S, 0.3), (folder / "up.out").read_text()
+        hosts = [node["host"] for node in ready(folder)]
+        for host in hosts:
+            assert list(folder.glob(f"**/store-{host}/*")), sorted(folder.rglob("*"))
+        assert len(list(folder.glob("**/*.tar"))) == 1, "one archive for all nodes"
+        assert hyperrun(folder, "cluster", "down").exit_code == 0

@@ -46,7 +46,12 @@ async def _keep(file: Path, count: int | None, directory: Path) -> None:
     def joined(node: Node) -> None:
         job = f" (job {node.facts['job']})" if node.facts.get("job") else ""
         click.echo(f"{node.name}: ready on {node.facts.get('host')}{job}")
+        node.on_leaving(partial(leaves, node))
         node.on_lost(partial(lost, node))
+
+    def leaves(node: Node) -> None:
+        if not node.dismissed:
+            click.echo(f"{node.name}: takes no new work: {node.leaving}")
 
     def lost(node: Node, error: NodeLostError) -> None:
         if not node.dismissed:

@@ -1,0 +1,173 @@
+"""Images on nodes: each node fetches one once, from a shared file, over the connection, or from a registry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from aiohttp import ClientSession, web
+
+from hyperruntime.cluster import images as images_module
+from hyperruntime.cluster.head import Head, Node
+from hyperruntime.cluster.images import PART_BYTES, ImageService, ImageSource
+from hyperruntime.cluster.node_server import NodeServer
+from hyperruntime.cluster.node_services import NodeContext, NodeSettings
+from hyperruntime.cluster.peer import Answer, Call
+from hyperruntime.errors import ClusterError, ImagePullError
+
+PUBLIC = "registry.example/tool:1"
+LOCAL = "localhost/hyperruntime/base:latest"
+
+
+class Store:
+    """The images of one simulated node: what it has, and the content of what it loaded."""
+
+    def __init__(self, registry: str = "") -> None:
+        self.has: set[str] = set()
+        self.loaded: list[bytes] = []
+        self._registry = registry
+
+    def exists(self, reference: str) -> bool:
+        return reference in self.has
+
+    def load(self, archive: str | Path) -> None:
+        self.loaded.append(Path(archive).read_bytes())
+        self.has.add(LOCAL)
+
+    def save(self, reference: str, archive: str, *, force: bool) -> None:
+        assert force
+        Path(archive).write_bytes(reference.encode() * 400_000)
+
+    def pull(self, reference: str) -> None:
+        async def fetch() -> None:
+            async with ClientSession() as session, session.get(f"{self._registry}/{reference}") as answer:
+                if answer.status != 200:
+                    raise ImagePullError(reference, f"status {answer.status}", "look there")
+                await answer.read()
+
+        asyncio.run(fetch())
+        self.has.add(reference)
+
+
+class Simulated(NodeContext):
+    """A node without an engine."""
+
+    def __init__(self, store: Store, scratch: Path) -> None:
+        super().__init__(NodeSettings(scratch=str(scratch)))
+        self.store = store
+
+    async def runtime(self) -> Any:
+        return attrs.make_class("Runtime", {"images": attrs.field(default=self.store)})()
+
+
+@asynccontextmanager
+async def nodes(stores: list[Store], scratch: Path) -> AsyncIterator[list[Node]]:
+    head, served = Head(), []
+    await head.start("127.0.0.1")
+    for number, store in enumerate(stores):
+        context = Simulated(store, scratch)
+        server = NodeServer(head.invite(f"n{number}"), ImageService(context).handlers)
+        served.append((asyncio.ensure_future(server.serve()), context))
+    await asyncio.gather(*(node.joined.wait() for node in head.nodes.values()))
+    yield list(head.nodes.values())
+    await head.stop()
+    for task, context in served:
+        task.cancel()
+        await context.close()
+
+
+@asynccontextmanager
+async def registry() -> AsyncIterator[tuple[str, Counter[str]]]:
+    asked: Counter[str] = Counter()
+
+    async def serve(request: web.Request) -> web.Response:
+        asked[request.path] += 1
+        await asyncio.sleep(0.05)
+        return web.Response(body=b"layers", status=404 if "missing" in request.path else 200)
+
+    app = web.Application()
+    app.router.add_get("/{name:.*}", serve)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
+    await runner.cleanup()
+
+
+@pytest.fixture(autouse=True)
+def head_without_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images_module, "_save_here", lambda reference, path: False)
+
+
+def test_each_of_64_nodes_pulls_an_image_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with registry() as (address, asked):
+            stores = [Store(address) for _ in range(64)]
+            source = ImageSource(tmp_path)
+            async with nodes(stores, tmp_path) as joined:
+                given = await asyncio.gather(*(source.give(node, PUBLIC, []) for node in joined for _ in range(5)))
+                assert Counter(given) == {"pulled": 64, "present": 256}
+                assert asked == {f"/{PUBLIC}": 64}
+                with pytest.raises(ImagePullError):
+                    await source.give(joined[0], "registry.example/missing:1", [])
+
+    asyncio.run(test())
+
+
+def test_an_archive_is_made_once_and_read_where_it_is_shared_or_else_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        stores = [Store() for _ in range(4)]
+        stores[1].has.add(LOCAL)
+        source = ImageSource(tmp_path)
+        async with nodes(stores, tmp_path) as joined:
+            assert await source.give(joined[1], "base", joined) == "present"
+            assert await source.give(joined[0], "base", joined) == "loaded"
+            sees_nothing = joined[2:]
+            for node in sees_nothing:
+                real = node.peer.call
+
+                async def call(method: str, args: dict[str, Any], body: bytes = b"", real: Any = real) -> Answer:
+                    if args.get("archive"):
+                        args = {**args, "archive": args["archive"] + ".elsewhere"}
+                    return Answer(False) if method == "directory" else await real(method, args, body)
+
+                monkeypatch.setattr(node.peer, "call", call)
+            assert [await source.give(node, "base", joined) for node in sees_nothing] == ["sent", "sent"]
+        content = LOCAL.encode() * 400_000
+        assert len(content) > 3 * PART_BYTES
+        assert [store.loaded for store in stores] == [[content], [], [content], [content]]
+        assert len(list(tmp_path.iterdir())) == 1  # the archive
+
+    asyncio.run(test())
+
+
+def test_an_image_that_nobody_has_is_named_with_the_next_step(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with nodes([Store()], tmp_path) as joined:
+            with pytest.raises(ClusterError, match="neither on the head's machine nor on a node; make it"):
+                await ImageSource(tmp_path).give(joined[0], "base", joined)
+
+    asyncio.run(test())
+
+
+def test_a_damaged_archive_is_not_loaded(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = Store()
+        service = ImageService(Simulated(store, tmp_path))
+
+        async def emit(_: Answer) -> None: ...
+
+        args = {"digest": "0" * 64, "offset": 0, "last": True}
+        with pytest.raises(ClusterError, match="damaged"):
+            await service.handlers["image.part"](Call("head", args, b"x", emit))
+        assert store.loaded == []
+
+    asyncio.run(test())
