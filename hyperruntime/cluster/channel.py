@@ -46,7 +46,6 @@ class Channel:
         self._confirmed_to_peer = 0
         self._unconfirmed: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
-        self._next = 0  # index in _unconfirmed of the next frame to write
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -105,10 +104,10 @@ class Channel:
 
     async def _carry(self, socket: Any, peer_received: int) -> None:  # noqa: ANN401
         self._confirm(peer_received)
-        self._next, self._confirmed_to_peer = 0, 0
+        self._confirmed_to_peer = 0
         self.is_connected = True
         self._changed.set()
-        writer = asyncio.ensure_future(self._write(socket))
+        writer = asyncio.ensure_future(self._write(socket, peer_received))
         try:
             async for message in socket:
                 if message.type is not WSMsgType.BINARY or len(message.data) < _PREFIX.size:
@@ -121,6 +120,7 @@ class Channel:
         finally:
             self.is_connected = False
             writer.cancel()
+            await asyncio.wait([writer])
             with suppress(Exception):
                 await socket.close()
 
@@ -135,20 +135,20 @@ class Channel:
     def _confirm(self, number: int) -> None:
         while self._unconfirmed and self._unconfirmed[0][0] <= number:
             self._bytes -= len(self._unconfirmed.popleft()[1])
-            self._next = max(0, self._next - 1)
         if self._bytes <= MOST_UNCONFIRMED_BYTES:
             self._room.set()
 
-    async def _write(self, socket: Any) -> None:  # noqa: ANN401
+    async def _write(self, socket: Any, sent: int) -> None:  # noqa: ANN401
+        """Send the frames after number ``sent``, and confirmations, until cancelled or the connection ends."""
         with suppress(OSError, ConnectionError):
             while True:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), CONFIRM_S)
+                    async with asyncio.timeout(CONFIRM_S):
+                        await self._changed.wait()
                 self._changed.clear()
-                while self._next < len(self._unconfirmed):
-                    number, frame = self._unconfirmed[self._next]
-                    self._next += 1
-                    await socket.send_bytes(_PREFIX.pack(_FRAME, number) + frame)
+                while self._unconfirmed and sent < self._sent:
+                    sent, frame = self._unconfirmed[max(0, sent + 1 - self._unconfirmed[0][0])]
+                    await socket.send_bytes(_PREFIX.pack(_FRAME, sent) + frame)
                 if self._confirmed_to_peer < self.received:
                     self._confirmed_to_peer = self.received
                     await socket.send_bytes(_PREFIX.pack(_CONFIRM, self._confirmed_to_peer))

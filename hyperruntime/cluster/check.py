@@ -15,6 +15,7 @@ import attrs
 
 from hyperruntime import registry
 from hyperruntime.cluster.head import Node
+from hyperruntime.cluster.node_services import NodeContext
 from hyperruntime.cluster.peer import Answer, Call
 from hyperruntime.cluster.shared_directory import is_locked, locked, wait_until_listed, write_whole
 from hyperruntime.driver import Finding
@@ -180,6 +181,25 @@ async def answer_see(call: Call) -> Answer:
 
 
 CHECK_HANDLERS = {"check": answer_check, "time": answer_time, "see": answer_see}
+
+
+class CheckService:
+    """What the head asks of a node to check it, and its containers.
+
+    Attributes:
+        handlers: ``check``, ``time``, ``see`` and ``containers``.
+    """
+
+    def __init__(self, context: NodeContext) -> None:
+        """Prepare."""
+        self.handlers = {**CHECK_HANDLERS, "containers": self._containers}
+        self._context = context
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+    async def _containers(self, _: Call) -> Answer:
+        return Answer(await self._context.containers())
 
 
 async def check_node(node: Node, directory: Path, image: str, scratch: str) -> Sequence[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import shutil
 import tempfile
@@ -13,7 +14,7 @@ from typing import Protocol
 
 import attrs
 
-from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
+from hyperruntime.cluster.peer import Handler, Peer
 from hyperruntime.errors import ClusterError
 from hyperruntime.logs import get_logger
 from hyperruntime.runtime import Runtime, open_runtime
@@ -125,26 +126,17 @@ class NodeService(Protocol):
         ...
 
 
-class Handlers:
-    """A service that is only functions."""
-
-    def __init__(self, handlers: Mapping[str, Handler]) -> None:
-        """Store the functions, by name."""
-        self.handlers = handlers
-
-    async def close(self) -> None:
-        """Do nothing."""
+SERVICES = (
+    "hyperruntime.cluster.check:CheckService",
+    "hyperruntime.cluster.images:ImageService",
+)
+"""The services of a node, by module and class; by name, because they import this module."""
 
 
 def all_services(context: NodeContext) -> Sequence[NodeService]:
     """Return a new instance of each service of a node."""
-    from hyperruntime.cluster.check import CHECK_HANDLERS
-    from hyperruntime.cluster.images import ImageService
-
-    async def containers(_: Call) -> Answer:
-        return Answer(await context.containers())
-
-    return (Handlers({**CHECK_HANDLERS, "containers": containers}), ImageService(context))
+    named = (name.split(":") for name in SERVICES)
+    return tuple(getattr(importlib.import_module(module), kind)(context) for module, kind in named)
 
 
 async def close_services(services: Sequence[NodeService], context: NodeContext) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from hyperruntime.cluster import with_parent
+from hyperruntime.cluster import with_children, with_parent
 from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.head import Invitation
 from hyperruntime.cluster.node_services import NodeSettings
@@ -97,7 +97,9 @@ class Pilots:
             address=self._config.address or None,
             max_workers_per_node=1,
             cores_per_worker=0.001,  # the one worker of a node has all of them
-            launch_cmd=DEFAULT_LAUNCH_CMD.replace("process_worker_pool.py", f"{sys.executable} -m {_POOL}"),
+            launch_cmd=DEFAULT_LAUNCH_CMD.replace(
+                "process_worker_pool.py", f"{sys.executable} -m {with_children.__name__} {_POOL}"
+            ),
             interchange_launch_cmd=[sys.executable, "-m", with_parent.__name__, _INTERCHANGE],
             heartbeat_period=_HEARTBEAT_S,
             heartbeat_threshold=_HEARTBEATS_S,

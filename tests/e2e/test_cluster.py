@@ -24,7 +24,10 @@ def check(folder: Path, text: str, *args: str) -> ProcessResult:
 
 
 def nothing_is_left(folder: Path) -> bool:
-    running = [p for p in psutil.process_iter(["cmdline"]) if any(str(folder) in w for w in p.info["cmdline"] or ())]
+    def names(process: psutil.Process) -> bool:
+        return any(str(folder) in word for word in (*(process.info["cmdline"] or ()), process.info["cwd"] or ""))
+
+    running = [process for process in psutil.process_iter(["cmdline", "cwd"]) if names(process)]
     return os.listdir(folder) == ["cluster.toml"] and not running
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     assert wait_until(lambda: not jobs(), SOON_S, 0.2)
     assert wait_until(lambda: not processes(str(tmp_path)), SOON_S, 0.2), processes(str(tmp_path))
+    assert wait_until(lambda: not of_jobs(), 10, 0.2), of_jobs()
 
 
 def jobs() -> list[str]:
@@ -49,6 +50,16 @@ def processes(word: str) -> list[list[str]]:
         line = process.info["cmdline"] or []
         if process.pid != os.getpid() and any(word in part for part in line):
             found.append(line)
+    return found
+
+
+def of_jobs() -> list[list[str]]:
+    """Return the command lines of this user's processes that a job of Slurm has started."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        with suppress(psutil.Error):
+            if "SLURM_JOB_ID" in process.environ():
+                found.append(process.info["cmdline"])
     return found
 
 
