@@ -283,10 +283,16 @@ def command_line(process: psutil.Process) -> str:
 
 
 def building_from(image: str) -> list[str]:
-    """Return the build containers that start from an image."""
+    """Return the build containers that start from an image.
+
+    Podman's list fails if a container of another test is removed while it is made; it is asked again then.
+    """
     args = ["podman", "ps", "--all", "--external", "--no-trunc", "--format", "{{.Image}} {{.ID}}"]
-    listed = subprocess.run(args, capture_output=True, check=True).stdout.decode().splitlines()
-    return [line for line in listed if line.startswith(f"{image} ")]
+    deadline = time.monotonic() + 60
+    while (listed := subprocess.run(args, capture_output=True, text=True)).returncode:
+        assert time.monotonic() < deadline, listed.stderr
+        time.sleep(0.2)
+    return [line for line in listed.stdout.splitlines() if line.startswith(f"{image} ")]
 
 
 def wait_until_none(left: Callable[[], list[str]]) -> None:
