@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 
 from hyperruntime.errors import StorageError
 
@@ -23,9 +24,16 @@ def exhausted(error: BaseException) -> str:
     if isinstance(error, OSError) and (files := too_many_files(error)):
         return str(files)
     code, text = getattr(error, "errno", None), str(error)
-    if isinstance(error, MemoryError) or code == errno.ENOMEM or any(words in text for words in _NO_MEMORY):
+    no_memory = code == errno.ENOMEM or any(words in text for words in _NO_MEMORY) or _lost_memory_error(error)
+    if isinstance(error, MemoryError) or no_memory:
         return "this process cannot get memory; raise `ulimit -v`, or the memory limit of the job"
     if "can't start new thread" in text or (isinstance(error, BlockingIOError) and code == errno.EAGAIN):
         limits = "`ulimit -u` (processes) or `ulimit -v` (memory), or the limits of the job"
         return f"no further thread or process can be started; raise {limits}"
     return "" if error.__cause__ is None else exhausted(error.__cause__)
+
+
+def _lost_memory_error(error: BaseException) -> bool:
+    """Return whether the interpreter had no memory for a MemoryError; told from its own faults by a limit on memory."""
+    limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    return isinstance(error, SystemError) and "without exception set" in str(error) and limited
