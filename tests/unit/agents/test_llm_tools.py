@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hyperruntime.host.process import wait_until
 from tests.unit.agents.llmtemplate import AGENT, imported
 
 Modules = Any  # the modules are imported at run time
@@ -109,7 +110,7 @@ def test_background_jobs_stay_until_the_desk_is_closed(agent: Modules, tmp_path:
         assert "Running" in agent.tools.call(desk, "bash", {"command": "jobs"})
         pids = [int((tmp_path / name).read_text()) for name in "ab"]
         assert all(is_running(pid) for pid in pids)
-    assert not any(is_running(pid) for pid in pids)
+    assert wait_until(lambda: not any(is_running(pid) for pid in pids), 60, 0.05)  # killed, but not yet gone
 
 
 def test_a_background_job_with_endless_output_does_not_block_the_shell(bash: Any) -> None:
