@@ -1,10 +1,15 @@
 """Own a run directory, so that only one process at a time works on it.
 
-The directory holds a lease: the machine, boot, pid and start time of its owner, and the inode of the directory, so that
-a copy of the directory has no owner. The owner renews the lease every few seconds. If the owner is of this boot, its
-process is checked. Otherwise the directory may be taken over when the lease was not renewed for two minutes. Both times
-come from the directory's file system, so the clocks of the machines may differ. An owner that lost its lease, because
-it was frozen for too long, detects this before it writes, and ends its run.
+The directory holds a lease: the machine, boot, pid, start time and batch job of its owner, and the inode of the
+directory, so that a copy of the directory has no owner. The owner renews the lease every few seconds. If the owner is
+of this boot, its process is checked. Otherwise the directory may be taken over when the lease was not renewed for two
+minutes, or for some seconds if the batch system says that the owner's job is over. All times come from the directory's
+file system, so the clocks of the machines may differ. An owner that lost its lease, because it was frozen for too long,
+detects this before it writes, and ends its run.
+
+No lock of the file system is used, because locks may not work between machines. Two steps that are atomic on NFS, too,
+decide between processes that want a directory at once: a new lease is linked to its name, which fails if the name
+exists; and the successor of a dead owner is linked to a name that each lease has for one successor only.
 """
 
 from __future__ import annotations
@@ -14,30 +19,32 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Self
 
 import attrs
-from filelock import FileLock
 
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import LeaseLostError, RunLockedError
+from hyperruntime.host.batch_job import BatchJob
 from hyperruntime.host.owner import OwnerIdentity
 from hyperruntime.host.process import boot_id
 from hyperruntime.json_values import parse_json
 from hyperruntime.logs import get_logger
-from hyperruntime.storage.atomic import json_document, storage_errors, write_atomic
+from hyperruntime.storage.atomic import json_document, storage_errors, sync_directory, write_atomic
 
 log = get_logger(__name__)
 
 RECORD = "owner.json"
 RENEW_S, STALE_S = 5.0, 120.0
-_GUARD, _PROBE = ".owner.lock", ".owner.clock"
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_SETTLE_S, _POLL_S = 1.0, 1.0
+JOB_OVER_S = 15.0  # without a renewal, before the batch system is asked; a process may outlive its job
+_PREFIX, _NEXT, _NEW = ".owner.", ".next", ".new"
+_PROBE = ".owner.clock"
+_POLL_S, _POLL_JOB_S = 1.0, 5.0
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 @attrs.frozen(kw_only=True)
@@ -47,18 +54,24 @@ class LockRecord:
     Attributes:
         owner: the process that owns the directory.
         directory: device and inode of the owned directory; other numbers mean that this directory is a copy.
+        job: the batch job of the owner, or None.
     """
 
     owner: OwnerIdentity
     directory: tuple[int, ...] | None
+    job: BatchJob | None = None
 
 
 def read_lease(run_dir: Path) -> LockRecord | None:
     """Return the lease in a run directory, which may be stale; None if it does not exist or is invalid."""
+    return _read(run_dir / RECORD)
+
+
+def _read(path: Path) -> LockRecord | None:
     try:
-        value = json.loads((run_dir / RECORD).read_bytes())
+        value = json.loads(path.read_bytes())
         directory = tuple(value["directory"]) if "directory" in value else None
-        return LockRecord(owner=OwnerIdentity.from_record(value), directory=directory)
+        return LockRecord(owner=OwnerIdentity.from_record(value), directory=directory, job=BatchJob.from_record(value))
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return None
 
@@ -69,7 +82,7 @@ def owner_state(run_dir: Path) -> str:
     An owner that cannot be checked from here is alive as long as it renews its lease.
     """
     lease = read_lease(run_dir)
-    return "none" if lease is None else _state(lease, run_dir, time.time)
+    return "none" if lease is None else _state(lease, run_dir / RECORD, time.time)
 
 
 def wait_for_lease(run_dir: Path) -> None:
@@ -83,13 +96,13 @@ def wait_for_lease(run_dir: Path) -> None:
     lease = read_lease(run_dir)
     if lease is None or _seen(lease.owner) != "elsewhere":
         return
-    clock = partial(_file_system_time, run_dir)
+    clock, record = partial(_file_system_time, run_dir), run_dir / RECORD
     with storage_errors(run_dir):
-        renewed = _renewed(run_dir)
+        renewed = _renewed(record)
         if (left_s := STALE_S - (clock() - renewed)) > 0:
             log.warning("waiting for a lease", run=str(run_dir), host=lease.owner.host, at_most_s=round(left_s))
-        while _renewed(run_dir) == renewed and _state(lease, run_dir, clock) == "alive":
-            time.sleep(_POLL_S)
+        while _renewed(record) == renewed and _state(lease, record, clock) == "alive":
+            time.sleep(_POLL_S if lease.job is None else _POLL_JOB_S)
 
 
 def is_unowned_remnant(run_dir: Path) -> bool:
@@ -98,15 +111,13 @@ def is_unowned_remnant(run_dir: Path) -> bool:
     False while a process acquires the directory.
     """
     try:
-        found = set(os.listdir(run_dir))
-        if not found <= {_GUARD, _PROBE, f".{RECORD}.partial"}:
-            return False
-        if found:
-            with FileLock(run_dir / _GUARD, timeout=0):
-                return True
-    except (OSError, NotImplementedError):  # a Timeout is an OSError
+        found = [run_dir / name for name in os.listdir(run_dir)]
+    except OSError:
         return False
-    return True
+    if not all(path.name.startswith((_PREFIX, f".{_PREFIX}")) for path in found):
+        return False
+    leases = [(lease, path) for path in found if (lease := _read(path)) is not None]
+    return not any(_state(lease, path, time.time) == "alive" for lease, path in leases)
 
 
 class RunLock(Closing):
@@ -134,14 +145,15 @@ class RunLock(Closing):
             LeaseLostError: another process acquired it at the same time.
             StorageError: the lease cannot be written.
         """
-        with storage_errors(self._run_dir), _one_at_a_time(self._run_dir / _GUARD):
-            lease = read_lease(self._run_dir)
-            clock = partial(_file_system_time, self._run_dir)
-            if lease is not None and _state(lease, self._run_dir, clock) == "alive":
-                raise RunLockedError(self._refusal(lease.owner))
-            found = os.stat(self._run_dir)
-            value = attrs.asdict(self._identity) | {"directory": [found.st_dev, found.st_ino]}
-            write_atomic(self._record, json_document(value))
+        new = self._run_dir / f"{_PREFIX}{self._identity.token}{_NEW}"
+        with storage_errors(self._run_dir):
+            try:
+                self._write(new)
+                while not self._take(new):
+                    pass
+            finally:
+                new.unlink(missing_ok=True)
+            sync_directory(self._run_dir)
         self.check()
         self._renewing = threading.Thread(target=self._renew, name="hyperruntime-lease", daemon=True)
         self._renewing.start()
@@ -180,11 +192,40 @@ class RunLock(Closing):
             self._renewing.join()
         if self._record.exists() and self.is_ours:
             self._record.unlink(missing_ok=True)
+            for name in os.listdir(self._run_dir):
+                if name.startswith(_PREFIX) and name.endswith(_NEXT):
+                    (self._run_dir / name).unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         """Acquire the directory."""
         self.acquire()
         return self
+
+    def _write(self, path: Path) -> None:
+        found = os.stat(self._run_dir)
+        job = BatchJob.current()
+        value = attrs.asdict(self._identity) | {"directory": [found.st_dev, found.st_ino]}
+        write_atomic(path, json_document(value | ({} if job is None else attrs.asdict(job))))
+
+    def _take(self, new: Path) -> bool:
+        """Try to become the owner with the lease ``new``; return False if the owner changed meanwhile."""
+        first = name = _name_of(self._record)
+        if not first:
+            return _link(new, self._record)
+        at, clock = self._record, partial(_file_system_time, self._run_dir)
+        while True:
+            lease = _read(at)
+            if lease is not None and _state(lease, at, clock) == "alive":
+                raise RunLockedError(self._refusal(lease.owner))
+            successor = self._run_dir / f"{_PREFIX}{name}{_NEXT}"
+            if _link(new, successor):
+                break
+            at, name = successor, _name_of(successor)  # it may have been killed before it became the owner
+        if _name_of(self._record) != first:
+            successor.unlink(missing_ok=True)
+            return False
+        os.rename(new, self._record)
+        return True
 
     def _renew(self) -> None:
         while not self._released.wait(self._renew_s):
@@ -207,31 +248,53 @@ class RunLock(Closing):
         )
 
 
-@contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold the file lock while acquiring; on a file system without locks, the last process that writes wins."""
-    lock = FileLock(path)
+def _name_of(record: Path) -> str:
+    """Return a name for a lease that no other lease has; "" if it does not exist."""
     try:
-        lock.acquire()
-    except (NotImplementedError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
+        if (lease := _read(record)) is not None and lease.owner.token.isalnum():
+            return lease.owner.token
+        found = os.stat(record)
+        return f"damaged-{found.st_ino}-{found.st_mtime_ns}"
+    except FileNotFoundError:
+        return ""
+
+
+def _link(source: Path, target: Path) -> bool:
+    """Give a file a second name, if no file has it; return whether it did. Source: open(2), O_EXCL, on NFS."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
             raise
-        log.warning("no locks on this file system", path=str(path))
-        yield
-        time.sleep(_SETTLE_S)
-        return
+        return _create(target, source.read_bytes())
     try:
-        yield
-    finally:
-        lock.release()
+        return os.path.samefile(source, target)  # also if the answer of a server was lost, and it was asked again
+    except FileNotFoundError:
+        return False
 
 
-def _state(lease: LockRecord, run_dir: Path, clock: Callable[[], float]) -> str:
+def _create(path: Path, data: bytes) -> bool:
+    """Make a file, if it does not exist, on a file system without hard links; return whether it did."""
+    try:
+        with open(path, "xb", buffering=0) as file:
+            file.write(data)
+            os.fsync(file.fileno())
+    except FileExistsError:
+        return False
+    return True
+
+
+def _state(lease: LockRecord, record: Path, clock: Callable[[], float]) -> str:
     if (seen := _seen(lease.owner)) != "elsewhere":
-        found = os.stat(run_dir)
+        found = os.stat(record.parent)
         copied = lease.directory is not None and lease.directory != (found.st_dev, found.st_ino)
         return "dead" if copied else seen
-    return "alive" if clock() - _renewed(run_dir) < STALE_S else "dead"
+    age_s, job = clock() - _renewed(record), lease.job
+    if age_s >= STALE_S or (job is not None and job.was_requeued()):
+        return "dead"
+    return "dead" if job is not None and age_s >= JOB_OVER_S and job.is_over() else "alive"
 
 
 def _seen(owner: OwnerIdentity) -> str:
@@ -239,17 +302,17 @@ def _seen(owner: OwnerIdentity) -> str:
     return owner.state() if owner.boot_id == boot_id() else "elsewhere"
 
 
-def _renewed(run_dir: Path) -> float:
-    """Return when the lease was last renewed, in seconds since the epoch; 0 if it was released."""
+def _renewed(record: Path) -> float:
+    """Return when a lease was last renewed, in seconds since the epoch; 0 if it was released."""
     try:
-        return os.stat(run_dir / RECORD).st_mtime
+        return os.stat(record).st_mtime
     except FileNotFoundError:
         return 0.0
 
 
 def _file_system_time(folder: Path) -> float:
     """Return the current time of the file system's clock, in seconds since the epoch."""
-    path = folder / _PROBE
+    path = folder / f"{_PROBE}.{uuid.uuid4().hex}"
     path.touch()
     try:
         return os.stat(path).st_mtime

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -12,10 +14,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import attrs
 import pytest
-from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +30,7 @@ from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.storage.atomic import make_new_directory
-from hyperruntime.storage.run_lock import RECORD, STALE_S, RunLock, owner_state, read_lease, wait_for_lease
+from hyperruntime.storage.run_lock import JOB_OVER_S, RECORD, STALE_S, RunLock, owner_state, read_lease, wait_for_lease
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
 ELSEWHERE: list[dict[str, Any]] = [
@@ -61,7 +63,7 @@ def test_the_owner_holds_the_lock_and_releases_it(tmp_path: Path) -> None:
         lock.check()
         assert owner_state(tmp_path) == "alive"
     assert owner_state(tmp_path) == "none"
-    assert [path.name for path in tmp_path.iterdir() if path.name != ".owner.lock"] == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
@@ -189,6 +191,115 @@ def test_only_one_of_many_concurrent_callers_gets_the_lock(tmp_path: Path) -> No
     won[0].close()
 
 
+def broken_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make locks succeed for all at once, as on a network file system whose lock daemon is missing."""
+    for name in ("flock", "lockf"):
+        monkeypatch.setattr(fcntl, name, lambda *_: None)
+
+
+@pytest.mark.parametrize("before", ["nothing", "dead owner", "killed successor", "damaged lease"])
+@pytest.mark.parametrize("links", [True, False])
+def test_simulated_broken_locks_of_nfs_do_not_give_a_directory_two_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, links: bool
+) -> None:
+    broken_locks(monkeypatch)
+    if not links:
+        monkeypatch.setattr(os, "link", Mock(side_effect=OSError(errno.EOPNOTSUPP, "no links")))
+    if before == "damaged lease":
+        (tmp_path / RECORD).write_text("{")
+    elif before != "nothing":
+        write_owner(tmp_path, token="a")
+    if before == "killed successor":
+        write_owner(tmp_path, token="b")
+        (tmp_path / RECORD).rename(tmp_path / ".owner.a.next")
+        write_owner(tmp_path, token="a")
+    locks = [RunLock(tmp_path) for _ in range(8)]
+    start = threading.Barrier(len(locks))
+
+    def want(lock: RunLock) -> bool:
+        start.wait()
+        try:
+            lock.acquire()
+        except (RunLockedError, LeaseLostError):
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(locks)) as threads:
+        won = list(threads.map(want, locks))
+    assert won.count(True) == 1
+    assert [lock.is_ours for lock in locks] == won
+    for lock in locks:
+        lock.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_simulated_late_directories_of_nfs_do_not_give_a_directory_two_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that still sees the lease of the dead owner, although another one has taken the directory over."""
+    broken_locks(monkeypatch)
+    write_owner(tmp_path, **ELSEWHERE[0], age_s=130)
+    stale = (tmp_path / RECORD).read_bytes()
+    with RunLock(tmp_path) as lock:
+        real, seen = Path.read_bytes, threading.local()
+
+        def read_late(path: Path) -> bytes:
+            return stale if path.name == RECORD and getattr(seen, "is_late", False) else real(path)
+
+        def want_late() -> None:
+            seen.is_late = True
+            RunLock(tmp_path).acquire()
+
+        os.utime(tmp_path / RECORD, (1, 1))
+        monkeypatch.setattr(Path, "read_bytes", read_late)
+        with ThreadPoolExecutor(1) as thread, pytest.raises(RunLockedError, match=f"process {os.getpid()}"):
+            thread.submit(want_late).result()
+        lock.check()
+
+
+SQUEUE = """#!/bin/sh
+for word; do case $word in --jobs=7) echo RUNNING;; --jobs=8) echo CANCELLED;;
+--jobs=9) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;;
+--jobs=10) echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1;; esac; done
+"""
+
+
+@pytest.mark.parametrize(
+    ("job", "cluster", "state"),
+    [("7", "", "alive"), ("8", "", "dead"), ("9", "", "dead"), ("10", "", "alive"), ("8", "other", "alive"),
+     ("8", "ours", "dead")],
+)  # fmt: skip
+def test_an_owner_on_another_node_is_judged_by_the_batch_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, cluster: str, state: str
+) -> None:
+    """The programs say what squeue(1) and scontrol(1) of Slurm 22.05 say."""
+    scontrol = "#!/bin/sh\necho 'ClusterName             = ours'\n"
+    for name, text in (("squeue", SQUEUE), ("scontrol", scontrol)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (run := tmp_path / "run").mkdir()
+    facts = {**ELSEWHERE[0], "slurm_job": job, "slurm_restarts": 0, "slurm_cluster": cluster}
+    write_owner(run, **facts)
+    assert owner_state(run) == "alive"  # it was renewed a moment ago
+    write_owner(run, age_s=JOB_OVER_S + 1, **facts)
+    assert owner_state(run) == state
+    if state == "dead":
+        wait_for_lease(run)
+        RunLock(run).close()
+
+
+def test_an_earlier_start_of_the_same_job_does_not_hold_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    write_owner(tmp_path, **ELSEWHERE[0], slurm_job="7", slurm_restarts=0, slurm_cluster="")
+    with RunLock(tmp_path):
+        written = json.loads((tmp_path / RECORD).read_bytes())
+    assert (written["slurm_job"], written["slurm_restarts"]) == ("7", 1)
+
+
 def test_a_run_that_was_taken_over_ends_and_archives_nothing_more(tmp_path: Path) -> None:
     make_agent_repository(tmp_path / "agent")
     run_dir, runtime = tmp_path / "generate_r", FakeRuntime()
@@ -262,8 +373,11 @@ def test_a_directory_that_is_locked_or_has_files_is_rejected(tmp_path: Path) -> 
     options = GenerateOptions(domains=("circle_packing",), run_id="1", output_dir_parent=str(tmp_path))
     run_dir = tmp_path / "generate_1"
     run_dir.mkdir()
-    with FileLock(run_dir / ".owner.lock"), pytest.raises(RunError, match="exists already"):
+    (run_dir / ".owner.x.new").write_text(json.dumps(attrs.asdict(OwnerIdentity.current())))  # acquiring now
+    with pytest.raises(RunError, match="exists already"):
         choose_directory(options)
+    write_owner(run_dir)
+    (run_dir / RECORD).rename(run_dir / ".owner.x.new")
     (run_dir / "notes.txt").write_text("mine")
     with pytest.raises(RunError, match="exists already"):
         choose_directory(options)

@@ -1,0 +1,87 @@
+"""The batch job that a process belongs to, and what the batch system says of it. Only Slurm is known."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from hyperruntime.host.process import find_program, run_process
+from hyperruntime.logs import get_logger
+
+log = get_logger(__name__)
+
+_ASK_S = 10.0
+_UNKNOWN_ID = "Invalid job id"  # squeue(1) of a job that ended some minutes ago
+_GONE = frozenset(
+    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT".split()
+)
+
+
+@attrs.frozen(kw_only=True)
+class BatchJob:
+    """A job of Slurm.
+
+    Attributes:
+        slurm_job: its id.
+        slurm_restarts: how often it was put back in the queue before.
+        slurm_cluster: the cluster's name; "" if unknown.
+    """
+
+    slurm_job: str = attrs.field(converter=str)
+    slurm_restarts: int = attrs.field(default=0, converter=int)
+    slurm_cluster: str = attrs.field(default="", converter=str)
+
+    @classmethod
+    def current(cls, environ: Mapping[str, str] | None = None) -> BatchJob | None:
+        """Return the job of this process, or None. Source: sbatch(1), "OUTPUT ENVIRONMENT VARIABLES"."""
+        known = os.environ if environ is None else environ
+        job, restarts = known.get("SLURM_JOB_ID", ""), known.get("SLURM_RESTART_COUNT", "0")
+        if not (job.isascii() and job.isdigit() and restarts.isascii() and restarts.isdigit()):
+            return None
+        return cls(slurm_job=job, slurm_restarts=int(restarts), slurm_cluster=known.get("SLURM_CLUSTER_NAME", ""))
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> BatchJob | None:
+        """Return the job that ``attrs.asdict`` gave, or None."""
+        try:
+            return cls(**{field.name: record[field.name] for field in attrs.fields(cls)})
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def was_requeued(self) -> bool:
+        """Return whether this process runs in a later start of the same job: the batch system ended the earlier one."""
+        mine = BatchJob.current()
+        same = mine is not None and (mine.slurm_job, mine.slurm_cluster) == (self.slurm_job, self.slurm_cluster)
+        return mine is not None and same and mine.slurm_restarts > self.slurm_restarts
+
+    def is_over(self) -> bool:
+        """Return whether Slurm says that the job ended; False also if it cannot be asked, or is another Slurm."""
+        if not self.slurm_job.isdigit() or find_program("squeue") is None or not self._is_of_this_cluster():
+            return False
+        said = _run("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={self.slurm_job}")
+        if said is None:
+            return False
+        if _UNKNOWN_ID in said[1]:
+            return True
+        return bool(states := said[0].split()) and all(state in _GONE for state in states)
+
+    def _is_of_this_cluster(self) -> bool:
+        if not self.slurm_cluster:
+            return True
+        said = _run("scontrol", "show", "config")
+        found = None if said is None else re.search(r"^ClusterName\s*=\s*(\S+)", said[0], re.MULTILINE)
+        return found is not None and found[1] == self.slurm_cluster
+
+
+def _run(*args: str) -> tuple[str, str] | None:
+    """Return the output and the errors of a program of Slurm; None if it does not answer."""
+    try:
+        result = run_process(args, timeout_s=_ASK_S)
+    except (OSError, TimeoutError) as error:
+        log.warning("batch system not asked", program=args[0], error=str(error))
+        return None
+    return result.stdout.decode(errors="replace"), result.stderr.decode(errors="replace")
