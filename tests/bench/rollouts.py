@@ -24,12 +24,15 @@ from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
 from hyperruntime.rollout.run.runner import Parts, run_rollouts
 from hyperruntime.rollout.run.summary import RolloutSummary
+from hyperruntime.rollout.run_files.turn_journal import JournalDirectory, TurnJournal
 from hyperruntime.runtime import Runtime
 from tests.bench.measure import Row, in_turn, seconds
+from tests.doubles import words
 from tests.swecase import bash, judge_all, make_repository, make_site, with_site, write_rows
 
 GROUP, PARALLEL, COMMANDS = 8, 16, 4
 TESTS = 50
+JOURNALED = 1000
 MODEL_S, COMMAND_S = 0.5, 0.5
 THEIRS_S = (COMMANDS + 1) * MODEL_S + COMMANDS * COMMAND_S
 
@@ -139,6 +142,39 @@ def down_rows(runtime: Runtime, image: str) -> list[Row]:
             )
         )
     return rows
+
+
+def journal_rows(runtime: Runtime, image: str) -> list[Row]:
+    """Measure what the journal of turns costs a trajectory, where neither the model nor a container takes time."""
+    opening = JournalDirectory.open
+
+    async def in_memory(directory: JournalDirectory, trajectory_id: str) -> TurnJournal:
+        return TurnJournal()
+
+    def run(opened: Callable[..., Any]) -> None:
+        JournalDirectory.open = opened  # type: ignore[method-assign]
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                words.rollouts(words.Boxes(), words.Adder(), Path(folder, "run"), world=words.Words(JOURNALED))
+        finally:
+            JournalDirectory.open = opening  # type: ignore[method-assign]
+
+    spent = in_turn({"with": lambda: run(opening), "without": lambda: run(in_memory)}, 3)
+    entries = 2 * words.COMMANDS + 1
+    return [
+        Row(
+            what=f"trajectories of {entries} journaled turns and tool calls, of a model and containers without delay",
+            value=JOURNALED / spent["with"],
+            unit="/s",
+            compared_to=f"without files of the journal: {JOURNALED / spent['without']:.0f}/s",
+            ratio=spent["without"] / spent["with"],
+        ),
+        Row(
+            what="for each turn and tool call, what the journal costs",
+            value=(spent["with"] - spent["without"]) / JOURNALED / entries * 1e3,
+            unit="ms",
+        ),
+    ]
 
 
 def judging_rows(runtime: Runtime, image: str) -> list[Row]:

@@ -22,6 +22,7 @@ from hyperruntime.rollout.agent.hermes import render_hermes
 from hyperruntime.rollout.agent.recorder import emitted
 from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
+from hyperruntime.rollout.run_files.turn_journal import TURNS
 from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
 from tests.doubles.byte_tokenizer import ByteTokenizer
 from tests.doubles.tokenserver import in_turn, token_server
@@ -171,11 +172,16 @@ def lines_of(path: Path) -> list[bytes]:
 
 
 def stalling(request: Mapping[str, Any]) -> ModelReply:
-    """Fix the first two items; answer the others with a command that takes 600 s."""
-    if number_of(request) not in ("0", "1"):
-        time.sleep(0.5)
-        return calls(bash={"command": "sleep 600"})
+    """Fix the first two items, and the others with a command that takes some seconds."""
+    number = number_of(request)
+    if number not in ("0", "1") and request["messages"][-1]["role"] != "tool":
+        return calls(bash={"command": f"echo {number} > answer.txt; sleep 8"})
     return fixing(request)
+
+
+def stalled(run_dir: Path) -> int:
+    """Return how many trajectories run a command that takes some seconds."""
+    return sum(b"sleep 8" in path.read_bytes() for path in (run_dir / TURNS).glob("*"))
 
 
 @pytest.mark.parametrize(
@@ -189,9 +195,9 @@ def test_r11_an_ended_run_leaves_no_container_and_can_be_resumed(
     with scripted_model(stalling) as model:
         process = started(arguments(runtime_name, model.url, run_dir, *more))
         deadline = time.monotonic() + 120
-        while len(lines_of(run_dir / TRAJECTORIES)) < 4 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(1)  # the next rollouts now run their commands
+        while len(lines_of(run_dir / TRAJECTORIES)) < 4 or stalled(run_dir) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)  # the next rollouts now run their commands
         os.kill(process.pid, number)
         said = process.communicate(timeout=60)[1]
     assert process.returncode == code, said
@@ -204,11 +210,12 @@ def test_r11_an_ended_run_leaves_no_container_and_can_be_resumed(
     with scripted_model(fixing) as model:
         resumed = ["--runtime", runtime_name, "rollout", "run", "--resume-from", str(run_dir), "--base-url", model.url]
         assert main(resumed) == 0
-        assert len(model.requests) == 8
+        assert len(model.requests) == 6  # the first turn of two trajectories is played back
     found = read_trajectories(run_dir)
     assert sorted(t.id for t in found) == sorted(f"n{n}/{k}" for n in range(4) for k in range(2))
     assert [t.reward for t in found] == [1.0] * 8
     assert len(lines_of(run_dir / TRAJECTORIES)) == 8
+    assert sorted(t.attempts for t in found) == [1] * 6 + [2] * 2
 
 
 def owned_by(runtime: hr.Runtime, pid: int) -> list[str]:

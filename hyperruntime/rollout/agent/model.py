@@ -47,6 +47,9 @@ class Completion:
 class Model(Protocol):
     """A served model.
 
+    A member is optional: ``remember(messages, tools, completion)`` is called with each turn that is played back from a
+    journal and that this object may not have seen.
+
     Attributes:
         name: name of the model in records.
     """

@@ -14,6 +14,7 @@ from typing import Any
 from hyperruntime.errors import ModelError
 from hyperruntime.rollout.agent.agent import ToolHandler, Tools
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
+from hyperruntime.rollout.agent.replay import Replay, request_key
 from hyperruntime.rollout.agent.tool_calls import Message
 from hyperruntime.rollout.run_files.record import Segment
 
@@ -105,7 +106,7 @@ def emitted(segments: Sequence[Segment]) -> tuple[int, ...]:
 
 
 class RecordedModel:
-    """Wraps a model and records its turns.
+    """Wraps a model and records its turns; turns of an earlier attempt are played back.
 
     Attributes:
         name: name of the model.
@@ -115,12 +116,13 @@ class RecordedModel:
         conversation: the latest conversation, for the record of a trajectory that fails.
     """
 
-    def __init__(self, model: Model, watch: Stopwatch, *, require_tokens: bool = False) -> None:
+    def __init__(self, model: Model, watch: Stopwatch, replay: Replay, *, require_tokens: bool = False) -> None:
         """Wrap a model.
 
         Args:
             model: the model.
             watch: measures the phase ``model_s``.
+            replay: plays turns back, and journals new ones.
             require_tokens: whether a turn without token ids and log probabilities raises ``ModelError``.
         """
         self.name = model.name
@@ -128,7 +130,8 @@ class RecordedModel:
         self.tokens = TokenRecord()
         self.turns = 0
         self.conversation: Sequence[Message] = ()
-        self._model, self._watch, self._require_tokens = model, watch, require_tokens
+        self._model, self._watch, self._replay = model, watch, replay
+        self._require_tokens = require_tokens
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
         """Return the next turn.
@@ -140,10 +143,14 @@ class RecordedModel:
 
         Raises:
             ModelError: the model raises it, or the tokens of the turn are inconsistent, or required but missing.
+            ReplayDivergedError: the conversation must be begun anew.
         """
         self.conversation = messages
-        with self._watch.phase("model_s"):
-            completion = await self._model.complete(messages, tools, sampling)
+        key = request_key(self.name, messages, tools, sampling)
+        played = completion = self._replay.turn(key)
+        if completion is None:
+            with self._watch.phase("model_s"):
+                completion = await self._model.complete(messages, tools, sampling)
         self.conversation = (*messages, completion.message)
         if self._require_tokens and None in (completion.prompt_ids, completion.ids, completion.logprobs):
             raise ModelError(
@@ -154,6 +161,10 @@ class RecordedModel:
         self.turns += 1
         for name in self.usage:
             self.usage[name] += completion.usage.get(name, 0)
+        if played is None:
+            await self._replay.add_turn(key, completion)
+        elif (remember := getattr(self._model, "remember", None)) is not None:
+            remember(messages, tools, completion)
         return completion
 
     async def close(self) -> None:
@@ -161,21 +172,22 @@ class RecordedModel:
 
 
 def recorded_handler(
-    tools: Tools, model: RecordedModel, watch: Stopwatch, errors: list[Mapping[str, Any]]
+    tools: Tools, model: RecordedModel, watch: Stopwatch, replay: Replay, errors: list[Mapping[str, Any]]
 ) -> ToolHandler:
-    """Return the handler of tools, wrapped to record their time and their failed calls.
+    """Return the handler of tools, wrapped to record their time, their outputs and their failed calls.
 
     Args:
         tools: the tools.
         model: the model that calls them; its turn number is recorded with each error.
         watch: measures the phase ``tools_s``.
+        replay: compares outputs with those of an earlier attempt, and journals new ones.
         errors: gets ``turn``, ``tool`` and ``error`` of each failed call.
     """
 
     async def handle(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
         before = len(tools.errors)
         with watch.phase("tools_s"):
-            answer = await tools.handler(name, arguments, task_id)
+            answer = await replay.call(model.turns, name, arguments, lambda: tools.handler(name, arguments, task_id))
         failed = tools.errors[before:]
         errors.extend({"turn": model.turns, "tool": noted.tool, "error": noted.error} for noted in failed)
         return answer

@@ -82,6 +82,18 @@ class TokenModel:
             logprobs=logprobs,
         )
 
+    def remember(self, messages: Sequence[Message], tools: Sequence[Message], completion: Completion) -> None:
+        """Take note of a turn that another client of this model got, so that the next prompt continues its tokens.
+
+        Args:
+            messages: the conversation before the turn.
+            tools: tool schemas in OpenAI's form.
+            completion: the turn.
+        """
+        if completion.prompt_ids is not None and completion.ids is not None:
+            key = _key([*messages, completion.message], tools)
+            self._remember(key, [*completion.prompt_ids, *completion.ids])
+
     async def close(self) -> None:
         """Close connections."""
         await self._server.close()

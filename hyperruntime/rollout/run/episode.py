@@ -23,8 +23,10 @@ from hyperruntime.logs import get_logger
 from hyperruntime.rollout.agent.agent import Agent, AgentLimits, AgentResult, AgentTask, Toolset
 from hyperruntime.rollout.agent.model import Model, Sampling
 from hyperruntime.rollout.agent.recorder import RecordedModel, Stopwatch, recorded_handler
+from hyperruntime.rollout.agent.replay import Replay
 from hyperruntime.rollout.environment import Item, Outcome, UnscoredEnvironment, Verdict
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, SCORED, UNSCORED, Trajectory
+from hyperruntime.rollout.run_files.turn_journal import TurnJournal
 
 if TYPE_CHECKING:
     from hyperruntime.pool.lease import Lease
@@ -92,24 +94,67 @@ class EpisodeContext:
     toolset: Toolset
     agent: Agent
 
+    @property
+    def capacity(self) -> int:
+        """Upper bound on concurrent trajectories."""
+        return self.slots.capacity
 
-async def run_episode(context: EpisodeContext, job: Job) -> Trajectory:
-    """Return a trajectory, either ended or with an error; only cancellation is raised."""
+    async def run(self, job: Job, journal: TurnJournal) -> Trajectory:
+        """Make a trajectory here; see :func:`run_episode`."""
+        return await run_episode(self, job, journal)
+
+
+async def run_episode(context: EpisodeContext, job: Job, journal: TurnJournal) -> Trajectory:
+    """Return a trajectory, either ended or with an error.
+
+    What earlier attempts did is played back. If it diverges, the conversation is begun anew in another container.
+
+    Args:
+        context: the context of the run.
+        job: the trajectory to run.
+        journal: what earlier attempts did; gets what this one does.
+
+    Raises:
+        StorageError: the journal cannot be written.
+    """
+    while True:
+        await journal.begin()
+        replay = Replay(journal)
+        trajectory = await _run_once(context, job, replay)
+        if not replay.diverged:
+            return attrs.evolve(trajectory, attempts=replay.attempt, replay=replay.facts())
+        log.warning("replay diverged", trajectory=job.id, **journal.restarts()[-1])
+
+
+async def _run_once(context: EpisodeContext, job: Job, replay: Replay) -> Trajectory:
     try:
         spec = await context.specs.of(job.item)
     except Exception as error:  # noqa: BLE001 - an environment may raise anything; recorded and retried
-        return attrs.evolve(_new_trajectory(context, job), error=_failure(error, "spec"))
-    return await _Episode(context, job, spec).run()
+        return failed_trajectory(context.options, context.model.name, job, error, "spec")
+    return await _Episode(context, job, spec, replay).run()
 
 
-def _new_trajectory(context: EpisodeContext, job: Job) -> Trajectory:
+def failed_trajectory(options: RolloutOptions, model: str, job: Job, error: BaseException, phase: str) -> Trajectory:
+    """Return the infrastructure failure of a trajectory that could not begin.
+
+    Args:
+        options: options of the run.
+        model: name of the model.
+        job: the trajectory.
+        error: why.
+        phase: where.
+    """
+    return attrs.evolve(_new_trajectory(options, model, job), error=_failure(error, phase))
+
+
+def _new_trajectory(options: RolloutOptions, model: str, job: Job) -> Trajectory:
     """Return a trajectory that starts now and has failed so far."""
     return Trajectory(
         id=job.id,
         item_id=job.item.id,
         index=job.index,
-        environment=context.options.environment,
-        model=context.model.name,
+        environment=options.environment,
+        model=model,
         status=INFRASTRUCTURE,
         started_at=time.time(),
     )
@@ -118,11 +163,12 @@ def _new_trajectory(context: EpisodeContext, job: Job) -> Trajectory:
 class _Episode:
     """The state of one trajectory while it runs."""
 
-    def __init__(self, context: EpisodeContext, job: Job, spec: ContainerSpec) -> None:
-        self._context, self._job, self._spec = context, job, spec
-        self._trajectory = _new_trajectory(context, job)
+    def __init__(self, context: EpisodeContext, job: Job, spec: ContainerSpec, replay: Replay) -> None:
+        self._context, self._job, self._spec, self._replay = context, job, spec, replay
+        self._trajectory = _new_trajectory(context.options, context.model.name, job)
         self._watch = Stopwatch()
-        self._model = RecordedModel(context.model, self._watch, require_tokens=context.options.require_tokens)
+        tokens = context.options.require_tokens
+        self._model = RecordedModel(context.model, self._watch, replay, require_tokens=tokens)
         self._tool_errors: list[Mapping[str, Any]] = []
         self._phase = "acquire"
         self._result: AgentResult | None = None
@@ -134,6 +180,8 @@ class _Episode:
         except Exception as error:  # noqa: BLE001 - any error is recorded, and retried by the scheduler
             check_cancelled()
             if self._ending is None:
+                if self._phase == "verify":
+                    await self._replay.failed(self._phase, error)
                 return self._record(error=_failure(error, self._phase))
             log.warning("slot not given back", trajectory=self._job.id, error=str(error))
         assert self._ending is not None, "set by the work"
@@ -147,6 +195,7 @@ class _Episode:
                     meta = await context.environment.setup(item, lease)
             self._phase = "agent"
             self._result = await self._speak(lease, meta)
+            self._replay.check()  # an agent may have caught the error
             self._ending = await self._score(self._result, lease, meta)
             self._phase = "release"
 
@@ -160,7 +209,7 @@ class _Episode:
             model=self._model,
             messages=messages,
             tools=tools.schemas,
-            tool_handler=recorded_handler(tools, self._model, self._watch, self._tool_errors),
+            tool_handler=recorded_handler(tools, self._model, self._watch, self._replay, self._tool_errors),
             limits=_limits(context, self._job.item),
             sampling=_sampling(context.options, self._job),
         )

@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
 
 import attrs
 
 from hyperruntime.errors import RunError
 from hyperruntime.logs import get_logger
-from hyperruntime.rollout.run.episode import EpisodeContext, Job, run_episode
+from hyperruntime.rollout.run.episode import Job
+from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
+from hyperruntime.rollout.run_files.turn_journal import TurnJournal
 
 log = get_logger(__name__)
 _RETRY_S = 1.0
+
+
+class Episodes(Protocol):
+    """Where trajectories are made.
+
+    Attributes:
+        capacity: upper bound on concurrent trajectories.
+    """
+
+    @property
+    def capacity(self) -> int: ...  # noqa: D102 - an attribute
+
+    async def run(self, job: Job, journal: TurnJournal) -> Trajectory:
+        """Make one attempt at a trajectory.
+
+        Args:
+            job: the trajectory.
+            journal: what earlier attempts did; gets what this one does.
+        """
+        ...
 
 
 @attrs.define
@@ -35,32 +58,34 @@ class _Streak:
 
 
 async def run_jobs(
-    context: EpisodeContext,
+    episodes: Episodes,
+    options: RolloutOptions,
     jobs: Iterable[Job],
     parallel: int,
     *,
-    on_start: Callable[[Job], None],
+    on_start: Callable[[Job], Awaitable[TurnJournal]],
     on_done: Callable[[Job, Trajectory], Awaitable[None]],
 ) -> None:
     """Start jobs in order; on cancellation, release every slot before returning.
 
     Args:
-        context: the context of the run; its options limit the retries.
+        episodes: make the trajectories.
+        options: they limit the retries.
         jobs: the jobs.
         parallel: maximum jobs at the same time.
-        on_start: called before each job.
+        on_start: called before each job; returns its journal.
         on_done: awaited with each trajectory; an exception ends all jobs.
 
     Raises:
         RunError: the infrastructure failed too often in a row.
     """
     waiting = iter(jobs)
-    streak = _Streak(context.options.failures_allowed)
+    streak = _Streak(options.failures_allowed)
 
     async def work() -> None:
         for job in waiting:  # all workers share one iterator
-            on_start(job)
-            trajectory = await _settle(context, job, streak)
+            journal = await on_start(job)
+            trajectory = await _settle(lambda: episodes.run(job, journal), options.attempts, streak)  # noqa: B023 - awaited
             await on_done(job, trajectory)
             if streak.is_over and trajectory.status == INFRASTRUCTURE:
                 error = trajectory.error or {}
@@ -80,15 +105,15 @@ async def run_jobs(
         raise first from None
 
 
-async def _settle(context: EpisodeContext, job: Job, streak: _Streak) -> Trajectory:
+async def _settle(attempt: Callable[[], Awaitable[Trajectory]], attempts: int, streak: _Streak) -> Trajectory:
     """Return a trajectory, and retry infrastructure failures while attempts are left."""
-    attempt = 1
+    made = 1
     while True:
-        trajectory = attrs.evolve(await run_episode(context, job), attempts=attempt)
+        trajectory = await attempt()
         failed = trajectory.status == INFRASTRUCTURE
         streak.failures = streak.failures + 1 if failed else 0
-        if not failed or streak.is_over or attempt >= context.options.attempts:
+        if not failed or streak.is_over or made >= attempts:
             return trajectory
-        log.warning("trajectory failed", trajectory=job.id, attempt=attempt, error=trajectory.error)
-        await asyncio.sleep(_RETRY_S * attempt)
-        attempt += 1
+        log.warning("trajectory failed", trajectory=trajectory.id, attempt=made, error=trajectory.error)
+        await asyncio.sleep(_RETRY_S * made)
+        made += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ from hyperruntime.rollout.run_files.run_dir import (
     to_line,
     write_run,
 )
+from hyperruntime.rollout.run_files.turn_journal import TURNS, JournalDirectory
 from hyperruntime.storage.atomic import write_atomic
 
 # Fields that may change when a run resumes, in whole or in part; the name of the model may not.
@@ -58,6 +61,10 @@ class RunStore:
         """Write ``run.json``, unless it exists already."""
         if not (self.run_dir / RUN).is_file():
             write_run(self.run_dir, {"created": time.time(), "options": to_json(options)})
+
+    def journals(self, options: RolloutOptions) -> JournalDirectory:
+        """Return the journals of trajectories that are not recorded yet."""
+        return JournalDirectory(self.run_dir / TURNS, _digest(options))
 
     def recorded(self) -> Iterator[Trajectory]:
         """Return the last record of each trajectory, without its large fields."""
@@ -101,6 +108,13 @@ def _resumed_options(run_dir: Path, options: RolloutOptions) -> RolloutOptions:
                 "`hyperrun rollout run --resume-from`, or use another --run-id"
             )
     return attrs.evolve(stored, **{name: getattr(options, name) for name in _CHANGEABLE})
+
+
+def _digest(options: RolloutOptions) -> str:
+    """Return a digest of the options that may not change when a run resumes."""
+    fixed = {name: value for name, value in to_json(options).items() if name not in _CHANGEABLE}
+    text = json.dumps([fixed, options.model and options.model.name], sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def slim(trajectory: Trajectory) -> Trajectory:

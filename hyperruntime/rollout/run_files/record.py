@@ -55,7 +55,9 @@ class Trajectory:
             ``release_s``, ``total_s``.
         segments: token record; empty if the server does not return token ids.
         error: ``kind``, ``message`` and ``phase`` if the status is ``infrastructure``.
-        attempts: number of attempts, failed ones included.
+        attempts: number of attempts, failed ones and those before a resume included.
+        replay: JSON, empty if no attempt was replayed: ``turns`` and ``tool_calls`` that the last attempt played back,
+            and ``restarts``: why the conversation was begun anew, each time.
         started_at: seconds since the epoch.
     """
 
@@ -79,6 +81,7 @@ class Trajectory:
     segments: Sequence[Segment] = attrs.field(default=(), hash=False)
     error: Mapping[str, str] | None = attrs.field(default=None, hash=False)
     attempts: int = 1
+    replay: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     started_at: float = 0.0
 
 

@@ -58,7 +58,7 @@ def write_run(run_dir: Path, value: Mapping[str, Any]) -> None:
 
 def iter_trajectories(run_dir: str | os.PathLike[str]) -> Iterator[Trajectory]:
     """Return the trajectories of a run line by line; a trajectory with several lines is yielded several times."""
-    return _records(Path(run_dir) / TRAJECTORIES, _trajectory)
+    return _records(Path(run_dir) / TRAJECTORIES, trajectory_of)
 
 
 def read_trajectories(run_dir: str | os.PathLike[str]) -> list[Trajectory]:
@@ -72,8 +72,12 @@ def read_groups(run_dir: str | os.PathLike[str]) -> list[Group]:
     return list({group.item_id: group for group in groups}.values())
 
 
-def _trajectory(value: Mapping[str, Any]) -> Trajectory:
-    """Return a trajectory from its JSON value; unknown fields are ignored."""
+def trajectory_of(value: Mapping[str, Any]) -> Trajectory:
+    """Return a trajectory from its JSON value; unknown fields are ignored.
+
+    Raises:
+        TypeError, AttributeError: the value is not of a trajectory.
+    """
     segments = tuple(_known(Segment, segment) for segment in value.get("segments", ()))
     return _known(Trajectory, {**value, "segments": segments})
 

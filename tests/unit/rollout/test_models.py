@@ -17,9 +17,11 @@ from hyperruntime.rollout.agent.agent import AgentTask, run_agent
 from hyperruntime.rollout.agent.hermes import render_hermes
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.recorder import RecordedModel, Stopwatch, emitted
+from hyperruntime.rollout.agent.replay import Replay
 from hyperruntime.rollout.models import ModelOptions, Wire, open_model
 from hyperruntime.rollout.models.server import check_server
 from hyperruntime.rollout.models.token_model import TokenModel
+from hyperruntime.rollout.run_files.turn_journal import TurnJournal
 from tests.doubles.byte_tokenizer import ByteTokenizer
 from tests.doubles.tokenserver import TokenServer, in_turn, token_server
 from tests.doubles.upstream import Received, Reply, chat, json_reply, scripted_upstream
@@ -162,8 +164,8 @@ class Forgetful(ByteTokenizer):
         return super().render(kept, tools, prompt=prompt)
 
 
-async def _converse(model: Model) -> RecordedModel:
-    recorded = RecordedModel(model, Stopwatch(), require_tokens=True)
+async def _converse(model: Model, journal: TurnJournal | None = None) -> RecordedModel:
+    recorded = RecordedModel(model, Stopwatch(), Replay(journal or TurnJournal()), require_tokens=True)
 
     async def handle(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
         return f"ran {arguments['command']}"
@@ -204,10 +206,32 @@ def test_r3_emitted_tokens_are_never_tokenised_again(wire: Wire) -> None:
     assert server.tokenizer.decode(second.prompt_ids).count("   ") == 1
 
 
+@pytest.mark.parametrize("wire", ["chat", "sglang", "vllm", "completions"])
+def test_turns_that_are_played_back_have_their_tokens_and_the_next_prompt_continues_them(wire: Wire) -> None:
+    odd = ['<tool_call>  {"arguments":{"command":"ls"},   "name":"bash"} </tool_call>', "it is\tdone", "as  before"]
+
+    async def in_two_attempts(make: Callable[[TokenServer], Model], server: TokenServer) -> RecordedModel:
+        journal = TurnJournal()
+        first = RecordedModel(make(server), Stopwatch(), Replay(journal))
+        await first.complete(HELLO, TOOLS, Sampling(seed=None))
+        await first._model.close()
+        again = TurnJournal(data=journal.data)  # as in another process, with another client
+        return await _converse(make(server), again)
+
+    with token_server(in_turn(*odd)) as server:
+        whole = asyncio.run(_converse(token_model(wire)(server)))
+    with token_server(in_turn(*odd)) as server:
+        replayed = asyncio.run(in_two_attempts(token_model(wire), server))
+        assert len(server.turns) == 3
+        assert emitted(replayed.tokens.segments()) == tuple(token for turn in server.turns for token in turn.ids)
+    assert replayed.tokens.segments() == whole.tokens.segments()
+    assert replayed.usage == whole.usage
+
+
 def test_a_server_without_token_ids_is_rejected_if_they_are_required() -> None:
     with scripted_upstream(lambda _: chat("hi")) as server:
         inner = chat_model(server.url)
-        model = RecordedModel(inner, Stopwatch(), require_tokens=True)
+        model = RecordedModel(inner, Stopwatch(), Replay(TurnJournal()), require_tokens=True)
         model.close = inner.close  # type: ignore[method-assign]
         with pytest.raises(ModelError, match="does not return token ids and log probabilities"):
             ask(model)

@@ -20,7 +20,8 @@ from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
-from hyperruntime.rollout.run.runner import Parts, RolloutEvent, run_rollouts
+from hyperruntime.rollout.run.progress import RolloutEvent
+from hyperruntime.rollout.run.runner import Parts, run_rollouts
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import GROUPS, RESULTS, TRAJECTORIES, read_groups, read_trajectories
