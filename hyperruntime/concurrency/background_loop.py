@@ -71,6 +71,14 @@ class BackgroundLoop:
         self._loop.run_forever()
 
 
+async def cancel_other_tasks() -> None:
+    """Cancel all other tasks of the running event loop and wait for their ends, as ``asyncio.run`` does at its end."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Interruptible(Generic[T]):
     """One piece of work: runs on an event loop, can be interrupted from any thread."""
 

@@ -16,8 +16,8 @@ from hyperruntime.concurrency.exhaustion import too_many_files
 
 T = TypeVar("T")
 
-EXECS, STARTS, RESETS = "exec", "start", "reset"
-_THREADS = {EXECS: 1024, STARTS: 16, RESETS: 32}
+EXECS, STARTS, RESETS, STREAMS = "exec", "start", "reset", "stream"
+_THREADS = {EXECS: 1024, STARTS: 16, RESETS: 32, STREAMS: 256}
 _PAUSE_S = 0.0005  # between two starts: hundreds of new threads at once keep an event loop from running for a second
 
 
@@ -128,7 +128,7 @@ async def blocking(kind: str, work: Callable[[], T], *, undo: Callable[[T], obje
     """Run blocking work in a thread; each kind of work has threads of its own, so that kinds do not delay each other.
 
     Args:
-        kind: ``STARTS`` or ``RESETS``.
+        kind: ``STARTS``, ``RESETS`` or ``STREAMS``.
         work: called in the thread; its result is returned.
         undo: called in the thread with the result, if the caller is cancelled while the work runs; None does nothing.
 
@@ -146,7 +146,7 @@ async def blocking(kind: str, work: Callable[[], T], *, undo: Callable[[T], obje
 
 
 def threads(kind: str) -> Threads:
-    """Return the threads of this process for a kind of work: ``EXECS``, ``STARTS`` or ``RESETS``."""
+    """Return the threads of this process for a kind of work: ``EXECS``, ``STARTS``, ``RESETS`` or ``STREAMS``."""
     key = (os.getpid(), kind)  # a forked child has none of its parent's threads
     known = _threads.get(key)
     return known if known is not None else _threads.setdefault(key, Threads(f"hyperruntime-{kind}", _THREADS[kind]))

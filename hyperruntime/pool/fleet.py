@@ -14,7 +14,7 @@ from typing import Any
 from hyperruntime.concurrency.blocking import RESETS, STARTS, blocking
 from hyperruntime.errors import PoolClosedError
 from hyperruntime.logs import get_logger
-from hyperruntime.pool.roster import Cell, CellState, PoolMember, Roster, StartBackoff
+from hyperruntime.pool.roster import Cell, CellState, PoolMember, Roster, StartBackoff, StartLimit
 from hyperruntime.pool.slots.isolation import make_isolation
 from hyperruntime.pool.values.config import PoolConfig, PoolLayout
 from hyperruntime.pool.values.results import PoolStatus
@@ -56,6 +56,7 @@ class Fleet:
         """
         self.roster = Roster(config.max_containers)
         self.backoff = StartBackoff()
+        self._limit = StartLimit(config.max_starting)
         self._runtime, self._config, self.plan, self._isolation = runtime, config, plan, make_isolation(config, plan)
         self._changed, self._lost = changed, lost
         self.starting = self._closing = 0
@@ -161,7 +162,7 @@ class Fleet:
             unused = sum(not member.is_busy for member in serving) + self.starting
             wanted = max(wanted, self.plan.spares - unused)
         room = self._config.max_containers + self.plan.spares - len(self.roster.members) - self.starting - self._closing
-        return max(0, min(wanted, room, self._config.max_starting - self.starting))
+        return max(0, min(wanted, room, self._limit.now - self.starting))
 
     def _retire(self, now: float) -> None:
         """Drain the containers that are too old, then those that are idle and not needed."""
@@ -265,12 +266,14 @@ class Fleet:
             if self._closed:
                 return
             delay_s = self.backoff.note(error, loop.time())
+            self._limit.note_failure()
             log.warning("container not started", pool=self._config.name, why=str(error), retry_in_s=delay_s)
         else:
             self.backoff = StartBackoff()
             member.born = member.idle_since = member.asked = loop.time()
             self.roster.members.append(member)
             name, duration_s = member.container.name, loop.time() - began
+            self._limit.note(duration_s, self.starting)
             log.info("container started", pool=self._config.name, container=name, duration_s=duration_s)
         finally:
             self.starting -= 1

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -37,11 +38,14 @@ class PoolManager:
         max_spec_pools: how many unused pools of :meth:`pool_for` may keep their containers.
     """
 
-    def __init__(self, runtime: Runtime, profiles: Profiles, *, max_spec_pools: int = 16) -> None:
+    def __init__(
+        self, runtime: Runtime | Callable[[PoolConfig], Any], profiles: Profiles, *, max_spec_pools: int = 16
+    ) -> None:
         """Store the configuration; nothing starts yet.
 
         Args:
-            runtime: starts the containers; it must stay open as long as the pools.
+            runtime: starts the containers; it must stay open as long as the pools. Or a function that makes a pool,
+                such as ``functools.partial(hyperruntime.ClusterPool, cluster)``.
             profiles: the configuration of each pool.
             max_spec_pools: how many unused pools of :meth:`pool_for` may keep their containers.
 
@@ -51,7 +55,8 @@ class PoolManager:
         if max_spec_pools < 1:
             raise SpecError("max_spec_pools", max_spec_pools, "a whole number, at least 1")
         self.default_profile, self.max_spec_pools = profiles.default, max_spec_pools
-        self._runtime, self._configs = runtime, dict(profiles.configs)
+        self._make = runtime if callable(runtime) else partial(SlotPool, runtime)
+        self._configs = dict(profiles.configs)
         self._pools: dict[str, SlotPool] = {}
         self._starting: dict[str, asyncio.Task[SlotPool]] = {}
         self._spec_names: dict[str, None] = {}  # in order of last use
@@ -199,7 +204,7 @@ class PoolManager:
         return await asyncio.shield(task)
 
     async def _start(self, config: PoolConfig) -> SlotPool:
-        pool = SlotPool(self._runtime, config)
+        pool: SlotPool = self._make(config)
         await pool.start()
         self._pools[config.name] = pool
         return pool

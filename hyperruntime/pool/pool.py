@@ -59,7 +59,7 @@ class SlotPool:
         self._runtime = runtime
         self._state = "new"
         self._fleet_or_none: Fleet | None = None
-        self._queue = WaitQueue()
+        self._queue: WaitQueue[Slot] = WaitQueue()
         self._grants = LeaseTable()
         self._resets: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from hyperruntime.container import Container
     from hyperruntime.pool.slots.slot_exec import SlotExec
 
+_SLOW, _FEWER = 2.0, 0.9  # times the quickest start, which is slow; then times the limit
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.25, 15.0
 _TRIES = 3
 _PERMANENT = (DeviceNotFoundError, EngineUnavailableError, ImageError, SpecError, StorageError, UnsupportedOptionError)
@@ -170,3 +172,46 @@ class StartBackoff:
     def is_hopeless(self) -> bool:
         """Whether waiting acquires should fail: the error is permanent, or the third try failed."""
         return self.error is not None and (isinstance(self.error, _PERMANENT) or self._failures >= _TRIES)
+
+
+class StartLimit:
+    """How many containers may start at once: more while starts stay quick, fewer when they become slow or fail.
+
+    Additive increase and multiplicative decrease by the time that a start takes.
+    Source: Brakmo and Peterson, "TCP Vegas", 1995.
+
+    Attributes:
+        now: the present limit, from 1 to ``most``.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Begin with one; the limit doubles with each round of starts until the first slow one.
+
+        Args:
+            most: the limit's upper bound.
+        """
+        self._most, self._limit, self._quickest_s, self._doubles = most, 1.0, math.inf, True
+
+    @property
+    def now(self) -> int:
+        """The present limit."""
+        return int(self._limit)
+
+    def note(self, took_s: float, starting: int) -> None:
+        """Learn from a start.
+
+        Args:
+            took_s: seconds that it took.
+            starting: how many were starting, with this one.
+        """
+        if starting == 1 and took_s > self._quickest_s:
+            self._quickest_s = (self._quickest_s + took_s) / 2  # no other start is to blame: the machine is slower now
+        self._quickest_s = min(took_s, self._quickest_s)
+        if took_s > _SLOW * self._quickest_s:
+            self._limit, self._doubles = max(1.0, self._limit * _FEWER), False
+        elif starting >= self.now:
+            self._limit = min(float(self._most), self._limit + (1 if self._doubles else 1 / self._limit))
+
+    def note_failure(self) -> None:
+        """Learn from a start that failed."""
+        self._limit, self._doubles = max(1.0, self._limit / 2), False

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from hyperruntime.errors import HyperRuntimeError, PoolStartError, SlotTimeoutError
-from hyperruntime.pool.values.results import PoolStatus, Slot
+from hyperruntime.pool.values.results import PoolStatus
+
+T = TypeVar("T")
 
 
-class WaitQueue:
-    """A FIFO queue of waiting acquires; a cancelled or timed-out acquire leaves it."""
+class WaitQueue(Generic[T]):
+    """A FIFO queue of acquires that wait for a slot, or for a node; a cancelled or timed-out acquire leaves it."""
 
     def __init__(self) -> None:
         """Begin with an empty queue."""
-        self._waiters: dict[asyncio.Future[Slot], str] = {}  # each waiter's task
+        self._waiters: dict[asyncio.Future[T], str] = {}  # each waiter's task
 
     def __len__(self) -> int:
         """Return the number of waiters."""
@@ -30,7 +33,7 @@ class WaitQueue:
         """Return the task of the first waiter."""
         return next(iter(self._waiters.values()))
 
-    def serve(self, slot: Slot) -> None:
+    def serve(self, slot: T) -> None:
         """Give a slot to the first waiter; the caller has just checked that the queue is true."""
         waiter = next(iter(self._waiters))
         del self._waiters[waiter]
@@ -50,8 +53,8 @@ class WaitQueue:
         *,
         too_late: Callable[[], HyperRuntimeError],
         joined: Callable[[], None],
-        give_back: Callable[[Slot], None],
-    ) -> Slot:
+        give_back: Callable[[T], None],
+    ) -> T:
         """Wait in the queue and return a slot.
 
         Args:
@@ -65,7 +68,7 @@ class WaitQueue:
             HyperRuntimeError: the error of ``too_late``, or of :meth:`fail_all`.
         """
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[Slot] = loop.create_future()
+        waiter: asyncio.Future[T] = loop.create_future()
 
         def expire() -> None:
             if not waiter.done():

@@ -110,7 +110,8 @@ class PoolConfig:
         spare_containers: unused containers kept ready while at least one container is in use. They may exceed
             max_containers, so that a replacement is ready before the old container has ended. None means 1 if a reset
             replaces the container and the spec has no GPUs, else 0.
-        max_starting: how many containers may start at the same time.
+        max_starting: how many containers may start at the same time at most. The pool begins with one; more
+            may start while starts stay quick, fewer when they take twice as long as a start alone, or fail.
         idle_timeout_s: an unused container above the minimum ends after this time.
         health_interval_s: time between two health checks of an unused container. A container that does not answer
             within this time, at most 10 s, is replaced. A container in use is not checked.
@@ -134,7 +135,7 @@ class PoolConfig:
     min_containers: int = attrs.field(default=1, validator=AtLeast(0))
     max_containers: int = attrs.field(default=5, validator=AtLeast(1))
     spare_containers: int | None = attrs.field(default=None, validator=AtLeast(0))
-    max_starting: int = attrs.field(default=4, validator=AtLeast(1))
+    max_starting: int = attrs.field(default=16, validator=AtLeast(1))
     idle_timeout_s: float | None = attrs.field(default=120.0, validator=_seconds_or_never)
     health_interval_s: float | None = attrs.field(default=30.0, validator=_seconds_or_never)
     max_lifetime_s: float | None = attrs.field(default=3600.0, validator=_seconds_or_never)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from typing import Any
 
+import pytest
+
 import hyperruntime as hr
 from hyperruntime.errors import EngineError, ImageNotFoundError, PoolClosedError, PoolStartError, SlotTimeoutError
+from hyperruntime.pool.roster import StartLimit
 from tests.doubles.slots import PromisedContainer, PromisedRuntime, SkippingClock
 from tests.unit.pool.test_pool import fails, pool_of, run, until
 
@@ -25,10 +29,10 @@ def test_w25_a_pool_starts_containers_in_parallel_up_to_a_limit_and_holds_no_loc
 
         gate.set()
         runtime = Held(start_s=0.05)
-        async with pool_of(runtime, max_containers=6, max_starting=3, slots_per_container=1, reset="clean") as pool:
-            first = await pool.acquire()
+        async with pool_of(runtime, max_containers=8, max_starting=3, slots_per_container=1, reset="clean") as pool:
+            first, *_ = await asyncio.gather(*(pool.acquire() for _ in range(3)))
             gate.clear()
-            others = [asyncio.create_task(pool.acquire()) for _ in range(5)]
+            others = [asyncio.create_task(pool.acquire()) for _ in range(4)]
             await until(lambda: pool.status().starting == 3)
             await pool.release(first)
             again = await asyncio.wait_for(others[0], 30)  # while the others' containers are starting
@@ -37,9 +41,25 @@ def test_w25_a_pool_starts_containers_in_parallel_up_to_a_limit_and_holds_no_loc
             gate.set()
             await asyncio.gather(*others[1:])
             assert runtime.most <= 3
-            assert len(runtime.containers) <= 6
+            assert len(runtime.containers) <= 8
 
     run(work)
+
+
+@pytest.mark.parametrize(("cores", "least", "most"), [(1, 1, 5), (8, 8, 20), (1000, 60, 64)])
+def test_as_many_containers_start_at_once_as_the_machine_starts_quickly(cores: int, least: int, most: int) -> None:
+    limit, chance = StartLimit(64), random.Random(1)
+    for _ in range(2000):
+        starting = limit.now
+        limit.note(max(1.0, starting / cores) * chance.uniform(1.0, 1.2), starting)
+    assert least <= limit.now <= most
+    for _ in range(3):
+        limit.note_failure()
+    assert limit.now <= 8
+    for _ in range(2000):  # as many cores, but twice as slow
+        starting = limit.now
+        limit.note(max(1.0, starting / cores) * chance.uniform(2.0, 2.4), starting)
+    assert least <= limit.now <= most
 
 
 def test_r12_an_idle_pool_shrinks_to_its_minimum() -> None:
