@@ -2,13 +2,13 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-weather bench bench-slots setup clean
+.PHONY: help demo test test-all test-weather bench bench-slots bench-cluster setup clean
 
 # Options of the command: make demo ARGS="--seed 3", make test ARGS="-k session"
 ARGS ?=
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## watch agents improve, in fresh containers, offline
 	@scripts/setup run
@@ -33,6 +33,12 @@ bench: ## compare with the engine's own commands, and write docs/benchmarks.md
 bench-slots: ## measure slots and rollouts, and write docs/benchmarks-slots.md
 	@scripts/setup test
 	@scripts/bench slots $(ARGS)
+
+bench-cluster: ## measure many nodes: as root and on a Slurm that it starts
+	@scripts/setup test
+	@.venv/bin/python -m tests.bench.cluster
+	@scripts/on-slurm .venv/bin/python -m tests.bench.cluster_runs
+	@scripts/on-slurm .venv/bin/python -m tests.bench.generation_losses
 
 setup: ## only install what the other commands need
 	@scripts/setup test

@@ -10,6 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hyperruntime.cluster.cluster import Cluster as Cluster
+    from hyperruntime.cluster.config import ClusterConfig as ClusterConfig
+    from hyperruntime.cluster.slots.cluster_pool import ClusterPool as ClusterPool
     from hyperruntime.container import Container as Container
     from hyperruntime.domain import Domain as Domain
     from hyperruntime.domain import Score as Score
@@ -53,6 +56,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
+    "cluster.cluster": ("Cluster",),
+    "cluster.config": ("ClusterConfig",),
+    "cluster.slots.cluster_pool": ("ClusterPool",),
     "container": ("Container",),
     "domain": ("Domain", "Score", "Split", "Task"),
     "driver": ("EngineInfo", "PostMortem"),

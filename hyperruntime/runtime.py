@@ -171,8 +171,11 @@ class Runtime(AsyncClosing):
                 found.append(OwnedContainer(record=record, owner=owner, owner_state=owner.state()))
         return tuple(found)
 
-    def prune(self) -> tuple[str, ...]:
+    def prune(self, *more_roots: Path) -> tuple[str, ...]:
         """Remove the containers and directories of dead owners on this machine; return their names.
+
+        Args:
+            more_roots: where directories may be, besides the usual places for temporary files.
 
         Raises:
             PruneError: some could not be removed; the others were.
@@ -189,7 +192,7 @@ class Runtime(AsyncClosing):
                 continue
             removed.append(owned.record.id)
             log.info("container pruned", container=owned.record.id, owner_pid=owned.owner.pid)
-        for directory in stale_directories():
+        for directory in stale_directories(*more_roots):
             if _remove_directory(directory):
                 removed.append(str(directory))
             else:

@@ -191,6 +191,8 @@ class Cluster:
         self._ask()
 
     def _on_lost(self) -> None:
+        assert self._pilots is not None
+        self._pilots.look_soon()
         self._ask()
         self._tell()
 

@@ -48,6 +48,7 @@ class ClusterConfig:
         gpus_per_node: GPUs to ask for.
         options: lines for the head of the job script, such as ``#SBATCH --constraint=fast``.
         setup: shell lines that run on a node before the node server, such as ``module load apptainer``.
+        withhold: variables of the head's environment that no job gets, besides the usual ones with API keys.
         scratch: a local directory of each node, which may contain variables; "" means ``TMPDIR``, or ``/tmp``.
         images: recipe names or references that each node must have before it gets work.
         runtime: the engine on the nodes; ``auto`` means the first that works there.
@@ -72,6 +73,7 @@ class ClusterConfig:
     gpus_per_node: int = attrs.field(default=0, validator=AtLeast(0))
     options: tuple[str, ...] = attrs.field(default=(), converter=_lines)
     setup: tuple[str, ...] = attrs.field(default=(), converter=_lines)
+    withhold: tuple[str, ...] = attrs.field(default=(), converter=_lines)
     scratch: str = ""
     images: tuple[str, ...] = attrs.field(default=(), converter=_lines)
     runtime: str = "auto"

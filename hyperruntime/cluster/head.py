@@ -62,6 +62,8 @@ class Node:
         lost: the reason why it is gone; None while it is there, or may come back.
         leaving: why it takes no new work: it was told to end, or its time is nearly over; "" if it does.
         dismissed: whether the head told it to end.
+        job_ends: whether the batch system has told its job to end; it may have told the containers' processes, too, so
+            that what they do from now on says nothing of them.
         uses: how much work it has, see :meth:`in_use`.
         idle_since: when it last became idle, by the event loop's clock.
         ended: whether it is lost for good.
@@ -75,7 +77,7 @@ class Node:
         self.joined = asyncio.Event()
         self.lost: NodeLostError | None = None
         self.leaving, self.dismissed, self.uses, self.idle_since = "", False, 0, 0.0
-        self.ended, self.is_ready = asyncio.Event(), False
+        self.ended, self.is_ready, self.job_ends = asyncio.Event(), False, False
         self._on_leaving: list[Callable[[], None]] = []
         self._token, self._session, self._connections = token, "", 0
         self._away: asyncio.TimerHandle | None = None
@@ -215,6 +217,14 @@ class Head:
             await self._runner.cleanup()
             self._runner = None
 
+    def serve(self, handlers: Mapping[str, Handler]) -> None:
+        """Let nodes call more methods, also those that are there.
+
+        Args:
+            handlers: by name; no other name may be the same.
+        """
+        self._handlers.update(handlers)
+
     def invite(self, name: str) -> Invitation:
         """Expect a node; it may connect with the invitation that is returned, as often as it must."""
         token = make_token()
@@ -222,7 +232,9 @@ class Head:
         return Invitation(name, self._addresses, self._certificate, token, self._heartbeat_s, self._patience_s)
 
     async def _leaving(self, call: Call) -> Answer:
-        self.nodes[call.caller].leave(str(call.args.get("why")))
+        node = self.nodes[call.caller]
+        node.job_ends = True
+        node.leave(str(call.args.get("why")))
         return Answer()
 
     async def _connected(self, request: web.Request) -> web.StreamResponse:

@@ -165,7 +165,7 @@ async def run_node(invitation: Invitation, settings: NodeSettings, make_services
     handlers = {name: handler for service in services for name, handler in service.handlers.items()}
     server = NodeServer(invitation, {**handlers, "end": end})
     context.head = server.peer
-    with _noticing_sigterm(server.peer):
+    with _noticing_sigterm(server.peer, context.told_to_end):
         serving = asyncio.ensure_future(server.serve())
         ending = asyncio.ensure_future(ended.wait())
         both: set[asyncio.Future[Any]] = {serving, ending}
@@ -188,11 +188,12 @@ def _log_to(path: Path) -> None:
 
 
 @contextmanager
-def _noticing_sigterm(head: Peer) -> Iterator[None]:
-    """Tell the head once of SIGTERM; does nothing in a thread that is not the main one."""
+def _noticing_sigterm(head: Peer, noticed: asyncio.Event) -> Iterator[None]:
+    """Tell the head once of SIGTERM, and set an event; does nothing in a thread that is not the main one."""
     telling: set[asyncio.Task[Answer]] = set()
 
     def tell() -> None:
+        noticed.set()
         if not telling:
             telling.add(asyncio.ensure_future(head.call("leaving", {"why": "the batch system ends its job"})))
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import shutil
 import tempfile
 from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
 import attrs
 
 from hyperruntime.cluster.peer import Handler, Peer
-from hyperruntime.errors import ClusterError
+from hyperruntime.errors import ClusterError, HyperRuntimeError
+from hyperruntime.host.owner import owned_directory
 from hyperruntime.logs import get_logger
 from hyperruntime.runtime import Runtime, open_runtime
 
@@ -58,14 +58,18 @@ class NodeContext:
     Attributes:
         settings: from the head.
         head: calls the head; set by the node server.
+        told_to_end: set when the batch system has sent SIGTERM; it may have sent it to the processes of containers too.
     """
 
     def __init__(self, settings: NodeSettings) -> None:
         """Open nothing yet; must be called on an event loop."""
         self.settings = settings
         self.head: Peer | None = None
+        self.told_to_end = asyncio.Event()
         self._opening = asyncio.Lock()
         self._runtime: Runtime | None = None
+        self._open = ExitStack()
+        self._pruning: asyncio.Task[None] | None = None
         self._scratch: Path | None = None
 
     async def runtime(self) -> Runtime:
@@ -78,7 +82,16 @@ class NodeContext:
             if self._runtime is None:
                 self._runtime = await asyncio.to_thread(open_runtime, self.settings.runtime)
                 log.info("runtime opened", runtime=self._runtime.name)
+                self._pruning = asyncio.ensure_future(self._prune(self._runtime))
         return self._runtime
+
+    async def _prune(self, runtime: Runtime) -> None:
+        """Remove what node servers that were killed have left on this node."""
+        try:
+            removed = await asyncio.to_thread(runtime.prune, scratch_directory(self.settings.scratch))
+            log.info("node pruned", removed=len(removed))
+        except HyperRuntimeError as error:
+            log.warning("node not pruned", error=str(error))
 
     async def containers(self) -> list[str]:
         """Return the names of the containers that this node server has started and not ended."""
@@ -95,18 +108,17 @@ class NodeContext:
             ClusterError: as for :func:`scratch_directory`.
         """
         if self._scratch is None:
-            self._scratch = Path(
-                tempfile.mkdtemp(prefix="hyperrun-node-", dir=scratch_directory(self.settings.scratch))
-            )
+            root = scratch_directory(self.settings.scratch)
+            self._scratch = Path(self._open.enter_context(owned_directory(root=root)))
         return self._scratch
 
     async def close(self) -> None:
         """End all containers of the node's runtime, and remove the scratch directory."""
+        if self._pruning is not None:
+            await asyncio.wait({self._pruning})
         if self._runtime is not None:
             await asyncio.to_thread(self._runtime.close)
-        if self._scratch is not None:
-            with suppress(OSError):
-                await asyncio.to_thread(shutil.rmtree, self._scratch)
+        await asyncio.to_thread(self._open.close)
 
 
 class NodeService(Protocol):
@@ -128,7 +140,10 @@ class NodeService(Protocol):
 
 SERVICES = (
     "hyperruntime.cluster.check:CheckService",
+    "hyperruntime.cluster.generations.service:GenerationService",
     "hyperruntime.cluster.images:ImageService",
+    "hyperruntime.cluster.rollouts.episode_service:EpisodeService",
+    "hyperruntime.cluster.slots.pool_service:PoolService",
 )
 """The services of a node, by module and class; by name, because they import this module."""
 

@@ -6,8 +6,10 @@ import importlib
 import logging
 import os
 import re
+import shlex
 import signal
 import sys
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.head import Invitation
 from hyperruntime.cluster.node_services import NodeSettings
 from hyperruntime.errors import ClusterError, NodeLostError
+from hyperruntime.gateway.config.environment import KEY_VARIABLES
 from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
@@ -26,6 +29,9 @@ _POOL = "parsl.executors.high_throughput.process_worker_pool"  # by module: it m
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
 _JOB = re.compile(r"EXIT CODE: (-?\d+)(?: STDOUT: .*?)?(?: STDERR: (.*?))?(?= Error \d+:|$)")  # of Parsl's error
 _POLL_S = 0.5  # between two looks at the queue
+_NOT_AGAIN = {"slurm": ("#SBATCH --no-requeue",), "pbs": ("#PBS -r n",)}  # a new job waits less than one put back
+_IDLE_S = 2.0  # of a job without a node server, before it is cancelled
+_SOON_S, _SOON_FOR_S = 2.0, 120.0  # between two questions for the states of jobs after a node was lost, and how long so
 _HEARTBEAT_S, _HEARTBEATS_S = 30, 120  # Parsl's own, between its interchange and its managers
 
 
@@ -41,6 +47,7 @@ class Pilots:
         """
         self._config, self._directory = config, directory
         self._kernel: Any = None
+        self._soon_until = 0.0
 
     def start(self) -> None:
         """Start Parsl; the batch system is asked for nodes when node servers are submitted.
@@ -54,7 +61,12 @@ class Pilots:
         except ImportError as error:
             raise ClusterError("many nodes need Parsl: `pip install 'hyperruntime[hpc]'`") from error
         try:
-            self._kernel = DataFlowKernel(self._parsl_config())
+            config = self._parsl_config()
+            for executor in config.executors:
+                if (provider := getattr(executor, "provider", None)) is not None:
+                    self._withhold(provider)
+                    self._ask_soon(provider)
+            self._kernel = DataFlowKernel(config)
         except ClusterError:
             raise
         except Exception as error:
@@ -72,14 +84,41 @@ class Pilots:
         )
         return future
 
+    def look_soon(self) -> None:
+        """Ask for the states of jobs often for a while: a node was lost, and Parsl replaces a job only if it ended."""
+        self._soon_until = time.monotonic() + _SOON_FOR_S
+
     def stop(self) -> None:
         """Cancel all jobs and end Parsl; may be called again."""
         kernel, self._kernel = self._kernel, None
         if kernel is not None:
+            logs = [one for one in logging.getLogger("parsl").handlers if isinstance(one, logging.FileHandler)]
             kernel.cleanup()
+            for open_log in set(logs) - set(logging.getLogger("parsl").handlers):
+                open_log.close()  # Parsl removes it only
 
     def _settings(self) -> NodeSettings:
         return NodeSettings(self._config.runtime, self._config.scratch, str(self._directory))
+
+    def _ask_soon(self, provider: Any) -> None:  # noqa: ANN401
+        """Let :meth:`look_soon` shorten the time between two questions, which is a minute for most batch systems."""
+        kind = type(provider)
+
+        def interval(own: Any) -> float:  # noqa: ANN401
+            usual = float(kind.status_polling_interval.fget(own))
+            return min(usual, _SOON_S) if time.monotonic() < self._soon_until else usual
+
+        provider.__class__ = type(kind.__name__, (kind,), {"status_polling_interval": property(interval)})
+
+    def _withhold(self, provider: Any) -> None:  # noqa: ANN401
+        """Run the batch system's programs without the withheld variables: jobs get the environment of ``sbatch``."""
+        if hasattr(provider, "execute_wait"):
+            run, unset = provider.execute_wait, [word for name in self._withheld for word in ("-u", name)]
+            provider.execute_wait = lambda cmd, *args: run(f"env {shlex.join(unset)} {cmd}", *args)
+
+    @property
+    def _withheld(self) -> tuple[str, ...]:
+        return (*KEY_VARIABLES, *self._config.withhold)
 
     def _labels(self) -> list[str]:
         return [label for label in self._kernel.executors if label != "_parsl_internal"]
@@ -109,9 +148,9 @@ class Pilots:
         return Config(
             executors=[executor],
             run_dir=str(self._directory),
-            strategy="simple",
+            strategy="htex_auto_scale",
             strategy_period=_POLL_S,
-            max_idletime=self._config.idle_s,
+            max_idletime=_IDLE_S,
             retries=0,
             usage_tracking=0,
         )
@@ -121,11 +160,13 @@ class Pilots:
         from parsl.launchers import SimpleLauncher
 
         config = self._config
-        setup = "\n".join((*config.setup, f"export PATH={os.path.dirname(sys.executable)}:$PATH"))
+        forget = f"unset {shlex.join(self._withheld)}"  # also for a provider that does not run `env`
+        scratch = f'export {with_children.SCRATCH}="{config.scratch}"'  # the shell replaces variables
+        setup = "\n".join((*config.setup, forget, scratch, f"export PATH={os.path.dirname(sys.executable)}:$PATH"))
         blocks = {"init_blocks": 0, "min_blocks": 0, "max_blocks": config.max_nodes, "nodes_per_block": 1}
         common = {**blocks, "worker_init": setup, "launcher": SimpleLauncher()}
         named = {"account": config.account or None, "walltime": config.walltime}
-        lines = "\n".join(config.options)
+        lines = "\n".join((*_NOT_AGAIN.get(config.provider, ()), *config.options))
         if config.provider == "slurm":
             return providers.SlurmProvider(
                 **common,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecLostError, GatewayError, HyperRuntimeError
 from hyperruntime.gateway.config.values import Budget
-from hyperruntime.gateway.gateway import SOCKET_NAME, Gateway, Seat
+from hyperruntime.gateway.gateway import SOCKET_NAME, Seat, Seats
 from hyperruntime.gateway.log.budget import Meter
 from hyperruntime.logs import get_logger
 
@@ -35,11 +35,11 @@ class Access(Closing):
         port: the forwarder's port on 127.0.0.1 in the container.
     """
 
-    def __init__(self, gateway: Gateway, container: Container, name: str, budget: Budget | Meter | None = None) -> None:
+    def __init__(self, gateway: Seats, container: Container, name: str, budget: Budget | Meter | None = None) -> None:
         """Open a seat for the container, and start the forwarder in it.
 
         Args:
-            gateway: the gateway that serves the container.
+            gateway: the gateway that serves the container, or the way to one on another machine.
             container: a running container; it needs no network.
             name: the name of the seat in the log.
             budget: the budget of this container, in addition to the run's; or a meter that several containers share.

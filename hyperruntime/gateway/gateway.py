@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import secrets
@@ -10,9 +9,9 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from hyperruntime.concurrency.background_loop import BackgroundLoop
+from hyperruntime.concurrency.background_loop import BackgroundLoop, cancel_other_tasks
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.concurrency.end_event import EndEvent
 from hyperruntime.errors import BudgetExceededError, GatewayError, SpecError
@@ -25,6 +24,18 @@ _SEAT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}")
 Result = TypeVar("Result")
 
 
+class Seats(Protocol):
+    """Gives seats to containers: a gateway, or the way to a gateway on another machine."""
+
+    def seat(self, name: str, directory: str, budget: Budget | Meter | None = None) -> Seat:
+        """Return a new seat, and listen on its socket in ``directory``."""
+        ...
+
+    def drop(self, seat: Seat) -> None:
+        """Close a seat. Idempotent."""
+        ...
+
+
 class Seat(Closing):
     """One container's part of a gateway: a socket, a token and a meter.
 
@@ -35,7 +46,7 @@ class Seat(Closing):
         meter: counts against the seat's budget.
     """
 
-    def __init__(self, gateway: Gateway, name: str, meter: Meter, directory: str) -> None:
+    def __init__(self, gateway: Seats, name: str, meter: Meter, directory: str) -> None:
         """Create the token; :meth:`Gateway.seat` creates the socket."""
         self.name = name
         self.token = f"hyperruntime-{secrets.token_urlsafe(24)}"
@@ -134,7 +145,7 @@ class Gateway(Closing):
             raise SpecError("seat", name, "1 to 200 letters, digits and . _ : / -")
         meter = budget if isinstance(budget, Meter) else Meter(name, budget or Budget())
         seat = Seat(self, name, meter, directory)
-        listener = _listen(directory)
+        listener = listen_in(directory)
         try:
             stop = self._call(serve_seat(seat, self._shared, listener))
         except BaseException:
@@ -167,11 +178,7 @@ class Gateway(Closing):
         self._loop.close()
 
     async def _end(self) -> None:
-        own = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not own]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_other_tasks()
         await self._shared.sender.close()
 
     def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -182,8 +189,12 @@ class Gateway(Closing):
         return self._loop.run(work, _CALL_S)
 
 
-def _listen(directory: str) -> socket.socket:
-    """Return a socket that listens in a directory, also where its path is longer than the 107 bytes of unix(7)."""
+def listen_in(directory: str) -> socket.socket:
+    """Return a seat's socket in a directory, also where its path is longer than the 107 bytes of unix(7).
+
+    Raises:
+        GatewayError: it cannot be created.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         there = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -247,17 +247,20 @@ def make_short_directory(private_dir: str | None) -> str:
 
 
 @contextmanager
-def owned_directory(*, short: bool = False) -> Iterator[str]:
+def owned_directory(*, short: bool = False, root: Path | None = None) -> Iterator[str]:
     """Yield a private directory and remove it afterwards; ``prune`` removes those of killed processes.
 
     Args:
         short: whether its path must be short and of plain characters, as sockets need it.
+        root: where it is made; None means the directory for temporary files, or a short one. ``prune`` does not look in
+            another one: see :func:`stale_directories`.
 
     Raises:
         StorageError: it cannot be made.
     """
     identity = OwnerIdentity.current()
-    directory = _new_path(identity, _short_root() if short else None)
+    where = _short_root() if short else None if root is None else str(root)
+    directory = _new_path(identity, where)
     _make_owned(directory, identity)
     try:
         yield directory
@@ -265,9 +268,9 @@ def owned_directory(*, short: bool = False) -> Iterator[str]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def stale_directories() -> Iterator[Path]:
+def stale_directories(*more_roots: Path) -> Iterator[Path]:
     """Yield this user's private directories whose owner is dead."""
-    roots = {os.path.realpath(root) for root in (tempfile.gettempdir(), *_short_roots())}
+    roots = {os.path.realpath(root) for root in (tempfile.gettempdir(), *_short_roots(), *map(str, more_roots))}
     for path in (path for root in sorted(roots) for path in Path(root).glob(f"{_prefix()}*")):
         try:
             if path.is_symlink() or path.stat().st_uid != os.getuid():

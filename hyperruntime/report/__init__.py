@@ -1,4 +1,4 @@
 """Draw a run: its lineage, its progress, and the answers of its best generation.
 
-May import ``cluster`` and what stands before it in ``tests/unit/test_folders.py``.
+May import ``cluster.slots`` and what stands before it in ``tests/unit/test_folders.py``.
 """

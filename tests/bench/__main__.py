@@ -75,7 +75,7 @@ def measure(name: str, wanted: Sequence[str], cycles: int, trajectories: int) ->
         parts += [gateway.gateway_rows, gateway.share_rows] if "gateway" in wanted and name == "podman" else []
         parts += slot_parts(_share(runtime, cycles)) if "slots" in wanted else []
         if "rollouts" in wanted:
-            parts += [rollouts.down_rows, rollouts.judging_rows]
+            parts += [rollouts.down_rows, rollouts.journal_rows, rollouts.judging_rows]
             parts += [functools.partial(rollouts.trajectory_rows, trajectories=trajectories)]
         for part in parts:
             print(f"measuring {_name(part)} on {name} ...", file=sys.stderr, flush=True)

@@ -28,8 +28,8 @@ INSIDE = (
     "agents", "cli", "cluster.head", "cluster.keys", "cluster.peer",
     "exec", "git", "gpu", "host", "images", "option_fields", "reclaim", "registry", "report",
     "storage", "testing", "gateway.answer", "gateway.replay", "gateway.request", "loop.generation", "loop.hyperagents",
-    "loop.workbench.context", "loop.run.opened_run", "loop.run.plan", "pool.slots", "pool.tools", "rollout.loading",
-    "rollout.run.episode", "transfer.tar_reader",
+    "loop.workbench.context", "loop.run.opened_run", "loop.run.plan", "loop.run.tasks",
+    "pool.slots", "pool.tools", "rollout.loading", "rollout.run.episode", "transfer.tar_reader",
 )  # fmt: skip
 SPEC = hr.ContainerSpec(
     image="a", env={"KEY": SECRET}, labels={"l": "1"}, gpus=["0"], mounts=[hr.Mount(source="/", target="/m")]

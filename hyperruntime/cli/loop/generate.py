@@ -6,8 +6,9 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -37,14 +38,19 @@ from hyperruntime.images.recipes import BASE, image_reference
 from hyperruntime.loop.run.import_hyperagents import import_run
 from hyperruntime.loop.run.plan import plan_run, run_image
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
-from hyperruntime.loop.run_files.archive import RunView, load_run
+from hyperruntime.loop.run.tasks import MakeExecutor
+from hyperruntime.loop.run_files.archive import RunView, load_run, read_run
 from hyperruntime.loop.run_files.contract import detect_contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.events import OnEvent
+from hyperruntime.loop.workbench.model_access import key_variables, stored_gateway
+from hyperruntime.loop.workbench.open_containers import LoopRuntime
 from hyperruntime.runtime import Runtime
 from hyperruntime.storage.atomic import make_directory
 from hyperruntime.storage.run_lock import wait_for_lease
+
+_SITE = ("image", "gateway")  # options that say where a run is made
 
 
 @click.command(
@@ -69,6 +75,7 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
     underscores, and shortened to an unambiguous prefix.
     """
     state, run_dir, wait = ctx.ensure_object(State), values.pop("resume_from"), values.pop("wait")
+    cluster = values.pop("cluster")
     state.runtime = values.pop("runtime") or state.runtime
     if values.pop("resume_or_start") and run_dir is None:
         run_dir, wait = _existing_run(values), True
@@ -77,14 +84,16 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
     if run_dir is not None:
         import_run(run_dir)
         view = load_run(run_dir)
-        return go_on(state, view, as_json, changed_options(ctx, values, view.options, run_dir), wait=wait)
+        return go_on(
+            state, view, as_json, changed_options(ctx, values, view.options, run_dir), wait=wait, cluster=cluster
+        )
     if values.get("agent") is None and detect_contract(".") == "hyperagents":
         values["agent"] = "."  # HyperAgents is run in its own checkout
     if not values["domains"] and (agent := values.get("agent")):
         is_path = os.sep in agent or os.path.exists(agent)
         values["domains"] = (agent_domains(agent_folder(agent) if is_path else template_path(agent)),)
     options = make_options(values)
-    summary, number = run_generations(state, options)
+    summary, number = run_generations(state, options, cluster)
     return _finish(summary, number, options, as_json)
 
 
@@ -96,14 +105,22 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
 @resume_decorators
 @json_option
 @click.pass_obj
-def resume(state: State, /, run_dir: str, as_json: bool, wait: bool, **changes: Any) -> int:  # noqa: ANN401 - options by name
+def resume(
+    state: State,
+    /,
+    run_dir: str,
+    as_json: bool,
+    wait: bool,
+    cluster: Path | None,
+    **changes: Any,  # noqa: ANN401 - options by name
+) -> int:
     """Resume the run in RUN_DIR after an interrupt or a crash, or extend a finished run.
 
     This also works for a run that HyperAgents wrote: its files are kept and ours are added.
     """
     known = changes_by_field(changes)
     import_run(run_dir)
-    return go_on(state, load_run(run_dir), as_json, known, wait=wait)
+    return go_on(state, load_run(run_dir), as_json, known, wait=wait, cluster=cluster)
 
 
 def _existing_run(values: Mapping[str, Any]) -> str | None:
@@ -119,7 +136,15 @@ def _existing_run(values: Mapping[str, Any]) -> str | None:
     return None
 
 
-def go_on(state: State, view: RunView, as_json: bool, changes: Mapping[str, Any], *, wait: bool = False) -> int:
+def go_on(
+    state: State,
+    view: RunView,
+    as_json: bool,
+    changes: Mapping[str, Any],
+    *,
+    wait: bool = False,
+    cluster: Path | None = None,
+) -> int:
     """Resume a run, possibly with changed options, and show its progress; return the exit code.
 
     Args:
@@ -128,20 +153,29 @@ def go_on(state: State, view: RunView, as_json: bool, changes: Mapping[str, Any]
         as_json: whether to print the summary as JSON.
         changes: new values of changeable options, by field; None keeps a stored value.
         wait: as for :func:`~hyperruntime.loop.run.run.resume_run`.
+        cluster: file with the table of a cluster; None: the generations are made here.
     """
     run_dir, asked = view.run_dir, changes.get("max_generation")
     last = view.options.max_generation if asked is None else int(asked)
     tracker = Tracker(last + 1, view.generations)
     note(f"resuming {run_dir}: {len(view.generations)} of {last + 1} generations are finished")
-    with state.open_runtime(run_id=str(view.options.run_id)) as runtime:
-        image = changes.get("image") or view.options.image
-        ensure_image(runtime, run_image(attrs.evolve(view.options, image=image)))
-        with last_signal(state) as number, _shown_progress(tracker) as on_event:
-            summary = resume_run(runtime, run_dir, changes=changes, wait=wait, on_event=on_event)
+    options = attrs.evolve(view.options, **{name: changes.get(name) or getattr(view.options, name) for name in _SITE})
+    layout, image = Layout(Path(run_dir)), run_image(options)
+    withheld = key_variables(stored_gateway(options, read_run(layout)[1], layout)) if cluster else ()
+    if wait:
+        wait_for_lease(Path(run_dir))
+    with (
+        _machines(state, layout.root, str(options.run_id), image, cluster, withheld) as machines,
+        last_signal(state) as number,
+        _shown_progress(tracker) as on_event,
+    ):
+        summary = resume_run(
+            machines.runtime, run_dir, changes=changes, on_event=on_event, make_executor=machines.make_executor
+        )
     return _finish(summary, number(), view.options, as_json)
 
 
-def run_generations(state: State, options: GenerateOptions) -> tuple[RunSummary, int]:
+def run_generations(state: State, options: GenerateOptions, cluster: Path | None = None) -> tuple[RunSummary, int]:
     """Start a run and show its progress; return its summary, and the number of the signal that ended it or 0.
 
     All options are checked, and the parent of the run directory is made, before an engine is used.
@@ -149,6 +183,7 @@ def run_generations(state: State, options: GenerateOptions) -> tuple[RunSummary,
     Args:
         state: the global options.
         options: the options of the run.
+        cluster: as for :func:`go_on`.
 
     Raises:
         HyperRuntimeError: a domain or the agent is unknown.
@@ -161,12 +196,56 @@ def run_generations(state: State, options: GenerateOptions) -> tuple[RunSummary,
         raise WrongUsageError(str(error)) from error
     if not os.access(parent, os.W_OK | os.X_OK):
         raise WrongUsageError(f"{str(parent)!r} cannot be written; give another --output-dir-parent")
-    with state.open_runtime(run_id=str(plan.options.run_id)) as runtime:
-        ensure_image(runtime, plan.image)
-        said = f"seed {plan.options.seed}, {runtime.name} {runtime.info.version}"
+    run_id, withheld = str(plan.options.run_id), key_variables(plan.gateway)
+    with _machines(state, plan.layout.root, run_id, plan.image, cluster, withheld) as machines:
+        said = f"seed {plan.options.seed}, {machines.name}"
+        plan = attrs.evolve(plan, make_executor=machines.make_executor or plan.make_executor)
         with last_signal(state) as number, _shown_progress(Tracker(options.max_generation + 1)) as on_event:
-            summary = start_run(runtime, plan, on_event, on_start=lambda path: note(f"run {path}, {said}"))
+            summary = start_run(machines.runtime, plan, on_event, on_start=lambda path: note(f"run {path}, {said}"))
     return summary, number()
+
+
+@attrs.frozen
+class _Machines:
+    """Where generations are made: here, or on the nodes of a cluster.
+
+    Attributes:
+        name: for people.
+        runtime: for this machine.
+        make_executor: as in a plan; None: the run's own.
+    """
+
+    name: str
+    runtime: LoopRuntime
+    make_executor: MakeExecutor | None = None
+
+
+@contextmanager
+def _machines(
+    state: State, run_dir: Path, run_id: str, image: str, cluster: Path | None, withheld: Sequence[str]
+) -> Iterator[_Machines]:
+    """Yield an open runtime with the run's image, or an open cluster whose nodes make it.
+
+    Args:
+        state: the global options.
+        run_dir: the run directory.
+        run_id: for the labels of containers.
+        image: the run's image.
+        cluster: as for :func:`go_on`.
+        withheld: variables of the environment that nodes must not get.
+    """
+    if cluster is None:
+        with state.open_runtime(run_id=run_id) as runtime:
+            ensure_image(runtime, image)
+            yield _Machines(f"{runtime.name} {runtime.info.version}", runtime)
+        return
+    from hyperruntime.cluster.config import read_config
+    from hyperruntime.cluster.generations.run_cluster import RunCluster
+
+    config = read_config(cluster)
+    config = attrs.evolve(config, runtime=state.runtime or config.runtime, withhold=(*config.withhold, *withheld))
+    with RunCluster(config, run_dir.absolute()) as nodes:
+        yield _Machines(f"at most {config.max_nodes} nodes by {config.provider}", nodes.runtime, nodes.executor)
 
 
 def ensure_image(runtime: Runtime, name: str) -> None:

@@ -24,7 +24,9 @@ _DIRECTORY = (
                  help="Directory of the run directories."),
     click.option("--output-dir", metavar="DIR", help="The run directory itself."),
     click.option("--resume-from", metavar="RUN_DIR", help="Resume this run; only --parallel, --attempts, "
-                 "--give-up-after, --retry-failed, the pool and the model's server may change."),
+                 "--give-up-after, --retry-failed, --cluster, the pool and the model's server may change."),
+    click.option("--cluster", metavar="FILE", help="Make trajectories on the nodes of the [cluster] table of this TOML "
+                 "file; the options of the pool are for each node."),
 )  # fmt: skip
 _MODEL_FIELDS = [field for field in option_fields(RolloutOptions) if field.path[0] == "model"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from hyperruntime.cli.messages import note
-from hyperruntime.rollout.run.runner import RolloutEvent
+from hyperruntime.rollout.run.progress import RolloutEvent
 from hyperruntime.rollout.run_files.record import SCORED
 from hyperruntime.units import format_duration
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hyperruntime.cli.rollout.options import make_options, option_decorators
 from hyperruntime.cli.rollout.progress import shown_progress
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.cluster.config import ClusterConfig, read_config
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.option_fields import changed
 from hyperruntime.rollout.run.options import RolloutOptions, new_run_id
@@ -30,6 +32,8 @@ from hyperruntime.storage.atomic import make_new_directory
 from hyperruntime.storage.run_lock import is_unowned_remnant
 from hyperruntime.units import format_duration
 
+CLUSTER = "cluster"  # in the run directory: job scripts and logs of nodes
+RunOn = Callable[..., Coroutine[Any, Any, RolloutSummary]]
 _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
@@ -39,6 +43,7 @@ _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
         "hyperrun rollout run --environment swe --option items=items.jsonl --group-size 8 --parallel 16 \\",
         "    --model qwen --base-url http://127.0.0.1:8000/v1",
         "hyperrun rollout run --config rollout.toml --seed 3",
+        "hyperrun rollout run --config rollout.toml --parallel 64 --cluster cluster.toml",
         "hyperrun rollout run --resume-from outputs/rollout_1 --retry-failed",
     ),
 )
@@ -49,20 +54,22 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
     """Run agents on items in leased slots, score them, and write trajectories and groups.
 
     Each item is attempted --group-size times. Exits with 0 if a trajectory was scored, else with 1. An interrupt keeps
-    all scored trajectories; continue with --resume-from.
+    all scored trajectories; continue with --resume-from. With --cluster, they are made on nodes of a batch system.
     """
     state = ctx.ensure_object(State)
+    cluster = values.pop("cluster")
+    config = read_config(Path(cluster)) if cluster else None
     place: AbstractContextManager[Path]
     if values["resume_from"]:
         run_dir = Path(values["resume_from"])
         options, place = _changed(ctx, values, stored_options(run_dir)), nullcontext(run_dir)
     else:
         options, place = make_options(values).settled(), run_directory(values)
-    with place as run_dir, state.open_runtime(run_id=run_dir.name) as runtime:
-        note(f"run {run_dir}, seed {options.seed}, {runtime.name} {runtime.info.version}")
+    with place as run_dir, _machines(state, config, run_dir) as (where, run_on):
+        note(f"run {run_dir}, seed {options.seed}, {where}")
         with shown_progress() as on_event:
             try:
-                work = run_rollouts(runtime, options, run_dir=run_dir, on_event=on_event)
+                work = run_on(options, run_dir=run_dir, on_event=on_event)
                 summary = run_until_signal(work, state)  # slots are released first
             except KeyboardInterrupt:
                 if (run_dir / RUN).is_file():
@@ -70,6 +77,23 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
                 raise
     _print(summary, as_json)
     return 0 if summary.scored else 1
+
+
+@contextmanager
+def _machines(state: State, config: ClusterConfig | None, run_dir: Path) -> Iterator[tuple[str, RunOn]]:
+    """Yield where trajectories are made, in words, and the function that makes them: here, or on a cluster's nodes."""
+    if config is None:
+        with state.open_runtime(run_id=run_dir.name) as runtime:
+            yield f"{runtime.name} {runtime.info.version}", partial(run_rollouts, runtime)
+    else:
+        from hyperruntime.cluster.cluster import Cluster
+        from hyperruntime.cluster.rollouts.node_episodes import run_rollouts_on
+
+        cluster = Cluster(config, run_dir / CLUSTER)
+        yield (
+            f"at most {config.max_nodes} nodes by {config.parsl or config.provider}",
+            partial(run_rollouts_on, cluster),
+        )
 
 
 @contextmanager

@@ -46,6 +46,9 @@ _FAMILIES = (
 )
 
 
+KEY_VARIABLES = tuple(family.key for family in _FAMILIES)
+
+
 def read_dotenv(path: Path) -> dict[str, str]:
     """Return the variables of a ``.env`` file that the gateway uses; empty if the file does not exist.
 

@@ -55,12 +55,12 @@ _ENDS_THE_RUN = (
 )
 
 
-def make_generation(context: RunContext, plan: GenerationPlan) -> GenerationRecord:
+def make_generation(context: RunContext, plan: GenerationPlan, first: int = 1) -> GenerationRecord:
     """Make one generation and return its record; the parameters and errors are those of :func:`make_with_results`."""
-    return make_with_results(context, plan)[0]
+    return make_with_results(context, plan, first)[0]
 
 
-def make_with_results(context: RunContext, plan: GenerationPlan) -> tuple[GenerationRecord, Results]:
+def make_with_results(context: RunContext, plan: GenerationPlan, first: int = 1) -> tuple[GenerationRecord, Results]:
     """Make one generation; return its record and its results. Its files are in the run's ``work`` directory.
 
     After an infrastructure failure the generation is retried, at most twice.
@@ -68,6 +68,7 @@ def make_with_results(context: RunContext, plan: GenerationPlan) -> tuple[Genera
     Args:
         context: context of the run.
         plan: plan of the generation.
+        first: number of the first attempt; more than 1 if attempts on other machines were lost.
 
     Raises:
         RunInterruptedError: the run is being interrupted.
@@ -76,8 +77,8 @@ def make_with_results(context: RunContext, plan: GenerationPlan) -> tuple[Genera
         ImageNotFoundError: the image does not exist; no generation of this run can be made.
         SpecError: a value is invalid; no generation of this run can be made.
     """
-    number = 1
-    while (attempt := _Generation(context, plan, number)).make() and number < ATTEMPTS:
+    number, last = first, first + ATTEMPTS - 1
+    while (attempt := _Generation(context, plan, number, last)).make() and number < last:
         log.warning("generation made again", generation=plan.genid, attempt=number, reason=attempt.record.detail)
         number += 1
     return attempt.record, attempt.adapter.results
@@ -91,9 +92,9 @@ class _Generation:
         adapter: the steps that depend on the agent's contract.
     """
 
-    def __init__(self, context: RunContext, plan: GenerationPlan, number: int) -> None:
+    def __init__(self, context: RunContext, plan: GenerationPlan, number: int, last: int) -> None:
         """Make the directories; start nothing."""
-        self._context, self._plan = context, plan
+        self._context, self._plan, self._last = context, plan, last
         self._folder = context.layout.partial(plan.genid)
         self._output = self._folder / AGENT_OUTPUT
         self._private = self._folder.with_name(f"{self._folder.name}.private")
@@ -141,7 +142,7 @@ class _Generation:
             if again:
                 check_writable(self._folder)  # after _clean_up: the agent may have filled the disk
             self._settle_record()
-            if not again or self.record.attempts == ATTEMPTS:
+            if not again or self.record.attempts == self._last:
                 self._steps.settled(self.record.score, self.record.failure or "", started)
         return again
 

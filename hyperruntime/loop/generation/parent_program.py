@@ -8,7 +8,8 @@ after an infrastructure failure, the run's own rule chooses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import IO
+
+import attrs
 
 from hyperruntime.errors import ContainerLostError, HyperRuntimeError
 from hyperruntime.logs import get_logger
@@ -37,18 +38,87 @@ random.seed(os.environ["HYPERRUN_SEED"] + ":" + os.environ["HYPERRUN_GENERATION"
 """
 
 
+@attrs.frozen(kw_only=True)
+class Said:
+    """What a generation's own program said.
+
+    Attributes:
+        line: the last line of its standard output.
+        log: its output, up to a limit.
+        failure: one sentence if it failed, else "".
+    """
+
+    line: str = ""
+    log: str = ""
+    failure: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Question:
+    """A generation's own program is asked for a parent.
+
+    Attributes:
+        number: the generation that needs a parent.
+        asked: the generation whose program is asked.
+        commit: its state.
+        view: directory with the view of all generations.
+    """
+
+    number: int
+    asked: GenId
+    commit: str
+    view: str
+
+    def ask(self, context: RunContext) -> Said:
+        """Run the program in a container of its own.
+
+        Raises:
+            RunInterruptedError: the run is being interrupted.
+            HyperRuntimeError: the infrastructure failed.
+        """
+        folder = context.layout.work / f"choice_{self.number}"
+        discard(context, folder)
+        write_file(make_directory(folder / "seed") / "sitecustomize.py", _SITE.encode())
+        plan = GenerationPlan(genid=self.number, parent=self.asked, commit=self.commit)
+        view = Mount(source=self.view, target=context.contract.evals)
+        place = AgentContainer(context, plan, folder, view, Mount(source=str(folder / "seed"), target=_SEED))
+        log = _Capped()
+        try:
+            context.store.export(self.commit, place.repo)
+            place.start()
+            args = ["/bin/sh", "-c", _SEEDED, "seeded", *context.adapter.select_parent_args(context, self.number)]
+            result = place.run(args, "its parent selection", context.options.timeout_select_s, log, "agent")
+            return Said(line=last_line(result.stdout, "nothing"), log=log.text)
+        except ContainerLostError as error:
+            if context.containers.stopping:
+                raise RunInterruptedError("the run is being interrupted") from error
+            return Said(failure=str(error), log=log.text)
+        except GenerationFailedError as error:
+            return Said(failure=str(error), log=log.text)
+        finally:
+            place.close()
+            discard(context, folder)
+
+
 class ParentProgram:
     """Runs the agents' own program to choose parents."""
 
-    def __init__(self, context: RunContext, archive: Archive, commit_of: Callable[[GenId], str]) -> None:
+    def __init__(
+        self,
+        context: RunContext,
+        archive: Archive,
+        commit_of: Callable[[GenId], str],
+        ask: Callable[[Question], Said],
+    ) -> None:
         """Open the view of all generations.
 
         Args:
             context: context of the run.
             archive: the finished generations.
             commit_of: returns the commit of a generation's state.
+            ask: asks a question, as ``Question.ask`` does, perhaps on another machine.
         """
-        self._context, self._archive, self._commit_of = context, archive, commit_of
+        self._context, self._archive, self._commit_of, self._put = context, archive, commit_of, ask
         self._standings = GenerationView(context.layout, FOLDER, context.domains, add_figures)
 
     def choose(self, number: int) -> GenId | None:
@@ -91,33 +161,13 @@ class ParentProgram:
         self._standings.refresh(self._archive)
 
     def _ask(self, record: GenerationRecord, number: int) -> GenId:
-        context = self._context
-        folder = context.layout.work / f"choice_{number}"
-        discard(context, folder)
-        write_file(make_directory(folder / "seed") / "sitecustomize.py", _SITE.encode())
-        plan = GenerationPlan(genid=number, parent=record.genid, commit=self._commit_of(record.genid))
-        view = Mount(source=str(self._standings.folder), target=context.contract.evals)
-        place = AgentContainer(context, plan, folder, view, Mount(source=str(folder / "seed"), target=_SEED))
-        try:
-            context.store.export(plan.commit, place.repo)
-            place.start()
-            return self._answer(place, record, number)
-        except ContainerLostError as error:
-            if context.containers.stopping:
-                raise RunInterruptedError("the run is being interrupted") from error
-            raise GenerationFailedError("agent", str(error)) from error
-        finally:
-            place.close()
-            discard(context, folder)
-
-    def _answer(self, place: AgentContainer, record: GenerationRecord, number: int) -> GenId:
-        timeout_s = self._context.options.timeout_select_s
+        commit, view = self._commit_of(record.genid), str(self._standings.folder)
+        said = self._put(Question(number=number, asked=record.genid, commit=commit, view=view))
         with storage_errors(self._context.layout.root), open_private(self._context.layout.root / LOG) as file:
-            file.write(f"== generation {number}: generation {record.genid} is asked\n".encode())
-            program = self._context.adapter.select_parent_args(self._context, number)
-            args = ["/bin/sh", "-c", _SEEDED, "seeded", *program]
-            result = place.run(args, "its parent selection", timeout_s, _Capped(file), "agent")
-        return self._named(last_line(result.stdout, "nothing"))
+            file.write(f"== generation {number}: generation {record.genid} is asked\n{said.log}".encode())
+        if said.failure:
+            raise GenerationFailedError("agent", said.failure)
+        return self._named(said.line)
 
     def _named(self, line: str) -> GenId:
         """Return the generation that a line names, if it may become a parent."""
@@ -130,11 +180,15 @@ class ParentProgram:
 
 
 class _Capped:
-    """Writes to a file up to a size limit and discards the rest."""
+    """Keeps output up to a size limit and discards the rest."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._left = file, _MAX_LOG_BYTES
+    def __init__(self) -> None:
+        self._kept = b""
+
+    @property
+    def text(self) -> str:
+        """The output as text."""
+        return self._kept.decode(errors="replace")
 
     def __call__(self, chunk: bytes) -> None:
-        self._file.write(chunk[: self._left])
-        self._left -= min(self._left, len(chunk))
+        self._kept += chunk[: _MAX_LOG_BYTES - len(self._kept)]

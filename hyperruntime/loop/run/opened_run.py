@@ -28,7 +28,7 @@ from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import structured
 from hyperruntime.loop.workbench.context import RunContext, protected_paths
 from hyperruntime.loop.workbench.events import Events, OnEvent
-from hyperruntime.loop.workbench.model_access import ModelAccess, agent_directory
+from hyperruntime.loop.workbench.model_access import Models, agent_directory
 from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContainers
 from hyperruntime.reclaim.trees import remove_reclaimed
 from hyperruntime.storage.atomic import make_directory, make_private_directory, storage_errors
@@ -67,7 +67,7 @@ class OpenedRun:
         """The first generation: the initial agent with the start diffs applied."""
         return stored_start(self.stored)
 
-    def context(self, runtime: LoopRuntime, image: str, on_event: OnEvent | None, models: ModelAccess) -> RunContext:
+    def context(self, runtime: LoopRuntime, image: str, on_event: OnEvent | None, models: Models) -> RunContext:
         """Return the context of the run's generations.
 
         Args:

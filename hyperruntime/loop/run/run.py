@@ -15,13 +15,13 @@ from hyperruntime import registry
 from hyperruntime.errors import RunError, SpecError, StorageError
 from hyperruntime.gateway.config.source import absolute_source
 from hyperruntime.logs import get_logger
-from hyperruntime.loop.generation.generation import make_generation
-from hyperruntime.loop.generation.parent_program import ParentProgram
+from hyperruntime.loop.generation.parent_program import ParentProgram, Question, Said
 from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.generation.publish import finish_generation, mark_generation, parent_mark
 from hyperruntime.loop.run.import_hyperagents import import_run
 from hyperruntime.loop.run.opened_run import OpenedRun, create_run, reopen_run
 from hyperruntime.loop.run.plan import RunPlan, plan_run, run_image
+from hyperruntime.loop.run.tasks import GenerationTask, MakeExecutor, QuestionTask
 from hyperruntime.loop.run_files.archive import read_run
 from hyperruntime.loop.run_files.layout import LOG, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -100,7 +100,8 @@ def start_run(
         with ModelAccess(plan.gateway, plan.options) as models:
             if on_start is not None:
                 on_start(plan.layout.root)
-            return _Run(opened, opened.context(runtime, image, on_event, models), lock).run(plan.make_executor)
+            context = opened.context(runtime, image, on_event, models)
+            return _Run(opened, context, lock, models).run(plan.make_executor)
 
 
 def place_run(plan: RunPlan) -> RunPlan:
@@ -129,6 +130,7 @@ def resume_run(
     changes: Mapping[str, Any] | None = None,
     wait: bool = False,
     on_event: OnEvent | None = None,
+    make_executor: MakeExecutor | None = None,
 ) -> RunSummary:
     """Resume an interrupted run, or extend a finished one, and run all missing generations.
 
@@ -142,6 +144,7 @@ def resume_run(
         changes: new values of other options by name, such as ``budget_tokens``; a value of None: unchanged.
         wait: whether to wait until the lease of an owner on another machine is stale; the owner may be dead.
         on_event: as for :func:`start_run`.
+        make_executor: as in a plan; None means the executor that the run's options name.
 
     Raises:
         ArchiveError: the directory is not a run directory.
@@ -156,11 +159,12 @@ def resume_run(
     options = _changed(stored_options, {"max_generation": max_generation, "parallel": parallel, **(changes or {})})
     gateway = stored_gateway(options, stored, layout)
     image = runtime.images.ensure(run_image(options))
-    make_executor = registry.load_executor(options.executor)
+    make_executor = make_executor or registry.load_executor(options.executor)
     with RunLock(layout.root) as lock:
         opened = reopen_run(layout, options, runtime.info.reclaim_args)
         with ModelAccess(gateway, options) as models:
-            return _Run(opened, opened.context(runtime, image, on_event, models), lock).run(make_executor)
+            context = opened.context(runtime, image, on_event, models)
+            return _Run(opened, context, lock, models).run(make_executor)
 
 
 def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOptions:
@@ -176,26 +180,27 @@ def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOp
 class _Run:
     """A run in progress."""
 
-    def __init__(self, opened: OpenedRun, context: RunContext, lock: RunLock) -> None:
-        self._opened, self._archive, self._lock = opened, opened.archive, lock
+    def __init__(self, opened: OpenedRun, context: RunContext, lock: RunLock, models: ModelAccess) -> None:
+        self._opened, self._archive, self._lock, self._models = opened, opened.archive, lock, models
         self._context, self._options, self._containers = context, context.options, context.containers
         lock.on_lost(self._containers.stop)
+        self._executor: Executor
         self._pending: dict[Future[GenerationRecord], GenId] = {}
         self._failures_in_a_row = 0
         self._made: list[GenId] = []
         self._evolved: ParentProgram | None = None
         if self._options.edit_select_parent:
-            self._evolved = ParentProgram(context, self._archive, opened.commit_of)
+            self._evolved = ParentProgram(context, self._archive, opened.commit_of, self._ask)
         self._views = context.adapter.open_views(self._options, context.layout, context.domains)
 
-    def run(self, make_executor: Callable[[int], Executor]) -> RunSummary:
+    def run(self, make_executor: MakeExecutor) -> RunSummary:
         """Make all missing generations; return the summary of the run."""
         for problem in self._archive.problems:
             log.warning("archive problem", problem=problem)
-        executor = make_executor(self._options.parallel)
+        self._executor = executor = make_executor(self._options.parallel)
         try:
             with on_interrupt(self._containers.stop):
-                self._run_all(executor)
+                self._run_all()
         except BaseException:
             self._containers.stop()
             self._containers.close_all()
@@ -210,14 +215,14 @@ class _Run:
             generations=tuple(self._archive),
             best=self._archive.best(),
             interrupted=self._containers.stopping,
-            used_up=self._context.models.used_up if self._lacks_any() else "",
+            used_up=self._models.used_up if self._lacks_any() else "",
             made=tuple(record for record in self._archive if record.genid in self._made),
         )
 
-    def _run_all(self, executor: Executor) -> None:
+    def _run_all(self) -> None:
         start = self._opened.start
         if start.genid not in self._archive:
-            self._submit(executor, GenerationPlan(genid=start.genid, parent=None, commit=start.commit))
+            self._submit(GenerationPlan(genid=start.genid, parent=None, commit=start.commit))
             self._collect_all()
         elif self._archive.first.failure is not None and not any(record.valid_parent for record in self._archive):
             raise RunError(self._first_failure(self._archive.first) + "; start another run")
@@ -225,12 +230,12 @@ class _Run:
             self._judge_parent(record)  # a kill may have left a mark out
         missing = self._missing()
         while not self._containers.stopping:
-            while len(self._pending) < self._options.parallel and not self._context.models.used_up:
+            while len(self._pending) < self._options.parallel and not self._models.used_up:
                 number = next(missing, None)
                 if number is None:
                     break
                 try:
-                    self._submit(executor, self._plan(number))
+                    self._submit(self._plan(number))
                 except RunInterruptedError:
                     break
             if not self._pending:
@@ -263,14 +268,18 @@ class _Run:
         assert options.seed is not None
         return select_parent(options.parent_selection, candidates, seed=options.seed, generation=number)
 
-    def _submit(self, executor: Executor, plan: GenerationPlan) -> None:
+    def _ask(self, question: Question) -> Said:
+        return self._executor.submit(QuestionTask(context=self._context, question=question)).result()
+
+    def _submit(self, plan: GenerationPlan) -> None:
         phases = Phases(self._context.layout.phases(plan.genid))
         if phases.plan != plan:
             phases.begin(plan)
         for view in self._views:
             view.refresh(self._archive)
         log.info("generation started", generation=plan.genid, parent=plan.parent)
-        self._pending[executor.submit(make_generation, self._context, plan)] = plan.genid
+        task = GenerationTask(context=self._context, plan=plan)
+        self._pending[self._executor.submit(task)] = plan.genid
 
     def _collect_all(self) -> None:
         while self._pending:
@@ -296,7 +305,7 @@ class _Run:
     def _keep(self, record: GenerationRecord) -> None:
         broken = record.failure == "infrastructure"
         self._failures_in_a_row = self._failures_in_a_row + 1 if broken else 0
-        if record.parent is None and record.failure == "budget" and self._context.models.used_up:
+        if record.parent is None and record.failure == "budget" and self._models.used_up:
             return  # a resume with a larger budget makes it again; all other generations need it
         lost = record.parent is None and record.failure is not None  # a resume makes it again, too
         if not lost:

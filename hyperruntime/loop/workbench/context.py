@@ -15,7 +15,7 @@ from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.workbench.events import Events
-from hyperruntime.loop.workbench.model_access import ModelAccess
+from hyperruntime.loop.workbench.model_access import Models
 from hyperruntime.loop.workbench.open_containers import LoopContainer, OpenContainers
 from hyperruntime.spec import ContainerSpec, Mount
 
@@ -61,7 +61,7 @@ class RunContext:
     image: str
     containers: OpenContainers
     events: Events
-    models: ModelAccess
+    models: Models
 
     @property
     def baseline(self) -> frozenset[str]:

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -30,7 +30,24 @@ from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.workbench.open_containers import LoopContainer
 
 if TYPE_CHECKING:
-    from hyperruntime.gateway import Access, Gateway
+    from hyperruntime.gateway import Access, Gateway, Seat
+    from hyperruntime.gateway.gateway import Seats
+
+
+class Models(Protocol):
+    """The models as generations see them; thread-safe. :class:`ModelAccess` provides it where the gateway is."""
+
+    def begin(self, genid: GenId) -> None:
+        """Give a generation its whole budget; called for each attempt."""
+        ...
+
+    def usage(self, genid: GenId) -> Spent | None:
+        """Return the usage of a generation in all attempts; None if it is not known here."""
+        ...
+
+    def open(self, container: LoopContainer, genid: GenId, step: str) -> Access | None:
+        """Return a container's access to the models; None without a gateway."""
+        ...
 
 
 class ModelAccess(Closing):
@@ -96,24 +113,63 @@ class ModelAccess(Closing):
         """
         if self._gateway is None or self._config is None:
             return None
-        from hyperruntime.container import Container
-        from hyperruntime.gateway import Access
+        return open_access(
+            self._gateway, container, f"{self._run}/{genid}/{step}", self._meter(genid), self._config.grace_s
+        )
 
-        if not isinstance(container, Container):
-            raise GatewayError("containers of this kind have no access to a gateway; use an engine")
-        name = f"{self._run}/{genid}/{step}"
+    @property
+    def grace_s(self) -> float | None:
+        """Seconds that a container may run after a budget refused its first request; None without a gateway."""
+        return None if self._config is None else self._config.grace_s
+
+    def seat(self, genid: GenId, step: str, directory: str) -> Seat:
+        """Return a seat of the gateway for a container of another machine, whose requests arrive in ``directory``.
+
+        Args:
+            genid: the container's generation, whose budget counts.
+            step: name of the container in the log of exchanges.
+            directory: directory of this machine in which the seat's socket is made.
+
+        Raises:
+            GatewayError: the run has no gateway, or the socket cannot be made.
+        """
+        if self._gateway is None:
+            raise GatewayError("the run has no gateway")
+        return self._gateway.seat(f"{self._run}/{genid}/{step}", directory, self._meter(genid))
+
+    def _meter(self, genid: GenId) -> Meter:
         with self._lock:
-            meter = self._meters.setdefault(str(genid), Meter(f"generation {genid}", self._budget))
-        access = Access(self._gateway, container, name, meter)
-        ending = threading.Timer(self._config.grace_s, container.close)
-        ending.daemon = True
-        access.seat.when_refused(ending.start)
-        return access
+            return self._meters.setdefault(str(genid), Meter(f"generation {genid}", self._budget))
 
     def close(self) -> None:
         """Close the gateway; idempotent."""
         if self._gateway is not None:
             self._gateway.close()
+
+
+def open_access(seats: Seats, container: LoopContainer, name: str, meter: Meter | None, grace_s: float) -> Access:
+    """Return a container's access to the models; after a budget refused a request, the container ends.
+
+    Args:
+        seats: gives the container its seat.
+        container: the container.
+        name: name of the seat in the log of exchanges.
+        meter: counts against a budget; None if ``seats`` knows it.
+        grace_s: seconds that the container may still run then.
+
+    Raises:
+        GatewayError: as for :meth:`ModelAccess.open`.
+    """
+    from hyperruntime.container import Container
+    from hyperruntime.gateway import Access
+
+    if not isinstance(container, Container):
+        raise GatewayError("containers of this kind have no access to a gateway; use an engine")
+    access = Access(seats, container, name, meter)
+    ending = threading.Timer(grace_s, container.close)
+    ending.daemon = True
+    access.seat.when_refused(ending.start)
+    return access
 
 
 def choose_gateway(
@@ -147,6 +203,11 @@ def choose_gateway(
     if any(one.money is not None for one in (budget, generation_budget(options))):
         _check_prices(config.models[:1] if options.model is not None else config.models)
     return attrs.evolve(config, budget=budget, log=config.log or str(layout.exchanges))
+
+
+def key_variables(config: GatewayConfig | None) -> tuple[str, ...]:
+    """Return the names of the environment variables that have the gateway's keys."""
+    return tuple(upstream.key_env for upstream in (config.upstreams if config else ()) if upstream.key_env)
 
 
 def _check_prices(models: Sequence[ModelRule]) -> None:

@@ -90,8 +90,7 @@ class OpenContainers:
             RunInterruptedError: the run is being interrupted.
             HyperRuntimeError: the container cannot be started.
         """
-        if self.stopping:
-            raise RunInterruptedError("the run is being interrupted")
+        self.check_running()
         container = self._runtime.container(spec, labels=labels)
         with self._lock:
             self._open.append(container)
@@ -109,6 +108,15 @@ class OpenContainers:
     def stop(self) -> None:
         """Refuse to start more containers; returns at once and takes no lock."""
         self._stopping = True
+
+    def check_running(self) -> None:
+        """Raise if the run is being interrupted.
+
+        Raises:
+            RunInterruptedError: it is.
+        """
+        if self.stopping:
+            raise RunInterruptedError("the run is being interrupted")
 
     def run(self, work: Callable[[], T]) -> T:
         """Run ``work`` in a thread and return its result; an interrupt meanwhile ends all open containers."""

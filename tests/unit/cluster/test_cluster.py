@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import gc
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,14 @@ from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.errors import ClusterError, NodeLostError
 
-# Parsl leaves files and sockets to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def leftovers_of_parsl_are_collected() -> Iterator[None]:
+    """Parsl leaves sockets to the garbage collector; no later test may be blamed for them."""
+    yield
+    gc.collect()
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -62,8 +69,12 @@ def test_a_node_that_is_told_to_end_takes_no_new_work_and_finishes_what_it_has(t
             cluster.want(1)
             node = await cluster.wait_for_node()
             with node.in_use():
-                psutil.Process(node.facts["pid"]).terminate()  # as before a preemption
+                server = psutil.Process(node.facts["pid"])
+                job = [one for one in server.parents() if "-m" in one.cmdline()]
+                for process in (server, *job):  # as before a preemption
+                    process.terminate()
                 await until(lambda: node.leaving)
+                await until(lambda: not job[0].is_running() or job[0].status() == psutil.STATUS_ZOMBIE)
                 assert (await node.peer.call("time")).value
                 assert node.lost is None
                 await until(cluster.nodes)  # another one

@@ -34,18 +34,24 @@ def written(folder: Path, text: str) -> Path:
 
 def test_a_table_becomes_a_job_script_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sbatch = tmp_path / "sbatch"
-    sbatch.write_text(f'#!/bin/sh\ncp "$1" {tmp_path}/job\necho "Submitted batch job 7"\n')  # sbatch(1)
+    sbatch.write_text(f'#!/bin/sh\ncp "$1" {tmp_path}/job\nenv >{tmp_path}/env\necho "Submitted batch job 7"\n')
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    provider = Pilots(read_config(written(tmp_path, FULL)), tmp_path)._provider()
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-head")
+    monkeypatch.setenv("OUR_KEY", "another-key-of-the-head")
+    pilots = Pilots(attrs.evolve(read_config(written(tmp_path, FULL)), withhold=("OUR_KEY",)), tmp_path)
+    pilots._withhold(provider := pilots._provider())
     provider.script_dir = str(tmp_path)
     assert provider.submit("serve", 1) == "7"
     text = (tmp_path / "job").read_text()
     for line in ("--partition=short", "--account=ours", "--constraint=fast", "--gpus-per-node=2", "--mem=32g"):
         assert line in text
+    assert "--no-requeue" in text
     assert "--cpus-per-task=8" in text
     assert "--exclusive" not in text
     assert text.index("module load apptainer") < text.index("serve")
+    assert "PATH=" in (job := (tmp_path / "env").read_text())  # sbatch(1): jobs get the environment of sbatch
+    assert "key-of-the-head" not in job + text
 
 
 @pytest.mark.parametrize("provider", ["pbs", "lsf"])

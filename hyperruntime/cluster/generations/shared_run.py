@@ -1,0 +1,142 @@
+"""A run directory on a file system that shows a change to other machines late, as NFS may do for a minute.
+
+A name that was chosen for one attempt is never written by another one, so no lock is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from hyperruntime.errors import ClusterError, RepositoryError
+from hyperruntime.host.process import wait_until
+from hyperruntime.host.rmtree import remove_tree
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
+from hyperruntime.storage.atomic import finish_directory, storage_errors
+
+LATE_S = 90.0  # Linux shows a change of a directory on NFS after at most 60 s. Source: nfs(5), acdirmax
+POLL_S = 0.05
+_ATTEMPT = re.compile(r"gen_\w+\.[0-9a-f]{32}|\.gen_\w+\.[0-9a-f]{32}\.partial")  # names that a head chose
+
+
+def wait_for_state(context: RunContext, plan: GenerationPlan, shown: int = 0) -> None:
+    """Wait until this machine sees what a generation starts from: its state, its parent, and the view.
+
+    Args:
+        context: context of the run here.
+        plan: plan of the generation.
+        shown: number of entries of the view.
+
+    Raises:
+        ClusterError: they are not seen within 90 s.
+        RunInterruptedError: the run is being interrupted.
+    """
+    layout = context.layout
+    _wait(context, f"the state {plan.commit}", lambda: _has(context, plan.commit))
+    _wait(context, f"the view of {shown} generations", lambda: _entries(layout.view) >= shown)
+    if plan.parent is not None:
+        _wait(context, f"generation {plan.parent}", layout.generation(plan.parent).is_dir)
+
+
+def move_into_run(layout: Layout, genid: GenId, name: str) -> dict[str, int]:
+    """Move the files of a complete generation into the run's ``work`` directory, under a name of its own.
+
+    Args:
+        layout: paths of the run; ``work`` is a local directory.
+        genid: the generation.
+        name: chosen by the head for this attempt.
+
+    Returns:
+        What :func:`tree_of` finds there.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    source, target = layout.partial(genid), Layout(layout.root).work / os.path.basename(name)
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        with storage_errors(partial):
+            shutil.copytree(source, partial, symlinks=True)
+        found = tree_of(partial)
+        finish_directory(partial, target)
+    finally:
+        remove_tree(partial)
+    return found
+
+
+def take_from_node(layout: Layout, genid: GenId, name: str, tree: object) -> None:
+    """Wait until all files that a node moved into the run are seen here; they are then the generation's in progress.
+
+    Args:
+        layout: paths of the run.
+        genid: the generation.
+        name: the name that was chosen for this attempt.
+        tree: what the node found there.
+
+    Raises:
+        ClusterError: they are not seen within 90 s.
+        StorageError: the directory cannot be renamed.
+    """
+    source, target = layout.work / name, layout.partial(genid)
+    if not wait_until(lambda: _tree_or_none(source) == tree, LATE_S, POLL_S):
+        raise ClusterError(f"the files of generation {genid} are not seen at {str(source)!r} within {LATE_S:g} s")
+    remove_tree(target)
+    with storage_errors(target):
+        os.rename(source, target)
+
+
+def remove_unfinished(layout: Layout) -> None:
+    """Remove what nodes that are lost have moved into the run, wholly or in part; no node may work on it any more."""
+    for path in layout.work.glob("*"):
+        if _ATTEMPT.fullmatch(path.name):
+            remove_tree(path)
+
+
+def tree_of(folder: Path) -> dict[str, int]:
+    """Return how many files and directories are below a directory, and the bytes of the files."""
+    names, size = 0, 0
+    for place, folders, files in os.walk(folder, onerror=_fail):
+        names += len(folders) + len(files)
+        size += sum(os.lstat(os.path.join(place, file)).st_size for file in files)
+    return {"names": names, "bytes": size}
+
+
+def _tree_or_none(folder: Path) -> dict[str, int] | None:
+    with suppress(OSError):
+        return tree_of(folder)
+    return None
+
+
+def _fail(error: OSError) -> None:
+    raise error
+
+
+def _wait(context: RunContext, what: str, is_seen: Callable[[], bool]) -> None:
+    root = str(context.layout.root)
+
+    def is_over() -> bool:
+        context.containers.check_running()
+        return is_seen()
+
+    if not wait_until(is_over, LATE_S, POLL_S):
+        raise ClusterError(f"{what} of the run {root!r} is not seen on this node within {LATE_S:g} s")
+
+
+def _has(context: RunContext, commit: str) -> bool:
+    try:
+        context.store.tree(commit)
+    except RepositoryError:
+        return False
+    return True
+
+
+def _entries(folder: Path) -> int:
+    with suppress(OSError):
+        return len(os.listdir(folder))
+    return -1

@@ -1,0 +1,177 @@
+"""The node's end of rollouts: it makes trajectories for the head, and sends it each line of their journals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
+from hyperruntime.cluster.rollouts.relayed_model import RelayedModel
+from hyperruntime.errors import HyperRuntimeError, SpecError
+from hyperruntime.logs import get_logger
+from hyperruntime.option_fields import from_json
+from hyperruntime.rollout.agent.model import Model
+from hyperruntime.rollout.environment import Item
+from hyperruntime.rollout.models import open_model
+from hyperruntime.rollout.models.server import check_server
+from hyperruntime.rollout.run.episode import EpisodeContext, Job, run_episode
+from hyperruntime.rollout.run.options import RolloutOptions
+from hyperruntime.rollout.run.runner import Parts, complete_parts, open_here
+from hyperruntime.rollout.run.store import recordable
+from hyperruntime.rollout.run_files.turn_journal import TurnJournal
+
+if TYPE_CHECKING:
+    from hyperruntime.cluster.node_services import NodeContext
+
+log = get_logger(__name__)
+
+OPEN, RUN, CLOSE = "rollout.open", "rollout.run", "rollout.close"
+MODEL, JOURNAL = "rollout.model", "rollout.journal"  # of the head; followed by the id of the run
+TURNS, RECORD = "turns", "record"  # events of RUN
+PIECE_BYTES = 4 << 20
+_OF_COMMANDS = (b'{"is":"call"', b'{"is":"failed"', b'{"is":"anew"')
+SETTLE_S = 0.5  # from the end of a command that SIGTERM ended to the SIGTERM of the node server
+
+
+@attrs.define
+class _OpenRun:
+    context: EpisodeContext
+    items: Mapping[str, Item]
+    stack: AsyncExitStack
+
+
+class EpisodeService:
+    """Makes trajectories on this node."""
+
+    def __init__(self, context: NodeContext) -> None:
+        """Open nothing yet.
+
+        Args:
+            context: of the node.
+        """
+        self._node = context
+        self._runs: dict[str, _OpenRun] = {}
+        self.handlers: Mapping[str, Handler] = {OPEN: self._open, RUN: self._run, CLOSE: self._close}
+
+    async def close(self) -> None:
+        """Close the slots of all runs."""
+        runs, self._runs = self._runs, {}
+        for run in runs.values():
+            with suppress(HyperRuntimeError):
+                await run.stack.aclose()
+
+    async def _open(self, call: Call) -> Answer:
+        """Load a run's environment and open its slots; return how many trajectories may be made at once."""
+        args = call.args
+        if os.path.isdir(args["directory"]):
+            os.chdir(args["directory"])  # options may name files relative to it
+        options = from_json(RolloutOptions, args["options"], strict=True)
+        container = attrs.evolve(options.container, env={**options.container.env, **args["env"]})
+        options = attrs.evolve(options, container=container, env_names=())
+        async with AsyncExitStack() as stack:
+            model = await self._model(stack, options, args)
+            parts = await complete_parts(stack, options, Parts(model=model))
+            items = await asyncio.to_thread(lambda: {item.id: item for item in parts.environment.items()})
+            runtime = await self._node.runtime()
+            context = await stack.enter_async_context(open_here(runtime, options, parts))
+            self._runs[args["run"]] = _OpenRun(context, items, stack.pop_all())
+        return Answer({"capacity": context.capacity})
+
+    async def _model(self, stack: AsyncExitStack, options: RolloutOptions, args: Mapping[str, Any]) -> Model:
+        """Return the model's own client if its server can be reached from here, else one that asks the head."""
+        if args["direct"] and options.model is not None:
+            try:
+                await check_server(options.model)
+                model = await asyncio.to_thread(open_model, options.model)
+                stack.push_async_callback(model.close)
+                return model
+            except HyperRuntimeError as error:
+                log.info("model asked through the head", reason=str(error))
+        return RelayedModel(args["model"], self._head, f"{MODEL}.{args['run']}", remembers=args["remembers"])
+
+    async def _run(self, call: Call) -> Answer:
+        """Make one attempt at a trajectory, unless the node is told to end, or ends; return whether it does."""
+        if call.args["run"] not in self._runs:
+            return Answer({"ends": True})
+        making = asyncio.ensure_future(self._make(call))
+        told = asyncio.ensure_future(self._node.told_to_end.wait())
+        both: set[asyncio.Future[Any]] = {making, told}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if told.done():
+                return Answer({"ends": True})
+            await making
+        finally:
+            told.cancel()
+            making.cancel()
+            await asyncio.wait([making])  # its slot is released
+            _ = making.cancelled() or making.exception()
+        return Answer()
+
+    async def _make(self, call: Call) -> None:
+        """Make an attempt at a trajectory; emit the lines of its journal, and its record in pieces.
+
+        A batch system that ends the node's job sends SIGTERM to the processes in containers too. What commands said is
+        sent only a while later, with all that follows it: what they said when SIGTERM ended them is never sent.
+        """
+        args = call.args
+        run = self._runs[args["run"]]
+        item = run.items.get(args["item"])
+        if item is None:
+            raise SpecError("item", args["item"], "an item of the environment, also on the nodes")
+        lines: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        clock, due = asyncio.get_running_loop().time, 0.0
+
+        async def write(data: bytes) -> None:
+            nonlocal due
+            due = clock() + SETTLE_S if any(kind in data for kind in _OF_COMMANDS) else max(due, clock())
+            lines.put_nowait((due, data))
+
+        sending = asyncio.ensure_future(_send(lines, call))
+        try:
+            journal = TurnJournal(write, await self._journal(args), args["attempts"])
+            trajectory = await run_episode(run.context, Job(item=item, index=args["index"]), journal)
+            lines.put_nowait((clock() + SETTLE_S, b""))
+            await sending
+        finally:
+            sending.cancel()
+        _, line = recordable(trajectory)
+        for begin in range(0, len(line), PIECE_BYTES):
+            await call.emit(Answer(RECORD, line[begin : begin + PIECE_BYTES]))
+
+    async def _journal(self, args: Mapping[str, Any]) -> bytes:
+        """Fetch what earlier attempts did."""
+        data = b""
+        while len(data) < args["journal"]:
+            asked = {"id": f"{args['item']}/{args['index']}", "offset": len(data)}
+            piece = (await self._head.call(f"{JOURNAL}.{args['run']}", asked)).body
+            if not piece:
+                raise HyperRuntimeError("the head has no more of the journal; the trajectory is made elsewhere")
+            data += piece
+        return data
+
+    async def _close(self, call: Call) -> Answer:
+        run = self._runs.pop(call.args["run"], None)
+        if run is not None:
+            await run.stack.aclose()
+        return Answer()
+
+    @property
+    def _head(self) -> Peer:
+        assert self._node.head is not None, "set by the node server"
+        return self._node.head
+
+
+async def _send(lines: asyncio.Queue[tuple[float, bytes]], call: Call) -> None:
+    """Emit each line at its time, until an empty one."""
+    while True:
+        due, data = await lines.get()
+        await asyncio.sleep(due - asyncio.get_running_loop().time())
+        if not data:
+            return
+        await call.emit(Answer(TURNS, data))

@@ -1,0 +1,307 @@
+"""The head's end of rollouts: a trajectory goes to a node with a free place; if the node is lost, to another one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hyperruntime.cluster.cluster import Cluster
+from hyperruntime.cluster.head import Node
+from hyperruntime.cluster.peer import Answer, Call
+from hyperruntime.cluster.rollouts.episode_service import CLOSE, JOURNAL, MODEL, OPEN, PIECE_BYTES, RECORD, RUN, TURNS
+from hyperruntime.cluster.rollouts.relayed_model import is_reachable_from_nodes, model_handler
+from hyperruntime.errors import ClusterError, DriverLoadError, HyperRuntimeError, NodeLostError, SpecError
+from hyperruntime.json_values import is_integer, json_object
+from hyperruntime.logs import get_logger
+from hyperruntime.option_fields import to_json
+from hyperruntime.rollout.agent.model import Model
+from hyperruntime.rollout.run.episode import Job, failed_trajectory
+from hyperruntime.rollout.run.options import RolloutOptions
+from hyperruntime.rollout.run.progress import Keep, RolloutEvent
+from hyperruntime.rollout.run.runner import CompleteParts, Parts, run_episodes
+from hyperruntime.rollout.run.summary import RolloutSummary
+from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
+from hyperruntime.rollout.run_files.run_dir import trajectory_of
+from hyperruntime.rollout.run_files.turn_journal import TurnJournal
+
+log = get_logger(__name__)
+
+_MOST_LOST = 20  # nodes that one trajectory may lose, one after another
+_MOST_UNFIT = 3  # nodes that cannot open a run, one after another
+_LOOK_S = 0.5
+_CLOSE_S = 30.0
+
+
+async def run_rollouts_on(
+    cluster: AbstractAsyncContextManager[Cluster],
+    options: RolloutOptions,
+    *,
+    run_dir: Path | None = None,
+    model: Model | None = None,
+    on_event: Callable[[RolloutEvent], None] = lambda _: None,
+    keep: Keep = lambda _: None,
+) -> RolloutSummary:
+    """Run all trajectories that are not recorded yet on nodes, and return the summary of the whole run.
+
+    Nodes load the environment and the agent by the names in the options, and see the directory of this process if it is
+    shared. Of ``options.parallel`` trajectories, each node makes its share of the cluster's ``max_nodes``.
+
+    Args:
+        cluster: opened here; ``contextlib.nullcontext(cluster)`` for one that is open.
+        options: rollout options; those of the pool are for each node.
+        run_dir: as of ``run_rollouts``.
+        model: asked on this machine; None means that of the options.
+        on_event: as of ``run_rollouts``.
+        keep: as of ``run_rollouts``.
+
+    Raises:
+        ClusterError: no node can be had, or nodes cannot open the run.
+        HyperRuntimeError: as of ``run_rollouts``.
+    """
+
+    @asynccontextmanager
+    async def opened(options: RolloutOptions, parts: CompleteParts) -> AsyncIterator[NodeEpisodes]:
+        async with cluster as there, NodeEpisodes(there, options, parts, asks_head=model is not None) as episodes:
+            yield episodes
+
+    return await run_episodes(opened, options, run_dir=run_dir, parts=Parts(model=model), on_event=on_event, keep=keep)
+
+
+@attrs.define(eq=False)
+class _Place:
+    """A node that has opened the run.
+
+    Attributes:
+        node: the node.
+        free: how many more trajectories it takes now.
+    """
+
+    node: Node
+    free: int
+
+
+class NodeEpisodes:
+    """Makes trajectories on nodes; a context manager.
+
+    Attributes:
+        capacity: upper bound on concurrent trajectories.
+    """
+
+    def __init__(self, cluster: Cluster, options: RolloutOptions, parts: CompleteParts, *, asks_head: bool) -> None:
+        """Open nothing yet.
+
+        Args:
+            cluster: an open one.
+            options: options of the run.
+            parts: objects of the run; the model is that of this machine.
+            asks_head: whether nodes ask this machine's model even if they could reach its server.
+        """
+        self.capacity = options.parallel
+        self._cluster, self._options, self._model = cluster, options, parts.model
+        self._each = -(-options.parallel // cluster.config.max_nodes)
+        self._direct = not asks_head and options.model is not None and is_reachable_from_nodes(options.model)
+        self._run = uuid.uuid4().hex
+        self._journals: dict[str, TurnJournal] = {}
+        self._places: list[_Place] = []
+        self._busy = self._unfit = 0
+        self._changed = asyncio.Event()
+        self._error: Exception | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def __aenter__(self) -> NodeEpisodes:
+        """Open the run on each node that joins."""
+        self._cluster.head.serve(
+            {f"{MODEL}.{self._run}": model_handler(self._model), f"{JOURNAL}.{self._run}": self._read_journal}
+        )
+        self._start(self._look())
+        self._cluster.on_node(self._joined)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the run on all nodes."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        there = [place.node for place in self._places if place.node.lost is None]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                calls = (node.peer.call(CLOSE, {"run": self._run}) for node in there)
+                await asyncio.gather(*calls, return_exceptions=True)
+
+    async def run(self, job: Job, journal: TurnJournal) -> Trajectory:
+        """Make one attempt at a trajectory; if its node is lost, go on with its journal on another one.
+
+        Args:
+            job: the trajectory.
+            journal: what earlier attempts did; gets what this one does.
+
+        Raises:
+            ClusterError: no node can be had, or nodes cannot open the run.
+            StorageError: the journal cannot be written.
+        """
+        lost: NodeLostError | None = None
+        self._journals[job.id] = journal
+        try:
+            for _ in range(_MOST_LOST):
+                place = await self._take()
+                try:
+                    with place.node.in_use():
+                        return await self._run_on(place.node, job, journal)
+                except NodeLostError as error:
+                    lost = error
+                    log.warning("trajectory lost with its node", trajectory=job.id, error=str(error))
+                finally:
+                    self._give(place)
+        finally:
+            del self._journals[job.id]
+        assert lost is not None
+        return failed_trajectory(self._options, self._model.name, job, lost, "node")
+
+    async def _take(self) -> _Place:
+        """Return a node with a free place, and take the place."""
+        self._busy += 1
+        try:
+            while self._error is None:
+                self._cluster.want(-(-self._busy // self._each))
+                free = [place for place in self._places if place.free > 0 and self._is_usable(place)]
+                if free:
+                    place = max(free, key=lambda place: place.free)
+                    place.free -= 1
+                    return place
+                self._changed.clear()
+                await self._changed.wait()
+            raise self._error
+        except BaseException:
+            self._busy -= 1
+            raise
+
+    def _give(self, place: _Place) -> None:
+        self._busy -= 1
+        place.free += 1
+        self._changed.set()
+
+    @staticmethod
+    def _is_usable(place: _Place) -> bool:
+        return place.node.lost is None and not place.node.leaving
+
+    async def _run_on(self, node: Node, job: Job, journal: TurnJournal) -> Trajectory:
+        """Make a trajectory on a node.
+
+        Raises:
+            NodeLostError: the node is lost, or it ends and could not finish.
+        """
+        lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        record: list[bytes] = []
+
+        def on_event(event: Answer) -> None:
+            if event.value == TURNS:
+                lines.put_nowait(event.body)
+            elif event.value == RECORD:
+                record.append(event.body)
+
+        before = journal.attempts
+        asked = {"run": self._run, "item": job.item.id, "index": job.index, "attempts": before}
+        writing = asyncio.ensure_future(_write(lines, journal))
+        try:
+            answer = await node.peer.call(RUN, {**asked, "journal": len(journal.data)}, on_event=on_event)
+            if answer.value:
+                node.leave("it was told to end")
+                raise NodeLostError(f"node {node.name} was told to end")
+            made = _received(job, b"".join(record))
+        except NodeLostError:
+            raise
+        except HyperRuntimeError as error:
+            made = failed_trajectory(self._options, self._model.name, job, error, "node")
+        finally:
+            lines.put_nowait(None)
+            await writing
+            journal.attempts = max(journal.attempts, before + 1)
+        if made.status == INFRASTRUCTURE and (node.leaving or node.lost):
+            raise NodeLostError(f"node {node.name} ends ({node.leaving or node.lost}): {made.error}")
+        journal.attempts = max(journal.attempts, made.attempts)
+        return made
+
+    async def _read_journal(self, call: Call) -> Answer:
+        """Return a piece of the journal of a trajectory, for the node that makes it."""
+        journal, offset = self._journals.get(str(call.args.get("id"))), call.args.get("offset")
+        if journal is None or not is_integer(offset) or offset < 0:
+            raise HyperRuntimeError("the trajectory does not run any more")
+        return Answer(body=journal.data[offset : offset + PIECE_BYTES])
+
+    def _joined(self, node: Node) -> None:
+        if not self._closed:
+            self._start(self._open_on(node))
+
+    async def _open_on(self, node: Node) -> None:
+        """Open the run on a node; the run ends with an error if no node can do it."""
+        try:
+            with node.in_use():
+                answer = await node.peer.call(OPEN, self._opening())
+        except NodeLostError:
+            return
+        except HyperRuntimeError as error:
+            self._unfit += 1
+            log.warning("node cannot open the run", node=node.name, error=str(error))
+            if self._unfit >= _MOST_UNFIT or isinstance(error, (SpecError, DriverLoadError)):
+                step = "nodes need the packages, files and images of this machine"
+                self._fail(ClusterError(f"node {node.name} cannot open the run: {error}; {step}"))
+            self._cluster.retire(node, "it cannot open the run")
+        else:
+            self._unfit = 0
+            capacity = answer.value.get("capacity") if isinstance(answer.value, dict) else None
+            self._places.append(_Place(node, min(self._each, capacity if is_integer(capacity) else 1)))
+            self._changed.set()
+
+    def _opening(self) -> dict[str, Any]:
+        options = self._options
+        return {
+            "run": self._run,
+            "options": to_json(attrs.evolve(options, parallel=self._each)),
+            "env": {name: os.environ[name] for name in options.env_names if name in os.environ},
+            "directory": os.getcwd(),
+            "model": self._model.name,
+            "direct": self._direct,
+            "remembers": hasattr(self._model, "remember"),
+        }
+
+    async def _look(self) -> None:
+        """End the run if no node can be had."""
+        while self._error is None:
+            await asyncio.sleep(_LOOK_S)
+            if self._cluster.error is not None and not self._cluster.nodes():
+                self._fail(self._cluster.error)
+
+    def _fail(self, error: HyperRuntimeError) -> None:
+        self._error = self._error or error
+        self._changed.set()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _write(lines: asyncio.Queue[bytes | None], journal: TurnJournal) -> None:
+    while (each := await lines.get()) is not None:
+        await journal.add_lines(each)
+
+
+def _received(job: Job, line: bytes) -> Trajectory:
+    """Return the trajectory that a node sent.
+
+    Raises:
+        HyperRuntimeError: it is not that trajectory.
+    """
+    with suppress(TypeError, AttributeError):
+        trajectory = trajectory_of(json_object(line) or {})
+        if (trajectory.id, trajectory.item_id, trajectory.index) == (job.id, job.item.id, job.index):
+            return trajectory
+    raise HyperRuntimeError(f"the node sent no record of {job.id}, but {line[:200]!r}")

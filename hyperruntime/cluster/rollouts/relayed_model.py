@@ -1,0 +1,119 @@
+"""The model of a run for its nodes: they ask the head, which asks the model's server and holds its key."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import attrs
+
+from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
+from hyperruntime.errors import ModelError
+from hyperruntime.logs import get_logger
+from hyperruntime.rollout.agent.model import Completion, Model, Sampling
+from hyperruntime.rollout.agent.tool_calls import Message
+from hyperruntime.rollout.models import ModelOptions
+
+log = get_logger(__name__)
+
+_TOKENS = ("prompt_ids", "ids", "logprobs")
+
+
+class RelayedModel:
+    """A model that the head asks.
+
+    Attributes:
+        name: name of the model.
+        remember: as of a ``Model``; None if the head's model has no such method.
+    """
+
+    def __init__(self, name: str, head: Peer, method: str, *, remembers: bool) -> None:
+        """Ask nothing yet.
+
+        Args:
+            name: name of the model.
+            head: the head.
+            method: its handler, from :func:`model_handler`.
+            remembers: whether the head's model has the method ``remember``.
+        """
+        self.name = name
+        self.remember = self._remember if remembers else None
+        self._head, self._method = head, method
+        self._telling: set[asyncio.Task[Answer]] = set()
+
+    async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
+        """Return the next turn.
+
+        Args:
+            messages: the conversation so far.
+            tools: tool schemas in OpenAI's form.
+            sampling: sampling parameters.
+
+        Raises:
+            ModelError: see ``Model.complete``.
+            NodeLostError: the head is lost.
+        """
+        asked = {**_conversation(messages, tools), "sampling": attrs.asdict(sampling)}
+        answer = await self._head.call(self._method, asked)
+        return completion_of_json(answer.value)
+
+    async def close(self) -> None:
+        """Do nothing: the head closes the model."""
+
+    def _remember(self, messages: Sequence[Message], tools: Sequence[Message], completion: Completion) -> None:
+        told = {**_conversation(messages, tools), "played": completion_to_json(completion)}
+        task = asyncio.ensure_future(self._head.call(self._method, told))  # the head handles it before later calls
+        self._telling.add(task)
+        task.add_done_callback(self._told)
+
+    def _told(self, task: asyncio.Task[Answer]) -> None:
+        self._telling.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.info("turn not remembered", error=str(error))
+
+
+def _conversation(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, Any]:
+    return {"messages": list(messages), "tools": list(tools)}
+
+
+def model_handler(model: Model) -> Handler:
+    """Return the head's handler of a model for its nodes."""
+
+    async def complete(call: Call) -> Answer:
+        try:
+            messages, tools = list(call.args["messages"]), list(call.args["tools"])
+            if "played" in call.args:
+                cast(Any, model).remember(messages, tools, completion_of_json(call.args["played"]))
+                return Answer()
+            sampling = Sampling(**call.args["sampling"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"node {call.caller} sent a request that cannot be read: {error}") from error
+        return Answer(completion_to_json(await model.complete(messages, tools, sampling)))
+
+    return complete
+
+
+def completion_to_json(completion: Completion) -> dict[str, Any]:
+    """Return a turn as JSON values."""
+    tokens = {name: None if (found := getattr(completion, name)) is None else list(found) for name in _TOKENS}
+    plain = {"message": dict(completion.message), "usage": dict(completion.usage)}
+    return {"finish_reason": completion.finish_reason, **plain, **tokens}
+
+
+def completion_of_json(value: Mapping[str, Any]) -> Completion:
+    """Return the turn of :func:`completion_to_json`."""
+    tokens = {name: None if value[name] is None else tuple(value[name]) for name in _TOKENS}
+    return Completion(message=value["message"], finish_reason=value["finish_reason"], usage=value["usage"], **tokens)
+
+
+def is_reachable_from_nodes(options: ModelOptions) -> bool:
+    """Return whether nodes may ask a model's server themselves: it needs no key, and is not on the head's loopback."""
+    host = urlsplit(options.base_url).hostname or ""
+    try:
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = host == "localhost" or host.endswith(".localhost")
+    return options.key_env is None and not is_loopback

@@ -1,0 +1,78 @@
+"""A leased slot of a node, with the interface of a lease on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+import attrs
+
+from hyperruntime.cluster.slots.remote_exec import run_for_copy
+from hyperruntime.concurrency.blocking import run_cancellable
+from hyperruntime.exec.options import SlotExecKeywords
+from hyperruntime.pool.values.config import ToolPolicy
+from hyperruntime.pool.values.results import ExecutionResult, Slot
+from hyperruntime.spec import ExecResult
+from hyperruntime.transfer import copy as transfer
+from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
+from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
+
+if TYPE_CHECKING:
+    from hyperruntime.cluster.slots.cluster_pool import ClusterPool
+
+
+class ClusterLease:
+    """One leased slot of a node; the methods are those of :class:`~hyperruntime.pool.lease.Lease`.
+
+    Attributes:
+        slot: the handle of the lease.
+        pool: the pool that the slot belongs to.
+    """
+
+    def __init__(self, pool: ClusterPool, slot: Slot) -> None:
+        """Bind a lease to its pool; the pool checks with each call that the lease is still valid."""
+        self.pool, self.slot = pool, slot
+
+    async def exec(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> ExecResult:
+        """Run a command in the slot; see :meth:`Lease.exec` for arguments and errors."""
+        return await self.pool.exec(self.slot, args, **options)
+
+    async def tool(
+        self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None, policy: ToolPolicy | None = None
+    ) -> ExecutionResult:
+        """Call a tool in the slot; see :meth:`SlotPool.execute` for arguments and errors."""
+        return await self.pool.execute(self.slot, name, args, timeout_s=timeout_s, policy=policy)
+
+    async def end_processes(self) -> None:
+        """End all processes of the slot; see :meth:`Lease.end_processes`."""
+        await self.pool.end_processes(self.slot)
+
+    async def put(
+        self, source: str | os.PathLike[str], target: str, *, timeout_s: float | None = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Copy a file or directory of the head's machine into the slot; see :meth:`Lease.put`."""
+        options = transfer.copy_options(timeout_s)
+        path = posixpath.join(self.slot.workspace, target)
+        run = run_for_copy(self.exec, asyncio.get_running_loop())
+        await run_cancellable(
+            lambda cancel_fd: transfer.put(run, source, path, attrs.evolve(options, cancel_fd=cancel_fd))
+        )
+
+    async def get(
+        self,
+        source: str,
+        target: str | os.PathLike[str],
+        *,
+        limits: ExtractLimits | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> ExtractReport:
+        """Copy a file or directory of the slot to the head's machine, which trusts it not; see :meth:`Lease.get`."""
+        options = transfer.copy_options(timeout_s)
+        path = posixpath.join(self.slot.workspace, source)
+        run = run_for_copy(self.exec, asyncio.get_running_loop())
+        return await run_cancellable(
+            lambda cancel_fd: transfer.get(run, path, target, attrs.evolve(options, cancel_fd=cancel_fd), limits)
+        )

@@ -1,0 +1,387 @@
+"""One pool over the nodes of a cluster. See docs/decisions/0048-slots-on-nodes.md."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import math
+import os
+import pickle
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Unpack
+
+import attrs
+
+from hyperruntime.cluster.cluster import Cluster
+from hyperruntime.cluster.head import Node
+from hyperruntime.cluster.peer import Answer
+from hyperruntime.cluster.slots.cluster_lease import ClusterLease
+from hyperruntime.cluster.slots.placement import Member, Placement
+from hyperruntime.cluster.slots.pool_service import result_of, slot_of, status_of, to_json
+from hyperruntime.cluster.slots.remote_exec import RemoteExecs
+from hyperruntime.errors import (
+    HyperRuntimeError,
+    NodeLostError,
+    PoolClosedError,
+    SlotTimeoutError,
+    SpecError,
+    StaleLeaseError,
+)
+from hyperruntime.exec.options import SlotExecKeywords
+from hyperruntime.logs import get_logger
+from hyperruntime.pool.tools import Request, run_batch
+from hyperruntime.pool.values.config import PoolConfig, ToolPolicy
+from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
+from hyperruntime.pool.wait_queue import WaitQueue, cannot_start
+from hyperruntime.spec import ExecResult, check_seconds
+
+log = get_logger(__name__)
+
+_numbers = itertools.count(1)
+
+
+@attrs.define(eq=False)
+class _Grant:
+    """One lease: where it is, and its number, by which the node knows it."""
+
+    member: Member
+    number: int
+
+
+class ClusterPool:
+    """A pool of equal slots on the nodes of a cluster; used as :class:`~hyperruntime.pool.pool.SlotPool`.
+
+    All methods run on the event loop of the cluster. The limits of the configuration are those of each node.
+
+    Attributes:
+        config: the configuration of the pool on each node.
+    """
+
+    def __init__(self, cluster: Cluster, config: PoolConfig) -> None:
+        """Store the configuration; nothing starts yet.
+
+        Args:
+            cluster: open until the pool has stopped.
+            config: the configuration of the pool on each node.
+        """
+        self.config = config
+        self._cluster = cluster
+        self._name = f"{config.name}-{next(_numbers)}"
+        self._execs = RemoteExecs(self._name)
+        self._state = "new"
+        self._placement = Placement()
+        self._joining: set[asyncio.Task[None]] = set()
+        self._beside: set[asyncio.Task[None]] = set()
+        self._grants: dict[tuple[str, int], _Grant] = {}
+        self._queue: WaitQueue[Member] = WaitQueue()
+        self._near: dict[str, str] = {}
+        self._lost = 0
+        self._error: HyperRuntimeError | None = None
+
+    async def start(self) -> None:
+        """Use the nodes of the cluster; ask for one if there is none, and wait for its pool.
+
+        Raises:
+            PoolClosedError: the pool was started before.
+            ClusterError: no node can be had.
+            HyperRuntimeError: the pool of the first node does not start.
+        """
+        if self._state != "new":
+            raise PoolClosedError(f"pool {self.config.name!r} was started before; make another one")
+        self._state = "open"
+        self._cluster.head.serve(self._execs.handlers)
+        self._cluster.want(1)
+        await self._cluster.wait_for_node()
+        self._cluster.on_node(self._on_node)
+        while not self._placement.members and self._joining:
+            await asyncio.wait(tuple(self._joining), return_when=asyncio.FIRST_COMPLETED)
+        if not self._placement.members:
+            await self.stop()
+            raise self._error or PoolClosedError(f"pool {self.config.name!r} has no node")
+
+    async def stop(self) -> None:
+        """End waiting acquires and the pools of all nodes; may be called again."""
+        self._state = "stopped"
+        self._queue.fail_all(self._closed)
+        for task in self._joining:
+            task.cancel()
+        members, self._placement.members = self._placement.members, []
+        with suppress(NodeLostError):
+            await asyncio.gather(*(self._call(member, "pool.stop") for member in members if member.node.lost is None))
+
+    async def __aenter__(self) -> ClusterPool:
+        """Start the pool."""
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop the pool."""
+        await self.stop()
+
+    async def acquire(self, task_id: str | None = None, *, timeout_s: float | None = None, near: str = "") -> Slot:
+        """Lease a slot on the node with most free ones, first come first served; the cluster grows if none is free.
+
+        Args:
+            task_id: the task of the lease; None means a random name. A task gets the slot that it kept at its release.
+            timeout_s: how long to wait; 0 means not at all, None the config's ``acquire_timeout_s``.
+            near: a key of work that shares caches, such as its repository; a node that had it is preferred.
+
+        Raises:
+            SpecError: ``timeout_s`` or ``task_id`` is invalid.
+            SlotTimeoutError: no slot became free in time.
+            PoolStartError: no container can be started; its cause says why.
+            PoolClosedError: the pool is not started, or was stopped.
+        """
+        task_id = task_id or os.urandom(8).hex()
+        if not isinstance(task_id, str):
+            raise SpecError("task_id", task_id, "text")
+        if timeout_s is not None and timeout_s != 0:
+            check_seconds("timeout_s", timeout_s)
+        timeout_s = self.config.acquire_timeout_s if timeout_s is None else timeout_s
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            member = await self._reserve(task_id, near, max(0.0, deadline - asyncio.get_running_loop().time()))
+            left_s = max(0.0, deadline - asyncio.get_running_loop().time())
+            number = next(_numbers)
+            try:
+                answer = await self._call(member, "pool.acquire", task=task_id, timeout_s=left_s, grant=number)
+            except NodeLostError:
+                self._give_back(member)
+                continue
+            except asyncio.CancelledError:
+                self._end_soon(member, number)
+                raise
+            except BaseException:
+                self._give_back(member)
+                raise
+            member.remember(near)
+            slot = slot_of(answer.value)
+            slot = attrs.evolve(slot, slot_id=f"{member.node.name}/{slot.slot_id}")
+            self._grants[slot.slot_id, slot.generation] = _Grant(member, number)
+            return slot
+
+    async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
+        """Release a slot; see :meth:`SlotPool.release`. Nothing is done for a slot whose node is lost."""
+        grant = self._grant(slot)
+        del self._grants[slot.slot_id, slot.generation]
+        try:
+            with suppress(NodeLostError):
+                await self._call(grant.member, "pool.release", grant=grant.number, reset=reset_workspace)
+                if not reset_workspace:
+                    self._placement.keep(slot.task_id, grant.member)
+        finally:
+            self._give_back(grant.member)
+
+    @asynccontextmanager
+    async def lease(
+        self, task_id: str | None = None, *, timeout_s: float | None = None, near: str = ""
+    ) -> AsyncIterator[ClusterLease]:
+        """Lease a slot for a block, then release and reset it; see :meth:`acquire` for arguments and errors."""
+        slot = await self.acquire(task_id, timeout_s=timeout_s, near=near)
+        try:
+            yield ClusterLease(self, slot)
+        finally:
+            await self.release_if_held(slot)
+
+    async def release_if_held(self, slot: Slot) -> None:
+        """Release a slot, except if it was released or its lease expired; for ``finally`` blocks."""
+        with suppress(StaleLeaseError):
+            await self.release(slot)
+
+    def lease_of(self, slot: Slot) -> ClusterLease:
+        """Return the lease of a slot handle, bound to this pool.
+
+        Raises:
+            StaleLeaseError: the slot was released.
+        """
+        self._grant(slot)
+        return ClusterLease(self, slot)
+
+    async def execute(
+        self,
+        slot: Slot,
+        tool: str,
+        args: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        policy: ToolPolicy | None = None,
+    ) -> ExecutionResult:
+        """Call a tool in a slot; see :meth:`SlotPool.execute`.
+
+        Raises:
+            StaleLeaseError: the slot was released, or its lease expired.
+            SandboxLostError: the slot's container or node ended.
+        """
+        grant = self._grant(slot)
+        body = b"" if policy is None else pickle.dumps(policy)
+        call: dict[str, Any] = {"grant": grant.number, "tool": tool, "args": to_json(args), "timeout_s": timeout_s}
+        result = result_of((await self._call(grant.member, "pool.tool", body, **call)).value)
+        return attrs.evolve(result, slot_id=slot.slot_id)
+
+    async def execute_batch(
+        self, requests: Sequence[Request], *, timeout_s: float | None = None
+    ) -> list[ExecutionResult]:
+        """Call many tools, in different slots at the same time; see :meth:`SlotPool.execute_batch`."""
+        return await run_batch(requests, self.execute, timeout_s=timeout_s)
+
+    async def exec(self, slot: Slot, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> ExecResult:
+        """Run a command in a slot; see :meth:`Lease.exec` for arguments and errors."""
+        grant = self._grant(slot)
+        call = functools.partial(self._call_with, grant.member, "pool.exec", {"grant": grant.number})
+        return await self._execs.run(call, args, options)
+
+    async def end_processes(self, slot: Slot) -> None:
+        """End all processes of a slot; see :meth:`Lease.end_processes`."""
+        grant = self._grant(slot)
+        await self._call(grant.member, "pool.end_processes", grant=grant.number)
+
+    async def statuses(self) -> dict[str, PoolStatus]:
+        """Return the status of the pool of each node, by the node's name."""
+
+        async def ask(member: Member) -> PoolStatus | None:
+            with suppress(NodeLostError):
+                return status_of((await self._call(member, "pool.status")).value)
+            return None
+
+        found = await asyncio.gather(*(ask(member) for member in self._placement.members))
+        return {
+            member.node.name: status
+            for member, status in zip(self._placement.members, found, strict=True)
+            if status is not None
+        }
+
+    def status(self) -> PoolStatus:
+        """Return what the head knows of the pool; ``lost`` counts leases that were lost with their node."""
+        slots = sum(member.slots for member in self._placement.members)
+        leased = len(self._grants)
+        return PoolStatus(
+            name=self.config.name,
+            state=self._state,
+            total_slots=slots,
+            free=sum(member.free for member in self._placement.members),
+            available=slots - leased,
+            leased=leased,
+            waiting=len(self._queue),
+            lost=self._lost,
+            error=str(self._error or ""),
+        )
+
+    def shrink(self) -> None:
+        """End all unused containers of all nodes; see :meth:`SlotPool.shrink`."""
+        for member in self._placement.members:
+            self._keep(self._call(member, "pool.shrink"))
+
+    def _on_node(self, node: Node) -> None:
+        if self._state == "open":
+            task = asyncio.ensure_future(self._join(node))
+            self._joining.add(task)
+            task.add_done_callback(self._joining.discard)
+
+    async def _join(self, node: Node) -> None:
+        try:
+            answer = await node.peer.call("pool.start", {"pool": self._name}, pickle.dumps(self.config))
+        except HyperRuntimeError as error:
+            self._error = error
+            log.warning("pool not started on node", pool=self.config.name, node=node.name, error=str(error))
+            if not self._placement.members and not isinstance(error, NodeLostError):
+                self._queue.fail_all(partial(cannot_start, self.config.name, error))
+            return
+        status = status_of(answer.value)
+        member = Member(node, status.max_containers * status.slots_per_container)
+        self._placement.members.append(member)
+        node.on_lost(lambda error: self._on_lost(member))
+        log.info("pool started on node", pool=self.config.name, node=node.name, slots=member.slots)
+        self._dispatch()
+
+    def _on_lost(self, member: Member) -> None:
+        if self._placement.lose(member):
+            self._lost += sum(grant.member is member for grant in self._grants.values())
+            self._dispatch()
+
+    async def _reserve(self, task_id: str, near: str, timeout_s: float) -> Member:
+        """Return a member of which one slot is now counted as leased."""
+        if self._state != "open":
+            raise self._closed()
+        if not self._queue and (member := self._placement.choose(task_id, near)) is not None:
+            return self._take(member)
+        self._near[task_id] = near
+        try:
+            return await self._queue.wait(
+                task_id,
+                timeout_s,
+                too_late=lambda: self._too_late(timeout_s),
+                joined=self._dispatch,
+                give_back=self._give_back,
+            )
+        finally:
+            self._near.pop(task_id, None)
+
+    def _take(self, member: Member) -> Member:
+        member.take()
+        return member
+
+    def _give_back(self, member: Member) -> None:
+        member.give_back()
+        self._dispatch()
+
+    def _end_soon(self, member: Member, number: int) -> None:
+        """Count a slot as free after the node has ended a lease that it may have granted."""
+
+        async def end() -> None:
+            try:
+                await self._call(member, "pool.forget", grant=number)
+            finally:
+                self._give_back(member)
+
+        self._keep(end())
+
+    def _keep(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run work beside everything else; its errors concern nobody."""
+
+        async def quiet() -> None:
+            with suppress(HyperRuntimeError):
+                await work
+
+        task = asyncio.ensure_future(quiet())
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    def _dispatch(self) -> None:
+        """Give free slots to waiters in order; ask for another node if some still wait."""
+        while self._queue:
+            task_id = self._queue.first_task()
+            member = self._placement.choose(task_id, self._near.get(task_id, ""))
+            if member is None:
+                members = self._placement.members
+                each = max(1, members[0].slots) if members else 1
+                self._cluster.want(len(self._cluster.nodes()) + math.ceil(len(self._queue) / each))
+                return
+            self._queue.serve(self._take(member))
+
+    def _grant(self, slot: Slot) -> _Grant:
+        grant = self._grants.get((slot.slot_id, slot.generation))
+        if grant is None:
+            raise StaleLeaseError(f"slot {slot.slot_id} was released, or is not of this pool")
+        return grant
+
+    async def _call(self, member: Member, method: str, body: bytes = b"", **args: Any) -> Answer:  # noqa: ANN401 - JSON
+        return await self._call_with(member, method, args, {}, body)
+
+    async def _call_with(
+        self, member: Member, method: str, args: Mapping[str, Any], more: Mapping[str, Any], body: bytes
+    ) -> Answer:
+        return await member.node.peer.call(method, {"pool": self._name, **args, **more}, body)
+
+    def _too_late(self, timeout_s: float) -> HyperRuntimeError:
+        status = self.status()
+        why = "" if self._cluster.error is None else f"; no more nodes can be had: {self._cluster.error}"
+        return SlotTimeoutError(
+            f"no slot of pool {status.name!r} became free within {timeout_s:g} s ({status.leased} leased on "
+            f"{len(self._placement.members)} nodes, {status.waiting} other acquires waiting){why}"
+        )
+
+    def _closed(self) -> PoolClosedError:
+        return PoolClosedError(f"pool {self.config.name!r} is {'not started' if self._state == 'new' else 'stopped'}")

@@ -1,0 +1,294 @@
+"""Benchmarks of many nodes: an exec over a connection beside a local one, and leases on simulated nodes.
+
+    python -m tests.bench.cluster [--nodes 100] [--execs 600] [--starts 360] [--runtime podman]
+
+A simulated node is a process of its own with the fake driver; its leases have no container, so that 10,000 of them fit
+on one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import pickle
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import attrs
+import psutil
+
+import hyperruntime as hr
+from hyperruntime.cluster.cluster import Cluster
+from hyperruntime.cluster.config import ClusterConfig
+from hyperruntime.cluster.head import Head, Invitation, Node
+from hyperruntime.cluster.node_server import run_node
+from hyperruntime.cluster.node_services import NodeContext, NodeSettings
+from hyperruntime.cluster.peer import Answer, Call
+from hyperruntime.cluster.slots.cluster_lease import ClusterLease
+from hyperruntime.cluster.slots.cluster_pool import ClusterPool
+from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.pool.lease import Lease
+from hyperruntime.pool.pool import SlotPool
+from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
+from tests.bench.measure import Row, machine
+
+RATE = 300.0
+SLOTS_EACH = 100
+CALLS = 2000.0
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+async def paced(call: Callable[[], Awaitable[object]], count: int, rate: float) -> list[float]:
+    """Return the seconds of each of ``count`` calls that begin at a rate, each in its own task."""
+    took: list[float] = []
+
+    async def one() -> None:
+        begin = time.perf_counter()
+        await call()
+        took.append(time.perf_counter() - begin)
+
+    begin, tasks = time.perf_counter(), []
+    for number in range(count):
+        await asyncio.sleep(max(0.0, begin + number / rate - time.perf_counter()))
+        tasks.append(asyncio.ensure_future(one()))
+    await asyncio.gather(*tasks)
+    return took
+
+
+async def exec_rows(runtime_name: str, count: int) -> list[Row]:
+    """Compare an exec in a slot of a node with one in a slot of a local pool."""
+    config = hr.PoolConfig(spec=hr.ContainerSpec(image="localhost/hyperruntime/base:latest"), min_containers=1)
+    with tempfile.TemporaryDirectory() as place, hr.open_runtime(runtime_name) as runtime:
+        cluster = Cluster(ClusterConfig(max_nodes=1, runtime=runtime_name, idle_s=1000), Path(place))
+        async with cluster, SlotPool(runtime, config) as local, ClusterPool(cluster, config) as pool:
+            here, there = [await local.acquire() for _ in range(8)], [await pool.acquire() for _ in range(8)]
+            near, far = [local.lease_of(slot) for slot in here], [pool.lease_of(slot) for slot in there]
+            times: dict[str, list[float]] = {"local": [], "node": []}
+            both: tuple[tuple[str, Sequence[Lease | ClusterLease]], ...] = (("local", near), ("node", far))
+            for number in range(count):  # in turn
+                for name, leases in both:
+                    begin = time.perf_counter()
+                    await leases[number % 8].exec(["true"])
+                    times[name].append(time.perf_counter() - begin)
+            rows = compared("one after another", times)
+            turn = iter(range(1 << 30))
+            for name, leases in both:
+
+                async def call(leases: Sequence[Lease | ClusterLease] = leases) -> None:
+                    await leases[next(turn) % 8].exec(["true"])
+
+                times[name] = await paced(call, count, RATE)
+            return [*rows, *compared(f"at {RATE:g} execs/s", times)]
+
+
+async def start_rows(runtime_name: str, count: int, at_once: int) -> list[Row]:
+    """Start many fresh containers, so many at once: the first quarter beside the last."""
+    took: list[float] = []
+    late: list[HyperRuntimeError] = []
+    with hr.open_runtime(runtime_name) as runtime:
+        spec = hr.ContainerSpec(image=runtime.images.ensure("base"))
+        config = hr.PoolConfig(
+            spec=spec, slots_per_container=1, max_containers=at_once, spare_containers=0, min_containers=0,
+            reset="replace", acquire_timeout_s=120,
+        )  # fmt: skip
+        async with SlotPool(runtime, config) as pool:
+
+            async def use(left: Iterator[int]) -> None:
+                for _ in left:
+                    begin = time.perf_counter()
+                    try:
+                        async with pool.lease() as lease:
+                            took.append(time.perf_counter() - begin)
+                            await lease.exec(["true"])
+                    except HyperRuntimeError as error:
+                        late.append(error)
+
+            left = iter(range(count))
+            await asyncio.gather(*(use(left) for _ in range(at_once)))
+    quarter = len(took) // 4
+    first, last = (quantile(some, 0.95) for some in (took[:quarter], took[-quarter:]))
+    return [
+        Row(
+            what=f"{count} starts, {at_once} wanted at once: p95 of the last quarter",
+            value=last,
+            unit="s",
+            compared_to=f"first quarter: {first:.2f} s",
+            ratio=last / first,
+            wanted="within 1.5 times",
+            holds=last <= 1.5 * first,
+        ),
+        Row(what="starts that failed or came too late", value=len(late), unit="", wanted="0", holds=not late),
+    ]
+
+
+def compared(what: str, times: dict[str, list[float]]) -> list[Row]:
+    rows = []
+    for title, share, most_ms in (("median", 0.5, 1.0), ("p99", 0.99, 5.0)):
+        near, far = (quantile(times[name], share) * 1e3 for name in ("local", "node"))
+        rows.append(
+            Row(
+                what=f"exec in a slot of a node, {what}: {title}",
+                value=far,
+                unit="ms",
+                compared_to=f"local pool: {near:.2f} ms",
+                ratio=far / near,
+                wanted=f"at most {most_ms:g} ms more",
+                holds=far - near <= most_ms,
+            )
+        )
+    return rows
+
+
+class SimulatedPool:
+    """The service of a pool on a node whose slots have no container."""
+
+    def __init__(self, _: NodeContext) -> None:
+        self.handlers = {
+            "pool.start": self._start,
+            "pool.stop": self._nothing,
+            "pool.acquire": self._acquire,
+            "pool.release": self._nothing,
+            "pool.tool": self._tool,
+        }
+        self._made = 0
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+    async def _start(self, call: Call) -> Answer:
+        pickle.loads(call.body)
+        status = PoolStatus(name="x", state="open", max_containers=SLOTS_EACH, slots_per_container=1)
+        return Answer(attrs.asdict(status))
+
+    async def _nothing(self, _: Call) -> Answer:
+        return Answer()
+
+    async def _acquire(self, call: Call) -> Answer:
+        self._made += 1
+        slot = Slot(
+            slot_id=f"slot-{self._made:08x}", generation=0, task_id=call.args["task"], profile="x",
+            workspace="/workspace", container=f"c{self._made}",
+        )  # fmt: skip
+        return Answer(attrs.asdict(slot))
+
+    async def _tool(self, _: Call) -> Answer:
+        return Answer(attrs.asdict(ExecutionResult(success=True, output="x" * 200, metadata={"returncode": 0})))
+
+
+def simulate(invitation: Invitation) -> None:
+    asyncio.run(run_node(invitation, NodeSettings(), lambda context: (SimulatedPool(context),)))
+
+
+class Simulated:
+    """A cluster of simulated nodes."""
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+
+    def nodes(self) -> list[Node]:
+        return list(self.head.nodes.values())
+
+    def want(self, count: int) -> None:
+        """Do nothing: all are there."""
+
+    def on_node(self, function: Callable[[Node], None]) -> None:
+        for node in self.nodes():
+            function(node)
+
+    async def wait_for_node(self) -> Node:
+        return self.nodes()[0]
+
+
+async def lease_rows(nodes: int) -> list[Row]:
+    """Measure acquires, the head's memory and its processor time with many leases on many nodes."""
+    head = Head()
+    await head.start("127.0.0.1")
+    spawn = multiprocessing.get_context("forkserver")
+    processes = [
+        spawn.Process(target=simulate, args=(head.invite(f"n{number}"),), daemon=True) for number in range(nodes)
+    ]
+    for process in processes:
+        process.start()
+    await asyncio.gather(*(node.joined.wait() for node in head.nodes.values()))
+    config = hr.PoolConfig(spec=hr.ContainerSpec(image="x"), acquire_timeout_s=60)
+    pool = ClusterPool(cast("Cluster", Simulated(head)), config)
+    await pool.start()
+    while len(pool._placement.members) < nodes:
+        await asyncio.sleep(0.05)
+    us = psutil.Process()
+    rows: list[Row] = []
+    leases: list[Slot] = []
+    for total in (100, 1000, nodes * SLOTS_EACH):
+        before, begin = us.cpu_times(), time.perf_counter()
+        count = total - len(leases)
+        took: list[float] = []
+
+        async def one(took: list[float] = took) -> None:
+            at = time.perf_counter()
+            leases.append(await pool.acquire())
+            took.append(time.perf_counter() - at)
+
+        rate = CALLS
+        tasks = []
+        for number in range(count):
+            await asyncio.sleep(max(0.0, begin + number / rate - time.perf_counter()))
+            tasks.append(asyncio.ensure_future(one()))
+        await asyncio.gather(*tasks)
+        after = us.cpu_times()
+        spent = after.user + after.system - before.user - before.system
+        rows.append(row(f"acquire up to {total} leases on {nodes} nodes, p99", quantile(took, 0.99) * 1e3, "ms", 50))
+        rows.append(Row(what=f"processor time for each lease, up to {total}", value=spent / count * 1e6, unit="us"))
+    rows.append(row(f"memory of the head with {len(leases)} leases", us.memory_info().rss / 1024**2, "MiB", 1024))
+    turn = iter(range(1 << 30))
+    before, begin = us.cpu_times(), time.perf_counter()
+
+    async def call() -> None:
+        await pool.execute(leases[next(turn) % len(leases)], "bash", {"command": "true"})
+
+    took = await paced(call, 10_000, CALLS)
+    after, seconds = us.cpu_times(), time.perf_counter() - begin
+    spent = after.user + after.system - before.user - before.system
+    what = f"tool calls at {10_000 / seconds:.0f}/s with {len(leases)} leases: cores of the head"
+    rows.append(row(what, spent / seconds, "", 1))
+    rows.append(Row(what="the same: median of a call", value=statistics.median(took) * 1e3, unit="ms"))
+    await head.stop()
+    for process in processes:
+        process.kill()  # SIGTERM would only make it take no new work
+    return rows
+
+
+def row(what: str, value: float, unit: str, most: float) -> Row:
+    return Row(what=what, value=value, unit=unit, wanted=f"under {most:g} {unit}".strip(), holds=value < most)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.cluster", description=__doc__)
+    parser.add_argument("--runtime", default="podman")
+    parser.add_argument("--execs", type=int, default=600)
+    parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--starts", type=int, default=360)
+    options = parser.parse_args()
+    hr.raise_file_limit()
+    print(machine())
+    rows: list[Row] = []
+    if options.starts:
+        rows += asyncio.run(start_rows(options.runtime, options.starts, 32))
+    if options.execs:
+        rows += asyncio.run(exec_rows(options.runtime, options.execs))
+    if options.nodes:
+        rows += asyncio.run(lease_rows(options.nodes))
+    for one in rows:
+        verdict = {True: "holds", False: "DOES NOT HOLD", None: ""}[one.holds]
+        print(f"{one.what:75} {one.value:9.2f} {one.unit:4} {one.compared_to:25} {one.wanted:22} {verdict}")
+
+
+if __name__ == "__main__":
+    main()

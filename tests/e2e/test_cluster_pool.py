@@ -1,0 +1,68 @@
+"""Slots on nodes that are processes of this machine, on a real engine: commands, files, and a node that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import SandboxLostError
+from hyperruntime.host.process import wait_until
+
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+
+
+@pytest.fixture(autouse=True)
+def leftovers_of_parsl_are_collected() -> Iterator[None]:
+    """Parsl leaves sockets to the garbage collector; no later test may be blamed for them."""
+    yield
+    gc.collect()
+
+
+def test_slots_of_two_nodes_are_used_and_those_of_a_killed_node_are_lost_alone(
+    runtime: hr.Runtime, runtime_name: str, base_image: str, tmp_path: Path
+) -> None:
+    config = hr.PoolConfig(spec=hr.ContainerSpec(image=base_image), slots_per_container=1, max_containers=2)
+    nodes = hr.ClusterConfig(min_nodes=2, max_nodes=2, runtime=runtime_name, patience_s=5.0, heartbeat_s=1.0)
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "back").mkdir()
+    (tmp_path / "tree" / "data").write_bytes(b"\0data" * 100_000)
+
+    pids: list[int] = []
+
+    async def test() -> None:
+        async with hr.Cluster(nodes, tmp_path / "jobs") as cluster, hr.ClusterPool(cluster, config) as pool:
+            slots = await asyncio.gather(*(pool.acquire(f"task{number}") for number in range(4)))
+            places = {slot.slot_id.partition("/")[0] for slot in slots}
+            assert len(places) == 2
+            pids.extend(node.facts["pid"] for node in cluster.nodes())
+            for slot in slots:
+                lease = pool.lease_of(slot)
+                await lease.put(tmp_path / "tree", "tree")
+                result = await lease.exec(["sh", "-c", "cat; wc -c <tree/data"], input=b"in ", timeout_s=60)
+                assert (result.exit_code, result.stdout) == (0, b"in 500000\n")
+                assert (await lease.tool("bash", {"command": "echo $((6 * 7))"})).stdout == "42\n"
+                await lease.get("tree", tmp_path / "back" / slot.task_id)
+                assert (tmp_path / "back" / slot.task_id / "data").read_bytes() == b"\0data" * 100_000
+            doomed = slots[0]
+            victim = next(node for node in cluster.nodes() if node.name == doomed.slot_id.partition("/")[0])
+            running = asyncio.ensure_future(pool.lease_of(doomed).exec(["sleep", "100"]))
+            await asyncio.sleep(0.5)
+            psutil.Process(victim.facts["pid"]).kill()
+            with pytest.raises(SandboxLostError, match=f"node {victim.name}"):
+                await running
+            others = [slot for slot in slots if slot.slot_id.partition("/")[0] != victim.name]
+            assert len(others) == 2
+            for slot in others:
+                assert (await pool.lease_of(slot).exec(["echo", "on"])).stdout == b"on\n"
+            await pool.release(others[0])
+            async with pool.lease(timeout_s=60) as lease:
+                assert (await lease.exec(["true"])).exit_code == 0
+
+    asyncio.run(asyncio.wait_for(test(), 240))
+    assert wait_until(lambda: not [one for one in runtime.containers() if one.owner.pid in pids], 20, 0.2)

@@ -1,0 +1,122 @@
+"""Runs of the loop and rollouts on four nodes of a real Slurm, as an ordinary user."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from hyperruntime.host.process import run_process, wait_until
+from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
+from hyperruntime.rollout.run_files.turn_journal import TURNS
+from hyperruntime.testing import make_agent_repository
+from hyperruntime.testing.model import scripted_model
+from tests.e2e.test_rollout import WORLD
+from tests.e2e.test_rollout_nodes import counting
+from tests.slurm.conftest import SOON_S, hyperrun, jobs
+
+ENGINES = ("podman", "apptainer", "bubblewrap")
+ON_NODES = ("--cluster", "cluster.toml")
+SLEEPS = "import time; time.sleep(4); improve()"
+pytestmark = pytest.mark.timeout(280)
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    line = [sys.executable, "-m", "hyperruntime.cli", *words]
+    with (folder / "said").open("ab") as out:
+        return subprocess.Popen(line, cwd=folder, env=env, stdout=out, stderr=out)
+
+
+def generate(engine: str, name: str, *more: str) -> list[str]:
+    given = ["--domains", "circle_packing", "--agent", "./agent", "--seed", "5", "--eval-samples", "1"]
+    return ["--runtime", engine, "generate", *given, "--run-id", name, "--parallel", "4", *more]
+
+
+def rollout(engine: str, url: str, name: str, *more: str) -> list[str]:
+    given = ["--environment", WORLD, "--option", "count=8", "--group-size", "2", "--parallel", "8", "--seed", "5"]
+    return [
+        "--runtime",
+        engine,
+        "rollout",
+        "run",
+        *given,
+        "--model",
+        "m",
+        "--base-url",
+        url,
+        "--output-dir",
+        name,
+        *more,
+    ]
+
+
+def lineage(folder: Path, name: str) -> list[Any]:
+    found = load_run(folder / "outputs" / f"generate_{name}").generations
+    assert [record.failure for record in found] == [None] * len(found)
+    return sorted((str(record.genid), str(record.parent), record.score) for record in found)
+
+
+def running() -> list[str]:
+    done = run_process(["squeue", "--noheader", "--states=R", "--format=%i"], timeout_s=30)
+    return done.stdout.decode().split()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_on_four_nodes_has_the_scores_of_one_machine(folder: Path, engine: str) -> None:
+    make_agent_repository(folder / "agent", dict.fromkeys(range(1, 5), SLEEPS))
+    alone = hyperrun(folder, *generate(engine, "alone", "--max-generation", "4"))
+    assert alone.exit_code == 0, alone.stderr.decode()
+    most = 0
+    with start(folder, *generate(engine, "nodes", "--max-generation", "4", *ON_NODES)) as head:
+        while head.poll() is None:
+            most = max(most, len(running()))
+            time.sleep(0.2)
+    assert head.returncode == 0, (folder / "said").read_text()
+    assert most == 4
+    assert lineage(folder, "nodes") == lineage(folder, "alone")
+
+
+def test_a_run_survives_cancelled_jobs_and_a_killed_head(folder: Path) -> None:
+    make_agent_repository(folder / "agent", dict.fromkeys(range(1, 11), SLEEPS))
+    with start(folder, *generate("bubblewrap", "hit", "--max-generation", "10", *ON_NODES)) as head:
+        assert wait_until(lambda: len(running()) == 4, SOON_S, 0.2), (folder / "said").read_text()
+        time.sleep(2)
+        run_process(["scancel", *running()[:2]], timeout_s=30)
+        journal = folder / "outputs" / "generate_hit" / "journal.jsonl"
+        assert wait_until(lambda: journal.read_bytes().count(b"\n") >= 5, SOON_S, 0.1)
+        head.kill()
+    resumed = hyperrun(folder, "--runtime", "bubblewrap", "resume", "outputs/generate_hit", *ON_NODES)
+    assert resumed.exit_code == 0, resumed.stderr.decode()
+    assert [genid for genid, _, _ in lineage(folder, "hit")] == sorted(["initial", *map(str, range(1, 11))])
+    assert sum(record.attempts for record in load_run(folder / "outputs" / "generate_hit").generations) > 11
+    assert [path.name for path in (folder / "outputs").iterdir()] == ["generate_hit"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rollouts_on_four_nodes_of_which_one_is_cancelled_are_those_of_one_machine(folder: Path, engine: str) -> None:
+    with scripted_model(counting) as model:
+        alone = hyperrun(folder, *rollout(engine, model.url, "alone"))
+        assert alone.exit_code == 0, alone.stderr.decode()
+        with start(folder, *rollout(engine, model.url, "nodes", *ON_NODES)) as head:
+            assert wait_until(lambda: len(running()) == 4 and any((folder / "nodes" / TURNS).glob("*")), SOON_S, 0.1)
+            run_process(["scancel", running()[0]], timeout_s=30)
+    assert head.returncode == 0, (folder / "said").read_text()
+    first, second = (
+        [
+            attrs.evolve(each, timing={}, started_at=0.0, attempts=0, replay={})
+            for each in sorted(read_trajectories(folder / name), key=lambda each: each.id)
+        ]
+        for name in ("alone", "nodes")
+    )
+    assert second == first
+    assert len((folder / "nodes" / TRAJECTORIES).read_bytes().splitlines()) == len(first) == 16
+    assert sorted(read_groups(folder / "nodes"), key=str) == sorted(read_groups(folder / "alone"), key=str)
+    assert not jobs() or wait_until(lambda: not jobs(), SOON_S, 0.2)

@@ -1,0 +1,344 @@
+"""One pool over several nodes: leases, tools, errors, placement, growth and loss. The nodes are in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import itertools
+import os
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import attrs
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.cluster.cluster import Cluster
+from hyperruntime.cluster.head import Head, Node
+from hyperruntime.cluster.node_server import NodeServer
+from hyperruntime.cluster.node_services import NodeContext, NodeSettings
+from hyperruntime.cluster.slots.cluster_pool import ClusterPool
+from hyperruntime.cluster.slots.pool_service import PoolService
+from hyperruntime.errors import (
+    NodeLostError,
+    PoolClosedError,
+    PoolStartError,
+    SandboxLostError,
+    SlotTimeoutError,
+    SpecError,
+    StaleLeaseError,
+    TransferError,
+)
+from hyperruntime.runtime import Runtime
+from hyperruntime.testing import FakeDriver
+from hyperruntime.testing.driver import IMAGE
+
+CONFIG = hr.PoolConfig(
+    spec=hr.ContainerSpec(image=IMAGE, limits=hr.Limits(pids=None)),
+    slots_per_container=1,
+    min_containers=0,
+    max_containers=2,
+    spare_containers=0,
+    acquire_timeout_s=20.0,
+)
+
+
+class FakeContext(NodeContext):
+    """A node with the fake driver."""
+
+    async def runtime(self) -> Runtime:
+        if self._runtime is None:
+            self._runtime = Runtime(FakeDriver())
+        return self._runtime
+
+
+class FakeCluster:
+    """A cluster whose nodes are in this process, and join at once when they are wanted."""
+
+    def __init__(self, most: int) -> None:
+        self.head, self.most, self.wanted, self.error = Head(), most, 0, None
+        self.numbers = itertools.count(1)
+        self.serving: dict[str, tuple[asyncio.Task[None], FakeContext, PoolService]] = {}
+        self.functions: list[Callable[[Node], None]] = []
+        self.joining: set[asyncio.Task[None]] = set()
+
+    def nodes(self) -> list[Node]:
+        return [node for node in self.head.nodes.values() if node.joined.is_set() and node.lost is None]
+
+    def want(self, count: int) -> None:
+        while self.wanted < min(count, self.most):
+            self.wanted += 1
+            self.joining.add(asyncio.ensure_future(self.join(f"n{next(self.numbers)}")))
+
+    async def join(self, name: str) -> None:
+        context = FakeContext(NodeSettings())
+        service = PoolService(context)
+        server = NodeServer(self.head.invite(name), service.handlers)
+        context.head = server.peer
+        self.serving[name] = asyncio.ensure_future(server.serve()), context, service
+        await self.head.nodes[name].joined.wait()
+        for function in self.functions:
+            function(self.head.nodes[name])
+
+    async def wait_for_node(self) -> Node:
+        while not self.nodes():
+            await asyncio.sleep(0.01)
+        return self.nodes()[0]
+
+    def on_node(self, function: Callable[[Node], None]) -> None:
+        self.functions.append(function)
+        for node in self.nodes():
+            function(node)
+
+    async def kill(self, name: str) -> None:
+        task, context, service = self.serving.pop(name)
+        task.cancel()
+        self.head.nodes[name].lose("killed by the test")
+        self.wanted -= 1
+        await service.close()
+        await context.close()
+
+    async def close(self) -> None:
+        await self.head.stop()
+        for name in list(self.serving):
+            await self.kill(name)
+
+
+@asynccontextmanager
+async def pool(
+    nodes: int = 2, config: hr.PoolConfig = CONFIG, *, most: int | None = None
+) -> AsyncIterator[tuple[ClusterPool, FakeCluster]]:
+    cluster = FakeCluster(most or nodes)
+    await cluster.head.start("127.0.0.1")
+    cluster.want(nodes)
+    await asyncio.gather(*cluster.joining)
+    made = ClusterPool(cast("Cluster", cluster), config)
+    await made.start()
+    while len(made._placement.members) < nodes:
+        await asyncio.sleep(0.01)
+    try:
+        yield made, cluster
+    finally:
+        await made.stop()
+        await cluster.close()
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def node_of(slot: hr.Slot) -> str:
+    return slot.slot_id.partition("/")[0]
+
+
+def test_slots_of_all_nodes_are_leased_evenly_used_and_released() -> None:
+    async def test() -> None:
+        async with pool(2) as (made, _):
+            slots = [await made.acquire(f"task{number}") for number in range(4)]
+            assert Counter(map(node_of, slots)) == {"n1": 2, "n2": 2}
+            assert (made.status().leased, made.status().free, made.status().total_slots) == (4, 0, 4)
+            for slot in slots:
+                lease = made.lease_of(slot)
+                result = await lease.exec(["sh", "-c", "cat; echo err >&2; exit 3"], input=b"\0in\xff", timeout_s=20)
+                assert (result.exit_code, result.stdout, result.stderr) == (3, b"\0in\xff", b"err\n")
+                called = await lease.tool("bash", {"command": "echo $((6 * 7))"})
+                assert (called.success, called.stdout, called.slot_id) == (True, "42\n", slot.slot_id)
+            batch = await made.execute_batch([(slot, "bash", {"command": "pwd"}) for slot in slots])
+            assert [result.stdout.strip() for result in batch] == [slot.workspace for slot in slots]
+            with pytest.raises(SlotTimeoutError, match="4 leased on 2 nodes"):
+                await made.acquire(timeout_s=0.2)
+            for slot in slots:
+                await made.release(slot)
+            with pytest.raises(StaleLeaseError):
+                await made.release(slots[0])
+            with pytest.raises(StaleLeaseError):
+                await made.execute(slots[0], "bash", {"command": "true"})
+            async with made.lease() as lease:
+                assert (await lease.exec(["true"])).exit_code == 0
+            assert made.status().leased == 0
+        with pytest.raises(PoolClosedError):
+            await made.acquire()
+
+    run(test)
+
+
+def test_output_streams_and_a_deadline_a_cancel_and_bad_arguments_reach_the_node() -> None:
+    async def test() -> None:
+        async with pool(1) as (made, _), made.lease() as lease:
+            heard: list[tuple[str, bytes]] = []
+            script = "echo one; sleep 0.2; echo two >&2"
+            await lease.exec(["sh", "-c", script], on_output=lambda stream, chunk: heard.append((stream, chunk)))
+            assert heard == [("stdout", b"one\n"), ("stderr", b"two\n")]
+            late = await lease.exec(["sleep", "60"], timeout_s=0.2)
+            assert (late.timed_out, late.exit_code) == (True, 124)
+            running = asyncio.ensure_future(lease.exec(["sh", "-c", "echo $$ >pid; sleep 60"]))
+            while (await lease.exec(["cat", "pid"])).exit_code:
+                await asyncio.sleep(0.02)
+            running.cancel()
+            while (await lease.exec(["sh", "-c", "kill -0 $(cat pid)"])).exit_code == 0:
+                await asyncio.sleep(0.02)
+            with pytest.raises(SpecError, match="timeout_s=-1"):
+                await lease.exec(["true"], timeout_s=-1)
+
+    run(test)
+
+
+def test_files_and_streams_of_any_size_pass_in_pieces_and_errors_of_the_caller_end_the_command(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with pool(1) as (made, _), made.lease() as lease:
+            (tree := tmp_path / "tree").mkdir()
+            (tree / "data").write_bytes(data := random.Random(1).randbytes(3 << 20))
+            (tree / "link").symlink_to("data")
+            await lease.put(tree, "copy")
+            await lease.get("copy", tmp_path / "back")
+            assert (tmp_path / "back" / "data").read_bytes() == data
+            assert os.readlink(tmp_path / "back" / "link") == "data"
+            with pytest.raises(TransferError, match="no such file or directory"):
+                await lease.get("nothing", tmp_path / "nothing")
+            got: list[bytes] = []
+            passed = await lease.exec(["cat"], input=data, on_output=lambda _, chunk: got.append(chunk))
+            assert (passed.exit_code, b"".join(got)) == (0, data)
+            passed = await lease.exec(["cat"], input=io.BytesIO(data[:100]))
+            assert passed.stdout == data[:100]
+
+            def refuse(*_: object) -> None:
+                raise ZeroDivisionError("of the caller")
+
+            with pytest.raises(ZeroDivisionError, match="of the caller"):
+                await lease.exec(["sh", "-c", "echo $$ >pid; echo; exec sleep 60"], on_output=refuse)
+            while (await lease.exec(["sh", "-c", "kill -0 $(cat pid)"])).exit_code == 0:
+                await asyncio.sleep(0.02)
+            with (tmp_path / "large").open("wb") as large:
+                large.truncate(1 << 40)
+            copying = asyncio.ensure_future(lease.put(tmp_path / "large", "here/large"))
+            while (await lease.exec(["test", "-e", "here"])).exit_code:
+                await asyncio.sleep(0.02)
+            copying.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await copying
+            assert (await lease.exec(["ls", "-A", "here"])).stdout == b""
+            await lease.end_processes()
+
+    run(test)
+
+
+def test_an_acquire_that_is_cancelled_at_any_moment_leases_nothing() -> None:
+    async def test() -> None:
+        async with pool(1) as (made, _):
+            for number in range(60):
+                acquiring = asyncio.ensure_future(made.acquire())
+                await asyncio.sleep(number / 20_000)
+                if acquiring.cancel():
+                    await asyncio.gather(acquiring, return_exceptions=True)
+                else:
+                    await made.release(await acquiring)
+            slots = [await made.acquire(timeout_s=10) for _ in range(2)]
+            assert made.status().leased == len(slots)
+
+    run(test)
+
+
+def test_work_goes_to_the_node_that_had_its_repository_and_a_kept_slot_to_its_task() -> None:
+    async def test() -> None:
+        async with pool(2) as (made, _):
+            first = await made.acquire(near="repo")
+            await made.release(first)
+            for _ in range(3):
+                again = await made.acquire(near="repo")
+                assert node_of(again) == node_of(first)
+                await made.release(again)
+            kept = await made.acquire("mine")
+            await made.lease_of(kept).exec(["touch", "here"])
+            await made.release(kept, reset_workspace=False)
+            back = await made.acquire("mine")
+            assert (node_of(back), back.workspace) == (node_of(kept), kept.workspace)
+            assert (await made.lease_of(back).exec(["ls"])).stdout == b"here\n"
+
+    run(test)
+
+
+def test_the_cluster_grows_for_waiters_which_are_served_in_order() -> None:
+    async def test() -> None:
+        async with pool(1, most=3) as (made, cluster):
+            slots = await asyncio.gather(*(made.acquire(f"task{number}") for number in range(6)))
+            assert len(cluster.nodes()) == 3
+            assert Counter(map(node_of, slots)) == {"n1": 2, "n2": 2, "n3": 2}
+            order: list[int] = []
+
+            async def wait(number: int) -> None:
+                slot = await made.acquire()
+                order.append(number)
+                await made.release(slot)
+
+            waiting = [asyncio.ensure_future(wait(number)) for number in range(5)]
+            await asyncio.sleep(0.1)
+            assert order == []
+            waiting[1].cancel()
+            await made.release(slots[0])
+            await asyncio.gather(*waiting, return_exceptions=True)
+            assert order == [0, 2, 3, 4]
+
+    run(test)
+
+
+def test_a_lost_node_fails_its_leases_at_once_and_its_work_goes_elsewhere() -> None:
+    async def test() -> None:
+        async with pool(2) as (made, cluster):
+            slots = [await made.acquire() for _ in range(4)]
+            doomed = [slot for slot in slots if node_of(slot) == "n1"]
+            running = asyncio.ensure_future(made.lease_of(doomed[0]).exec(["sleep", "60"]))
+            waiting = asyncio.ensure_future(made.acquire("waits"))
+            await asyncio.sleep(0.3)
+            await cluster.kill("n1")
+            with pytest.raises(SandboxLostError, match=r"node n1 .* is lost: killed by the test"):
+                await running
+            for slot in doomed:
+                with pytest.raises(NodeLostError):
+                    await made.execute(slot, "bash", {"command": "true"})
+                await made.release(slot)
+                with pytest.raises(StaleLeaseError):
+                    await made.release(slot)
+            assert made.status().lost == 2
+            survivor = next(slot for slot in slots if node_of(slot) == "n2")
+            assert (await made.lease_of(survivor).exec(["echo", "on"])).stdout == b"on\n"
+            await made.release(survivor)
+            assert node_of(await waiting) == "n2"
+
+    run(test)
+
+
+def test_containers_that_do_not_start_are_an_error_that_says_why() -> None:
+    async def test() -> None:
+        config = hr.PoolConfig(
+            spec=hr.ContainerSpec(image="localhost/no/such:1", limits=hr.Limits(pids=None)),
+            slots_per_container=1,
+            min_containers=0,
+            acquire_timeout_s=20.0,
+        )
+        async with pool(1, config) as (made, _):
+            with pytest.raises(PoolStartError, match="localhost/no/such:1"):
+                await made.acquire()
+            assert made.status().leased == 0
+            assert made.status().free == made.status().total_slots
+
+    run(test)
+
+
+def test_profiles_have_pools_on_the_nodes() -> None:
+    async def test() -> None:
+        async with pool(2) as (_, cluster):
+            profiles = hr.Profiles(configs={"one": attrs.evolve(CONFIG, name="one")}, default="one")
+            async with hr.PoolManager(partial(ClusterPool, cast("Cluster", cluster)), profiles) as pools:
+                async with pools.lease("task") as lease:
+                    assert (await lease.exec(["echo", "here"])).stdout == b"here\n"
+                    (result,) = await pools.execute_batch([(lease.slot, "bash", {"command": "echo there"})])
+                    assert (lease.slot.profile, result.stdout) == ("one", "there\n")
+                pools.pool_of(lease.slot).shrink()
+                assert pools.status()["one"].leased == 0
+
+    run(test)

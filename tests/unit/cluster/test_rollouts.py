@@ -1,0 +1,420 @@
+"""Rollouts on nodes: the same records as on one machine, whatever is lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import attrs
+import pytest
+
+from hyperruntime.cluster.cluster import Cluster
+from hyperruntime.cluster.config import ClusterConfig
+from hyperruntime.cluster.head import Invitation
+from hyperruntime.cluster.node_server import run_node
+from hyperruntime.cluster.node_services import NodeContext, NodeSettings
+from hyperruntime.cluster.peer import Answer, Call, Handler
+from hyperruntime.cluster.rollouts.episode_service import EpisodeService
+from hyperruntime.cluster.rollouts.node_episodes import run_rollouts_on
+from hyperruntime.cluster.rollouts.relayed_model import is_reachable_from_nodes, model_handler
+from hyperruntime.errors import ClusterError, ContextLengthError, EngineUnavailableError, ModelError, SpecError
+from hyperruntime.rollout.agent.agent import Tools
+from hyperruntime.rollout.agent.model import Completion, Model, Sampling
+from hyperruntime.rollout.agent.recorder import emitted
+from hyperruntime.rollout.models import ModelOptions
+from hyperruntime.rollout.models.token_model import TokenModel
+from hyperruntime.rollout.run.episode import EpisodeContext, Specs
+from hyperruntime.rollout.run.options import RolloutOptions
+from hyperruntime.rollout.run.runner import CompleteParts
+from hyperruntime.rollout.run.summary import RolloutSummary
+from hyperruntime.rollout.run_files.record import Trajectory
+from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
+from hyperruntime.rollout.run_files.turn_journal import TURNS
+from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
+from tests.doubles.tokenserver import token_server
+from tests.doubles.words import COMMANDS, TOOL, Adder, Boxes, Words, journaled, rollouts
+
+WORDS = "tests.doubles.words:Words"
+OPTIONS = RolloutOptions(environment=WORDS, environment_options={"count": "12"}, seed=1, parallel=6)
+
+
+class Nodes:
+    """In place of pilot jobs: node servers in this process, with containers that only hold words."""
+
+    def __init__(self, config: ClusterConfig, directory: Path) -> None:
+        self.running: dict[str, asyncio.Task[None]] = {}
+        self.contexts: list[NodeContext] = []
+        all_nodes.append(self)
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def submit(self, invitation: Invitation) -> Future[None]:
+        ended: Future[None] = Future()
+
+        def services(context: NodeContext) -> list[EpisodeService]:
+            self.contexts.append(context)
+            return [EpisodeService(context)]
+
+        node = asyncio.ensure_future(run_node(invitation, NodeSettings(), services))
+        self.running[invitation.name] = node
+
+        def on_end(_: object) -> None:
+            del self.running[invitation.name]
+            ended.set_result(None)
+
+        node.add_done_callback(on_end)
+        return ended
+
+    def look_soon(self) -> None: ...
+
+    def kill(self, rng: random.Random) -> bool:
+        if not self.running:
+            return False
+        self.running[rng.choice(sorted(self.running))].cancel()
+        return True
+
+
+all_nodes: list[Nodes] = []
+all_boxes: list[Boxes] = []
+terminated: list[Boxes] = []  # their commands are ended by SIGTERM
+
+
+@asynccontextmanager
+async def open_boxes(runtime: Any, options: RolloutOptions, parts: CompleteParts) -> AsyncIterator[EpisodeContext]:
+    assert options.env_names == ()
+    base = options.base_spec()
+    boxes = Boxes()
+    all_boxes.append(boxes)
+
+    def tools(lease: Any) -> Tools:
+        async def add(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
+            answer: str = await lease.add(name, arguments, task_id)
+            return '{"output": "", "exit_code": 143}' if boxes in terminated else answer
+
+        return Tools(schemas=[TOOL], handler=add)
+
+    yield EpisodeContext(
+        options=options,
+        environment=parts.environment,
+        model=parts.model,
+        slots=cast(Any, boxes),
+        specs=Specs(lambda item: base),
+        toolset=tools,
+        agent=parts.agent,
+    )
+
+
+async def _no_runtime(context: NodeContext) -> None:
+    return
+
+
+@pytest.fixture(autouse=True)
+def nodes_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperruntime.cluster.cluster.Pilots", Nodes)
+    monkeypatch.setattr("hyperruntime.cluster.cluster._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("hyperruntime.cluster.rollouts.episode_service.open_here", open_boxes)
+    monkeypatch.setattr(NodeContext, "runtime", _no_runtime)
+    monkeypatch.setattr("hyperruntime.rollout.run.scheduler._RETRY_S", 0.001)
+    monkeypatch.setattr("hyperruntime.cluster.rollouts.episode_service.SETTLE_S", 0.03)
+    for each in (all_nodes, all_boxes, terminated):
+        each.clear()
+
+
+class Seeded(Adder):
+    """Says the same for the same seed and conversation; takes note of calls that it was paid for before."""
+
+    def __init__(self, run_dir: Path | None = None, wait_s: float = 0.0) -> None:
+        super().__init__(None, wait_s)
+        self.repeated: list[tuple[str, int]] = []
+        self.killed: list[int] = []
+        self._run_dir = run_dir
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+    ) -> Completion:
+        turn = (str(messages[0]["content"]), sum(message["role"] == "assistant" for message in messages))
+        if self._run_dir is not None and turn in journaled(self._run_dir):
+            self.repeated.append(turn)
+        return await super().complete(messages, tools, sampling)
+
+    def number(self, sampling: Sampling) -> int:
+        return sampling.seed or 0
+
+
+def on_nodes(
+    model: Model | None,
+    run_dir: Path,
+    options: RolloutOptions = OPTIONS,
+    *,
+    meanwhile: Callable[[], Any] = lambda: asyncio.sleep(0),
+    keep: Callable[[Trajectory], None] = lambda _: None,
+) -> RolloutSummary:
+    async def run() -> RolloutSummary:
+        other = asyncio.ensure_future(meanwhile())
+        try:
+            cluster = Cluster(ClusterConfig(max_nodes=2, patience_s=5.0), run_dir)
+            return await run_rollouts_on(cluster, options, run_dir=run_dir, model=model, keep=keep)
+        finally:
+            other.cancel()
+            if model is not None:
+                await model.close()
+
+    return asyncio.run(asyncio.wait_for(run(), 120))
+
+
+def timeless(run_dir: Path) -> list[Trajectory]:
+    found = sorted(read_trajectories(run_dir), key=lambda trajectory: trajectory.id)
+    return [attrs.evolve(each, timing={}, started_at=0.0, attempts=0, replay={}) for each in found]
+
+
+def assert_same(run_dir: Path, alone: Path) -> None:
+    lines = Counter(json.loads(line)["id"] for line in (run_dir / TRAJECTORIES).read_bytes().splitlines())
+    assert set(lines.values()) == {1}
+    assert [each.id for each in timeless(run_dir)] == [each.id for each in timeless(alone)]
+    for one, other in zip(timeless(run_dir), timeless(alone), strict=True):
+        # The text of a call tells the number of its container.
+        assert [m for m in one.messages if m["role"] != "tool"] == [m for m in other.messages if m["role"] != "tool"]
+        assert attrs.evolve(one, messages=(), segments=(), usage={}) == attrs.evolve(
+            other, messages=(), segments=(), usage={}
+        )
+        assert emitted(one.segments) == emitted(other.segments)
+    by_item = [sorted(read_groups(place), key=lambda group: group.item_id) for place in (run_dir, alone)]
+    assert [attrs.evolve(each) for each in by_item[0]] == by_item[1]
+    assert not (run_dir / TURNS).exists()
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Path:
+    """Return the directory of the same run on one machine."""
+    rollouts(Boxes(), Seeded(), tmp_path / "alone", world=Words(count=12), environment=WORDS)
+    return tmp_path / "alone"
+
+
+def test_two_nodes_make_the_records_of_one_machine(alone: Path, tmp_path: Path) -> None:
+    model = Seeded(wait_s=0.01)
+    summary = on_nodes(model, tmp_path / "run")
+    assert len(model.asked) == 12 * (COMMANDS + 1)
+    assert (summary.scored, summary.mean_reward, summary.groups, summary.wanted) == (12, 1.0, 12, 12)
+    assert_same(tmp_path / "run", alone)
+    assert {each.attempts for each in read_trajectories(tmp_path / "run")} == {1}
+    assert [len(nodes.running) for nodes in all_nodes] == [0]
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.slow)])
+def test_nodes_that_are_killed_cost_no_trajectory_and_no_journaled_model_call(
+    kills: int, alone: Path, tmp_path: Path
+) -> None:
+    rng = random.Random(kills)
+
+    class Fatal(Seeded):
+        async def complete(self, *args: Any) -> Completion:
+            if len(self.asked) % 11 == 10 and len(self.killed) < kills and all_nodes[-1].kill(rng):
+                self.killed.append(len(self.asked))
+            return await super().complete(*args)
+
+    run_dir, count = tmp_path / "run", 12 * max(1, kills // 4)
+    options = attrs.evolve(OPTIONS, environment_options={"count": str(count)}, attempts=1, give_up_after=1)
+    model = Fatal(run_dir, wait_s=0.03)
+    summary = on_nodes(model, run_dir, options)
+    assert len(model.killed) > kills // 2
+    assert (summary.scored, summary.infrastructure) == (count, 0)
+    assert model.repeated == []
+    found = read_trajectories(run_dir)
+    assert max(each.attempts for each in found) > 1
+    assert any(each.replay.get("turns") for each in found)
+    assert all(len(emitted(each.segments)) == 2 * (COMMANDS + 1) for each in found)
+    if count == 12:
+        assert_same(run_dir, alone)
+
+
+def test_what_commands_said_when_a_batch_system_ended_them_is_not_used(
+    alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyperruntime.cluster.rollouts.episode_service.SETTLE_S", 0.3)
+    run_dir = tmp_path / "run"
+
+    async def terminate() -> None:
+        while not (all_boxes and len(journaled(run_dir)) > 3):
+            await asyncio.sleep(0.005)
+        terminated.append(all_boxes[0])
+        await asyncio.sleep(0.1)
+        all_nodes[0].contexts[0].told_to_end.set()  # as by SIGTERM
+        cluster = all_nodes[0]
+        await asyncio.sleep(0.1)
+        cluster.running["node-1"].cancel()
+
+    model = Seeded(run_dir, wait_s=0.05)
+    summary = on_nodes(model, run_dir, meanwhile=terminate)
+    assert (summary.scored, len(terminated), model.repeated) == (12, 1, [])
+    assert_same(run_dir, alone)
+    assert {each.attempts for each in read_trajectories(run_dir)} == {1, 2}
+    assert not any(each.replay.get("restarts") for each in read_trajectories(run_dir))
+
+
+class Killed(BaseException):
+    """Ends the head as a kill would."""
+
+
+def test_a_head_that_is_killed_resumes_with_the_journals(alone: Path, tmp_path: Path) -> None:
+    run_dir, ended = tmp_path / "run", []
+
+    def die(trajectory: Trajectory) -> None:
+        ended.append(trajectory.id)
+        if len(ended) == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        on_nodes(Seeded(run_dir, wait_s=0.02), run_dir, keep=die)
+    assert journaled(run_dir)
+    model = Seeded(run_dir)
+    summary = on_nodes(model, run_dir)
+    assert (model.repeated, summary.resumed >= 4, summary.scored) == ([], True, 12)
+    assert len(model.asked) < 8 * (COMMANDS + 1)
+    assert_same(run_dir, alone)
+
+
+def test_a_node_that_is_told_to_end_keeps_its_trajectories_or_loses_them_to_others(tmp_path: Path) -> None:
+    """What fails on a node that ends is no failure of the trajectory."""
+    run_dir = tmp_path / "run"
+
+    async def leave() -> None:
+        while not (clusters and clusters[0].nodes()):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        clusters[0].nodes()[0].leave("preempted")
+
+    clusters: list[Cluster] = []
+    model = Seeded(run_dir, wait_s=0.03)
+
+    async def run() -> RolloutSummary:
+        clusters.append(Cluster(ClusterConfig(max_nodes=2), run_dir))
+        asked, _ = await asyncio.gather(
+            run_rollouts_on(clusters[0], attrs.evolve(OPTIONS, attempts=1), run_dir=run_dir, model=model), leave()
+        )
+        return asked
+
+    summary = asyncio.run(asyncio.wait_for(run(), 60))
+    assert (summary.scored, model.repeated) == (12, [])
+    assert len(model.asked) == 12 * (COMMANDS + 1)
+    assert len(clusters[0].head.nodes) > 2
+
+
+def test_what_no_node_can_do_ends_the_run_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = attrs.evolve(OPTIONS, environment_options={"count": "x"})
+    with pytest.raises(SpecError, match="a whole number"):
+        on_nodes(Seeded(), tmp_path / "one", options)
+
+    async def missing(*_: object) -> None:
+        raise SpecError("environment", "x.py:World", "file 'x.py' does not exist")
+
+    with monkeypatch.context() as change:
+        change.setattr("hyperruntime.cluster.rollouts.episode_service.complete_parts", missing)
+        with pytest.raises(ClusterError, match=r"node node-\d cannot open the run: .*does not exist; nodes need"):
+            on_nodes(Seeded(), tmp_path / "three")
+
+    async def broken(context: NodeContext) -> None:
+        raise EngineUnavailableError("podman", "no user namespaces", "ask the administrator")
+
+    monkeypatch.setattr(NodeContext, "runtime", broken)
+    with pytest.raises(ClusterError, match="no user namespaces"):
+        on_nodes(Seeded(), tmp_path / "two")
+    assert read_trajectories(tmp_path / "two") == []
+
+
+def test_an_error_of_the_relayed_model_keeps_its_kind(tmp_path: Path) -> None:
+    class Small(Seeded):
+        async def complete(self, *args: Any) -> Completion:
+            if len(self.asked) > 2 * 12:
+                raise ContextLengthError("too long")
+            return await super().complete(*args)
+
+    on_nodes(Small(), tmp_path / "run")
+    assert {"context_limit"} <= {each.stop_reason for each in read_trajectories(tmp_path / "run")}
+
+    class Down(Seeded):
+        async def complete(self, *args: Any) -> Completion:
+            raise ModelError("the server is down")
+
+    on_nodes(Down(), tmp_path / "down", attrs.evolve(OPTIONS, attempts=1, give_up_after=100))
+    (error,) = {json.dumps(each.error) for each in read_trajectories(tmp_path / "down")}
+    assert json.loads(error) == {"kind": "ModelError", "message": "the server is down", "phase": "agent"}
+
+
+def test_a_resumed_head_continues_the_tokens_of_turns_that_nodes_play_back(tmp_path: Path) -> None:
+    def speak(prompt: str) -> str:
+        time.sleep(0.01)  # one after another, so that the trajectories do not end together
+        done = prompt.count(" words, ")
+        odd = f'<tool_call>  {{"arguments":{{"word":"w{done}"}},   "name":"add"}} </tool_call>'
+        return odd if done < COMMANDS else "done"
+
+    def die(trajectory: Trajectory) -> None:
+        raise Killed
+
+    with token_server(speak) as server:
+        model = ModelOptions(name="m", base_url=server.url, wire="sglang", tokenizer="-")
+        with pytest.raises(Killed):
+            on_nodes(TokenModel(model, server.tokenizer), tmp_path, keep=die)
+        assert journaled(tmp_path)
+        assert on_nodes(TokenModel(model, server.tokenizer), tmp_path).scored == 12
+        assert len(server.turns) < 12 * (COMMANDS + 1) + 6
+    found = read_trajectories(tmp_path)
+    assert max(each.attempts for each in found) == 2
+    assert {len(each.segments) for each in found} == {1}
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_nodes_ask_a_server_that_they_reach_and_else_the_head(
+    reached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = "hyperruntime.cluster.rollouts"
+    relayed: list[Model] = []
+
+    def handler(model: Model) -> Handler:
+        ask = model_handler(model)
+
+        async def answer(call: Call) -> Answer:
+            relayed.append(model)
+            return await ask(call)
+
+        return answer
+
+    async def unreached(options: ModelOptions) -> None:
+        raise ModelError("no model server answers")
+
+    def script(request: Mapping[str, Any]) -> ModelReply:
+        turn = sum(message["role"] == "assistant" for message in request["messages"])
+        return calls(add={"word": f"w{turn}"}) if turn < COMMANDS else says("done")
+
+    monkeypatch.setattr(f"{here}.node_episodes.is_reachable_from_nodes", lambda options: True)
+    monkeypatch.setattr(f"{here}.node_episodes.model_handler", handler)
+    if not reached:
+        monkeypatch.setattr(f"{here}.episode_service.check_server", unreached)
+    with scripted_model(script) as server:
+        options = attrs.evolve(OPTIONS, model=ModelOptions(name="m", base_url=server.url))
+        assert on_nodes(None, tmp_path, options).scored == 12
+    assert len(server.requests) == 12 * (COMMANDS + 1)
+    assert len(relayed) == (0 if reached else len(server.requests))
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "reachable"),
+    [
+        ("http://127.0.0.1:8000/v1", None, False),
+        ("http://[::1]:8000/v1", None, False),
+        ("http://localhost/v1", None, False),
+        ("http://gpu7:8000/v1", None, True),
+        ("https://models.example.org/v1", "KEY", False),
+    ],
+)
+def test_nodes_ask_a_server_themselves_only_without_a_key(url: str, key: str | None, reachable: bool) -> None:
+    assert is_reachable_from_nodes(ModelOptions(name="m", base_url=url, key_env=key)) is reachable
