@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -120,3 +121,20 @@ def test_rollouts_on_four_nodes_of_which_one_is_cancelled_are_those_of_one_machi
     assert len((folder / "nodes" / TRAJECTORIES).read_bytes().splitlines()) == len(first) == 16
     assert sorted(read_groups(folder / "nodes"), key=str) == sorted(read_groups(folder / "alone"), key=str)
     assert not jobs() or wait_until(lambda: not jobs(), SOON_S, 0.2)
+
+
+def test_a_head_in_a_job_that_is_put_back_in_the_queue_goes_on_by_itself(folder: Path) -> None:
+    make_agent_repository(folder / "agent", dict.fromkeys(range(1, 7), SLEEPS))
+    words = generate("bubblewrap", "again", "--max-generation", "6", "--resume-or-start", *ON_NODES)
+    command = shlex.join([sys.executable, "-m", "hyperruntime.cli", *words])
+    (folder / "job.sh").write_text(f"#!/bin/sh\nexport XDG_CACHE_HOME={folder}/cache\n{command}\n")
+    asked = ["sbatch", "--parsable", "--requeue", f"--chdir={folder}", "--open-mode=append", "--output=said", "job.sh"]
+    job = run_process(asked, timeout_s=30, cwd=folder).stdout.decode().strip()
+    journal = folder / "outputs" / "generate_again" / "journal.jsonl"
+    assert wait_until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 3, SOON_S, 0.2)
+    done = run_process(["scontrol", "requeue", job], timeout_s=30)
+    assert done.exit_code == 0, done.stderr.decode()
+    assert wait_until(lambda: job not in running(), SOON_S, 0.2)
+    run_process(["scontrol", "update", f"jobid={job}", "StartTime=now"], timeout_s=30)  # Slurm waits two minutes, else
+    assert wait_until(lambda: job not in jobs(), 200, 0.5), (folder / "said").read_text()
+    assert [genid for genid, _, _ in lineage(folder, "again")] == sorted(["initial", *map(str, range(1, 7))])
