@@ -2,7 +2,7 @@
 
 Each side numbers what it sends, and keeps it until the other side has said that it came. A new connection begins with
 the number of the last frame that each side has; the rest is sent again. Wire: one byte for the kind, eight for the
-number, then the frame.
+number, eight for the number of the last frame that came from the other side, then the frame.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from aiohttp import WSMsgType
 from hyperruntime.errors import NodeLostError
 
 MOST_UNCONFIRMED_BYTES = 16 << 20
-CONFIRM_EACH, CONFIRM_S = 64, 0.5
+CONFIRM_EACH, CONFIRM_BYTES, CONFIRM_S = 64, 1 << 20, 0.5  # without a frame that confirms, too
 LARGEST_FRAME_BYTES = 64 << 20
-_PREFIX = struct.Struct(">cQ")
+_PREFIX = struct.Struct(">cQQ")
 _FRAME, _CONFIRM = b"f", b"c"
 
 
@@ -43,7 +43,7 @@ class Channel:
         self.is_connected = False
         self._on_frame = on_frame
         self._sent = 0
-        self._confirmed_to_peer = 0
+        self._confirmed_to_peer = self._owed_bytes = 0
         self._unconfirmed: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
         self._changed = asyncio.Event()
@@ -104,7 +104,7 @@ class Channel:
 
     async def _carry(self, socket: Any, peer_received: int) -> None:  # noqa: ANN401
         self._confirm(peer_received)
-        self._confirmed_to_peer = 0
+        self._confirmed_to_peer = self._owed_bytes = 0
         self.is_connected = True
         self._changed.set()
         writer = asyncio.ensure_future(self._write(socket, peer_received))
@@ -113,7 +113,7 @@ class Channel:
                 if message.type is not WSMsgType.BINARY or len(message.data) < _PREFIX.size:
                     break
                 self._take(message.data)
-                if self.received - self._confirmed_to_peer >= CONFIRM_EACH:
+                if self._owes_much():
                     self._changed.set()
         except (OSError, ConnectionError):
             pass
@@ -125,12 +125,15 @@ class Channel:
                 await socket.close()
 
     def _take(self, data: bytes) -> None:
-        kind, number = _PREFIX.unpack_from(data)
-        if kind == _CONFIRM:
-            self._confirm(number)
-        elif number == self.received + 1:
+        kind, number, confirmed = _PREFIX.unpack_from(data)
+        self._confirm(confirmed)
+        if kind == _FRAME and number == self.received + 1:
             self.received = number
+            self._owed_bytes += len(data)
             self._on_frame(data[_PREFIX.size :])
+
+    def _owes_much(self) -> bool:
+        return self.received - self._confirmed_to_peer >= CONFIRM_EACH or self._owed_bytes >= CONFIRM_BYTES
 
     def _confirm(self, number: int) -> None:
         while self._unconfirmed and self._unconfirmed[0][0] <= number:
@@ -142,13 +145,19 @@ class Channel:
         """Send the frames after number ``sent``, and confirmations, until cancelled or the connection ends."""
         with suppress(OSError, ConnectionError):
             while True:
+                is_late = True
                 with suppress(TimeoutError):
                     async with asyncio.timeout(CONFIRM_S):
                         await self._changed.wait()
+                        is_late = False
                 self._changed.clear()
                 while self._unconfirmed and sent < self._sent:
                     sent, frame = self._unconfirmed[max(0, sent + 1 - self._unconfirmed[0][0])]
-                    await socket.send_bytes(_PREFIX.pack(_FRAME, sent) + frame)
-                if self._confirmed_to_peer < self.received:
-                    self._confirmed_to_peer = self.received
-                    await socket.send_bytes(_PREFIX.pack(_CONFIRM, self._confirmed_to_peer))
+                    await socket.send_bytes(self._prefix(_FRAME, sent) + frame)
+                if self._owes_much() or (is_late and self._confirmed_to_peer < self.received):
+                    await socket.send_bytes(self._prefix(_CONFIRM, 0))
+
+    def _prefix(self, kind: bytes, number: int) -> bytes:
+        """Return the beginning of a message, which confirms what has come."""
+        self._confirmed_to_peer, self._owed_bytes = self.received, 0
+        return _PREFIX.pack(kind, number, self.received)

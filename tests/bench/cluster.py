@@ -190,6 +190,8 @@ def simulate(invitation: Invitation) -> None:
 class Simulated:
     """A cluster of simulated nodes."""
 
+    error = None
+
     def __init__(self, head: Head) -> None:
         self.head = head
 
