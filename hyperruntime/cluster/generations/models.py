@@ -18,6 +18,7 @@ import attrs
 
 from hyperruntime.cluster.generations.relay import PIECE_BYTES
 from hyperruntime.cluster.peer import Answer, Call, Handler
+from hyperruntime.concurrency.blocking import RESETS, threads
 from hyperruntime.concurrency.end_event import make_waiter
 from hyperruntime.errors import GatewayError
 from hyperruntime.gateway.gateway import SOCKET_NAME, Seat
@@ -107,7 +108,8 @@ class NodeModels:
             self._held.pop(key, None)
             for _, writer in () if held is None else held.connections.values():
                 writer.close()
-            await asyncio.shield(asyncio.to_thread(_remove, held, folder))
+            removing = threads(RESETS).submit(lambda: _remove(held, folder))  # to its end, also if this is cancelled
+            await asyncio.shield(asyncio.wrap_future(removing))
         return Answer()
 
     async def _check(self, call: Call) -> Answer:
