@@ -221,9 +221,16 @@ def serve_node(invitation: Invitation, settings: NodeSettings) -> None:
 
     from hyperruntime.cluster.node_server import run_node
 
-    job = os.getppid()
+    job, name = (
+        os.getppid(),
+        Path("/proc/self/comm"),
+    )  # by its name, the job's process knows that it may finish its work
+    before = name.read_text()
     try:
+        name.write_text(with_children.NODE_NAME)
         asyncio.run(run_node(invitation, settings))
     except NodeLostError:
         os.kill(job, signal.SIGTERM)
         raise
+    finally:
+        name.write_text(before)

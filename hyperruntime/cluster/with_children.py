@@ -23,26 +23,31 @@ from hyperruntime.host.process import spawn
 from hyperruntime.host.rmtree import remove_tree
 
 SCRATCH = "HYPERRUNTIME_NODE_SCRATCH"  # the variable with the node's directory for temporary files
+NODE_NAME = "hyperrun-node"  # of the process of a node server, at most 15 bytes
 _SET_CHILD_SUBREAPER = 36
 _PAUSE_S = 0.05
 _GUARDS_S = 5.0  # for the guards of killed owners, which remove containers
 _NOTICE_S = 600.0  # for a node server to finish what it has after SIGTERM; the batch system kills it before
 
 
-def _children() -> list[int]:
-    found = []
+def _children() -> dict[int, str]:
+    """Return the names of this process's children, by pid. Source: proc_pid_stat(5)."""
+    found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):
-            if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                found.append(int(path.parent.name))
+            name, _, rest = path.read_text().partition("(")[2].rpartition(")")
+            if int(rest.split()[1]) == os.getpid():
+                found[int(path.parent.name)] = name
     return found
 
 
-def _end_children(patience_s: float) -> None:
+def _end_children(was_told: bool) -> None:
     """Wait for the children, then kill them, and those that this process then adopts, until there are none."""
-    patient_until = time.monotonic() + patience_s
+    begin = time.monotonic()
     while True:
-        for pid in _children() if time.monotonic() > patient_until else ():
+        children = _children()
+        patience_s = _NOTICE_S if was_told and NODE_NAME in children.values() else _GUARDS_S
+        for pid in children if time.monotonic() - begin > patience_s else ():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         try:
@@ -70,7 +75,7 @@ def main() -> int:
         pid, status = os.wait()
         if pid == process.pid:
             process.returncode = os.waitstatus_to_exitcode(status)
-            _end_children(_NOTICE_S if noticed else _GUARDS_S)
+            _end_children(bool(noticed))
             for directory in stale_directories(Path(os.environ.get(SCRATCH) or tempfile.gettempdir())):
                 remove_tree(directory)
             return process.returncode & 0xFF

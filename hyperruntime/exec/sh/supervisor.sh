@@ -174,7 +174,10 @@ _hr_sweep_once() {
     _hr_read_newest
     _hr_first=$_hr_newest
     $_hr_find /proc/[0-9]*
-    [ "$_hr_doomed" ] && kill -KILL $_hr_doomed
+    if [ "$_hr_doomed" ]; then
+        kill -STOP $_hr_doomed # so that no shell among them writes that its child was killed
+        kill -KILL $_hr_doomed
+    fi
     _hr_read_newest
     _hr_left=$_hr_found
     [ "$_hr_newest" = "$_hr_first" ] || _hr_left=$((_hr_left + 1))
