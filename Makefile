@@ -38,7 +38,7 @@ bench-cluster: ## measure many nodes: as root and on a Slurm that it starts
 	@scripts/setup test
 	@.venv/bin/python -m tests.bench.cluster
 	@scripts/on-slurm .venv/bin/python -m tests.bench.cluster_runs
-	@scripts/on-slurm .venv/bin/python -m tests.bench.generation_losses
+	@scripts/on-slurm .venv/bin/python -m tests.bench.losses
 
 setup: ## only install what the other commands need
 	@scripts/setup test

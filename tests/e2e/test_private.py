@@ -118,8 +118,15 @@ def _is_open(path: Path) -> bool:
 def own_temporary_files_within_reach() -> list[str]:
     """Return the paths that another account reaches below this user's own temporary directories."""
     tops = [Path(root) for root in {tempfile.gettempdir(), os.environ.get("APPTAINER_TMPDIR", "/tmp"), "/tmp"}]
-    mine = [path for top in tops for path in top.glob("hyperruntime-*") if path.lstat().st_uid == os.geteuid()]
+    mine = [path for top in tops for path in top.glob("hyperruntime-*") if _is_mine(path)]
     return [found for path in mine for found in within_reach(path)]
+
+
+def _is_mine(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except FileNotFoundError:  # another test has removed it meanwhile
+        return False
 
 
 def special_files(top: Path) -> list[str]:

@@ -1,0 +1,218 @@
+"""Runs on a real Slurm that lose nodes and their head: what was lost, made twice, left, or paid twice.
+
+    scripts/on-slurm .venv/bin/python -m tests.bench.losses [--losses 100] [--seed 1] [--runtime bubblewrap]
+                                                            [--only generations|trajectories]
+
+Nodes are lost by `scancel` and by SIGKILL of their node servers; the head is killed, and the run resumed. All counts
+must be 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+import psutil
+
+from hyperruntime.host.process import run_process, wait_until
+from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES as LINES
+from hyperruntime.rollout.run_files.run_dir import read_trajectories
+from hyperruntime.rollout.run_files.turn_journal import TURNS
+from hyperruntime.testing import make_agent_repository
+from hyperruntime.testing.model import ModelReply, scripted_model
+from tests.bench.__main__ import document
+from tests.bench.cluster_runs import NODES, SLURM
+from tests.bench.measure import Row, machine
+from tests.e2e.test_rollout import WORLD, number_of
+from tests.e2e.test_rollout_nodes import TURNS_EACH, counting
+from tests.slurm.conftest import containers, jobs, of_jobs, ready
+
+KINDS = {"scancel": 5, "node server killed": 10, "head killed": 1}  # with their weights
+GENERATIONS, TRAJECTORIES = 200, 1000
+
+
+class Lossy:
+    """A run whose head is started again each time it was killed."""
+
+    def __init__(self, folder: Path, words: Sequence[str], again: Sequence[str] = ()) -> None:
+        """Write the configuration, and start the head.
+
+        Args:
+            folder: where it runs.
+            words: the command, without ``hyperrun``.
+            again: the command that goes on with the run; none: the same.
+        """
+        self.folder = folder
+        (folder / "tmp").mkdir()
+        table = f'max_nodes = {NODES}\npatience_s = 5\nheartbeat_s = 1\nscratch = "{folder}/tmp"\n'
+        (folder / "cluster.toml").write_text(SLURM + table)
+        self._words, self._again = words, again or words
+        self.head = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        env = {**os.environ, "XDG_CACHE_HOME": str(self.folder / "cache")}
+        line = [sys.executable, "-m", "hyperruntime.cli", *self._words]
+        with (self.folder / "said").open("ab") as out:
+            return subprocess.Popen(line, cwd=self.folder, env=env, stdout=out, stderr=out)
+
+    def lose(self, kind: str, chance: random.Random) -> bool:
+        """Lose something; return whether there was something to lose."""
+        if kind == "head killed":
+            self.head.kill()
+            self.head.wait()
+            self._words = self._again
+            self.head = self.start()
+            return True
+        nodes = ready(self.folder)
+        if not nodes:
+            return False
+        node = chance.choice(nodes)
+        if kind == "scancel":
+            return run_process(["scancel", node["job"]], timeout_s=30).exit_code == 0
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(node["pid"]).kill()
+            return True
+        return False
+
+
+def lose(run: Lossy, losses: int, seed: int) -> tuple[Row, list[object]]:
+    """Lose nodes and heads of a run, so many times, and wait for its end; return what was lost, and what is left."""
+    chance, kinds, begin = random.Random(seed), dict.fromkeys(KINDS, 0), time.monotonic()
+    before = containers()
+    while sum(kinds.values()) < losses and run.head.poll() is None:
+        time.sleep(chance.uniform(0, 2))
+        kind = chance.choices(tuple(KINDS), tuple(KINDS.values()))[0]
+        if run.lose(kind, chance):
+            kinds[kind] += 1
+            print(f"{time.monotonic() - begin:6.1f} s  {kind}", file=sys.stderr, flush=True)
+    if (code := run.head.wait()) != 0:
+        raise SystemExit(f"the run ended with exit code {code}:\n{(run.folder / 'said').read_text()[-3000:]}")
+    took = time.monotonic() - begin
+    assert wait_until(lambda: not jobs(), 120, 0.2), "jobs do not end"
+    time.sleep(10)
+    left: list[object] = [*of_jobs(), *(containers() - before), *map(str, (run.folder / "tmp").iterdir())]
+    told = ", ".join(f"{count} by {kind}" for kind, count in kinds.items())
+    return Row(what=f"losses, seed {seed}: {told}", value=sum(kinds.values()), unit=f"in {took:.0f} s"), left
+
+
+def zero(counts: Mapping[str, int]) -> list[Row]:
+    return [Row(what=name, value=count, unit="", wanted="0", holds=count == 0) for name, count in counts.items()]
+
+
+def generation_rows(folder: Path, runtime: str, losses: int, seed: int) -> list[Row]:
+    sleeps = "import time; time.sleep(1); improve()"
+    make_agent_repository(folder / "agent", dict.fromkeys(range(1, GENERATIONS + 1), sleeps))
+    words = ["--runtime", runtime, "generate", "--domains", "circle_packing", "--agent", str(folder / "agent")]
+    words += ["--seed", "5", "--eval-samples", "1", "--run-id", "lossy", "--max-generation", str(GENERATIONS)]
+    words += ["--parallel", str(2 * NODES), "--cluster", "cluster.toml", "--resume-or-start"]
+    lost, left = lose(Lossy(folder, words), losses, seed)
+    place = folder / "outputs" / "generate_lossy"
+    left += [*map(str, (place / "work").glob("*")), *map(str, (folder / "outputs").glob(".*"))]
+    lines = [json.loads(line) for line in (place / "journal.jsonl").read_bytes().splitlines()]
+    made = [str(line["current_genid"]) for line in lines if "current_genid" in line]
+    wanted = {"initial", *map(str, range(1, GENERATIONS + 1))}
+    records = load_run(place).generations
+    print(*left, sep="\n", file=sys.stderr)
+    counts = {
+        "generations lost": len(wanted - set(made)),
+        "generations made twice": len(made) - len(set(made)),
+        "generations that failed": sum(record.failure is not None for record in records),
+        "processes, containers and files left 10 s after the last job": len(left),
+    }
+    attempts = sum(record.attempts for record in records) - len(records)
+    what = f"attempts that were lost, of {len(records)} generations"
+    return [*zero(counts), lost, Row(what=what, value=attempts, unit="")]
+
+
+class Watched:
+    """A model that counts the calls whose answer is in a journal already: those would be paid twice."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.asked, self.repeated, self._run_dir = 0, 0, run_dir
+
+    def __call__(self, request: Mapping[str, Any]) -> ModelReply:
+        turn = sum(message["role"] == "assistant" for message in request["messages"])
+        self.asked += 1
+        self.repeated += self._known(f"n{number_of(request)}/0") > turn
+        time.sleep(0.05)
+        return counting(request)
+
+    def _known(self, trajectory: str) -> int:
+        """Return how many turns of a trajectory are in its journal."""
+        for path in (self._run_dir / TURNS).glob("*"):
+            with suppress(OSError, ValueError):
+                head, *lines = path.read_bytes().splitlines(keepends=True)
+                if json.loads(head)["trajectory"] == trajectory:
+                    whole = [line for line in lines if line.endswith(b"\n")]
+                    return sum(line.startswith(b'{"is":"turn"') for line in whole)
+        return 0
+
+
+def trajectory_rows(folder: Path, runtime: str, losses: int, seed: int) -> list[Row]:
+    run_dir = folder / "run"
+    watched = Watched(run_dir)
+    with scripted_model(watched) as model:
+        words = ["--runtime", runtime, "rollout", "run"]
+        first = ["--environment", WORLD, "--option", f"count={TRAJECTORIES}", "--parallel", str(4 * NODES)]
+        first += ["--seed", "5", "--model", "m", "--base-url", model.url, "--output-dir", "run"]
+        again = ["--resume-from", "run"]
+        on_nodes = ["--cluster", "cluster.toml"]
+        run = Lossy(folder, [*words, *first, *on_nodes], [*words, *again, *on_nodes])
+        lost, left = lose(run, losses, seed)
+    ids = [json.loads(line)["id"] for line in (run_dir / LINES).read_bytes().splitlines()]
+    made = read_trajectories(run_dir)
+    print(*left, sep="\n", file=sys.stderr)
+    counts = {
+        "trajectories lost": TRAJECTORIES - len(set(ids)),
+        "trajectories recorded twice": len(ids) - len(set(ids)),
+        "trajectories without the right reward": sum(each.reward != 1.0 for each in made),
+        "journaled model calls repeated": watched.repeated,
+        "processes, containers and files left 10 s after the last job": len(left),
+    }
+    needed = TRAJECTORIES * (TURNS_EACH + 1)
+    what = f"model calls for {TRAJECTORIES} trajectories"
+    return [
+        *zero(counts),
+        lost,
+        Row(
+            what=what,
+            value=watched.asked,
+            unit="",
+            compared_to=f"without a loss: {needed}",
+            ratio=watched.asked / needed,
+        ),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.losses", description=__doc__)
+    parser.add_argument("--runtime", default="bubblewrap", help="engine on the nodes")
+    parser.add_argument("--losses", type=int, default=100, help="nodes and heads to lose")
+    parser.add_argument("--seed", type=int, default=1, help="of what is lost, and when")
+    parser.add_argument("--only", choices=("generations", "trajectories"), help="which runs")
+    given = parser.parse_args()
+    holds = True
+    for name, measure in (("generations", generation_rows), ("trajectories", trajectory_rows)):
+        if given.only in (None, name):
+            with tempfile.TemporaryDirectory() as place:
+                rows = measure(Path(place), given.runtime, given.losses, given.seed)
+            title = f"Losses of {name}, {given.runtime} on Slurm"
+            print(document({"title": title, "machine": machine(), "rows": [attrs.asdict(row) for row in rows]}))
+            holds = holds and all(row.holds is not False for row in rows)
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
