@@ -357,8 +357,12 @@ def test_a_resumed_head_continues_the_tokens_of_turns_that_nodes_play_back(tmp_p
         odd = f'<tool_call>  {{"arguments":{{"word":"w{done}"}},   "name":"add"}} </tool_call>'
         return odd if done < COMMANDS else "done"
 
+    ended: set[str] = set()
+
     def die(trajectory: Trajectory) -> None:
-        raise Killed
+        ended.add(trajectory.item_id)
+        if {item for item, _ in journaled(tmp_path)} - ended:
+            raise Killed  # while another trajectory has turns
 
     with token_server(speak) as server:
         model = ModelOptions(name="m", base_url=server.url, wire="sglang", tokenizer="-")
