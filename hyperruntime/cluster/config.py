@@ -103,8 +103,12 @@ class ClusterConfig:
         return int(days or 0) * 86400.0 + hours * 3600 + minutes * 60 + seconds
 
 
-def read_config(path: Path) -> ClusterConfig:
+def read_config(path: Path, runtime: str | None = None) -> ClusterConfig:
     """Return the ``[cluster]`` table of a TOML file.
+
+    Args:
+        path: the file.
+        runtime: the engine on the nodes, in place of the file's; None or "" means that of the file.
 
     Raises:
         ClusterError: the file cannot be read, is not TOML, has no such table, or has an unknown key.
@@ -123,4 +127,4 @@ def read_config(path: Path) -> ClusterConfig:
     for name in table:
         if name not in known:
             raise ClusterError(f"{path}: [{_TABLE}]: {unknown_name('key', name, known)}")
-    return ClusterConfig(**table)
+    return ClusterConfig(**{**table, **({"runtime": runtime} if runtime else {})})

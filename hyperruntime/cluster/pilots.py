@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 import os
 import re
 import shlex
@@ -32,7 +33,7 @@ _POLL_S = 0.5  # between two looks at the queue
 _NOT_AGAIN = {"slurm": ("#SBATCH --no-requeue",), "pbs": ("#PBS -r n",)}  # a new job waits less than one put back
 _IDLE_S = 2.0  # of a job without a node server, before it is cancelled
 _SOON_S, _SOON_FOR_S = 2.0, 120.0  # between two questions for the states of jobs after a node was lost, and how long so
-_HEARTBEAT_S, _HEARTBEATS_S = 30, 120  # Parsl's own, between its interchange and its managers
+_LEAST_PATIENCE_S = 12  # of Parsl's managers; a job without a node server ends so long after its head was killed
 
 
 class Pilots:
@@ -130,6 +131,7 @@ class Pilots:
         from parsl.executors import HighThroughputExecutor
         from parsl.executors.high_throughput.executor import DEFAULT_LAUNCH_CMD
 
+        patience_s = max(_LEAST_PATIENCE_S, math.ceil(self._config.patience_s))
         executor = HighThroughputExecutor(
             label=LABEL,
             provider=self._provider(),
@@ -140,8 +142,8 @@ class Pilots:
                 "process_worker_pool.py", f"{sys.executable} -m {with_children.__name__} {_POOL}"
             ),
             interchange_launch_cmd=[sys.executable, "-m", with_parent.__name__, _INTERCHANGE],
-            heartbeat_period=_HEARTBEAT_S,
-            heartbeat_threshold=_HEARTBEATS_S,
+            heartbeat_period=patience_s // 4,
+            heartbeat_threshold=patience_s,
             poll_period=100,
             encrypted=True,
         )

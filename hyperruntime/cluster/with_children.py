@@ -17,6 +17,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from hyperruntime.cluster import with_parent
 from hyperruntime.host.owner import stale_directories
 from hyperruntime.host.process import spawn
@@ -31,13 +33,11 @@ _NOTICE_S = 600.0  # for a node server to finish what it has after SIGTERM; the 
 
 
 def _children() -> dict[int, str]:
-    """Return the names of this process's children, by pid. Source: proc_pid_stat(5)."""
+    """Return the names of this process's children, by pid."""
     found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError, IndexError):
-            name, _, rest = path.read_text().partition("(")[2].rpartition(")")
-            if int(rest.split()[1]) == os.getpid():
-                found[int(path.parent.name)] = name
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            found[child.pid] = child.name()
     return found
 
 

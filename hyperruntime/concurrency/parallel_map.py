@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 Given = TypeVar("Given")
@@ -22,8 +23,19 @@ def parallel_map(workers: int, function: Callable[[Given], Made], items: Sequenc
     """
     if workers == 1 or len(items) < 2:
         return tuple(map(function, items))
+    failing = threading.Event()
+
+    def call(item: Given) -> Made:
+        if failing.is_set():
+            raise CancelledError
+        try:
+            return function(item)
+        except BaseException:
+            failing.set()  # before this thread takes the next item
+            raise
+
     with ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="hyperruntime-task") as pool:
-        futures = [pool.submit(function, item) for item in items]
+        futures = [pool.submit(call, item) for item in items]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import select
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +32,8 @@ from hyperruntime_docker.shell import SocketShell, read_text, take_over
 STREAMS = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
 _KILLED = 137
 _EXEC_TIMEOUT_S = 30.0
-_REMOVAL_TIMEOUT_S = 10.0
+_REMOVAL_TIMEOUT_S = 60.0  # while another removal of the same container is in progress
+_REMOVAL_AGAIN_S = 5.0
 _END_TIMEOUT_S = 0.5
 _NO_SOURCE = re.compile(r"bind source path does not exist: (.*)")
 _NO_DEVICE = re.compile(r"could not select device driver|unresolvable CDI devices|CDI device injection failed|nvidia-")
@@ -225,15 +227,20 @@ def remove(engine: Engine, name: str) -> None:
     from docker.errors import APIError, NotFound
 
     api = engine.api()
+    deadline = time.monotonic() + _REMOVAL_TIMEOUT_S
     with translated(f"container {name} could not be removed"):
-        try:
-            api.remove_container(name, v=True, force=True)
-        except NotFound:
+        while True:
+            try:
+                api.remove_container(name, v=True, force=True)
+            except NotFound:
+                return
+            except APIError as error:
+                is_going = error.status_code == 409 and "in progress" in said(error)
+                if not is_going or time.monotonic() > deadline:
+                    raise
+                if not wait_until(lambda: is_gone(api, name), _REMOVAL_AGAIN_S, 0.02):
+                    continue  # the other removal may have failed
             return
-        except APIError as error:
-            is_going = error.status_code == 409 and "in progress" in said(error)
-            if not (is_going and wait_until(lambda: is_gone(api, name), _REMOVAL_TIMEOUT_S, 0.02)):
-                raise
 
 
 def has_started(api: Any, exec_id: str) -> bool:  # noqa: ANN401 - the SDK is untyped

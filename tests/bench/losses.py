@@ -1,7 +1,7 @@
 """Runs on a real Slurm that lose nodes and their head: what was lost, made twice, left, or paid twice.
 
     scripts/on-slurm .venv/bin/python -m tests.bench.losses [--losses 100] [--seed 1] [--runtime bubblewrap]
-                                                            [--only generations|trajectories]
+                                                            [--only generations|trajectories] [--count N]
 
 Nodes are lost by `scancel` and by SIGKILL of their node servers; the head is killed, and the run resumed. All counts
 must be 0.
@@ -40,7 +40,8 @@ from tests.e2e.test_rollout_nodes import TURNS_EACH, counting
 from tests.slurm.conftest import containers, jobs, of_jobs, ready
 
 KINDS = {"scancel": 5, "node server killed": 10, "head killed": 1}  # with their weights
-GENERATIONS, TRAJECTORIES = 200, 1000
+HYPERRUN = (sys.executable, "-m", "hyperruntime.cli")
+COUNTS = {"generations": 200, "trajectories": 1000}
 
 
 class Lossy:
@@ -51,7 +52,7 @@ class Lossy:
 
         Args:
             folder: where it runs.
-            words: the command, without ``hyperrun``.
+            words: the command, without ``hyperrun``; the first two name the engine.
             again: the command that goes on with the run; none: the same.
         """
         self.folder = folder
@@ -59,25 +60,28 @@ class Lossy:
         table = f'max_nodes = {NODES}\npatience_s = 5\nheartbeat_s = 1\nscratch = "{folder}/tmp"\n'
         (folder / "cluster.toml").write_text(SLURM + table)
         self._words, self._again = words, again or words
+        self._env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+        made = run_process([*HYPERRUN, *words[:2], "image", "bootstrap"], env=self._env, timeout_s=600)
+        assert made.exit_code == 0, made.stderr.decode()
         self.head = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        env = {**os.environ, "XDG_CACHE_HOME": str(self.folder / "cache")}
-        line = [sys.executable, "-m", "hyperruntime.cli", *self._words]
+        """Start the head."""
         with (self.folder / "said").open("ab") as out:
-            return subprocess.Popen(line, cwd=self.folder, env=env, stdout=out, stderr=out)
+            line = [*HYPERRUN, *self._words]
+            return subprocess.Popen(line, cwd=self.folder, env=self._env, stdout=out, stderr=out)
 
     def lose(self, kind: str, chance: random.Random) -> bool:
-        """Lose something; return whether there was something to lose."""
+        """Lose something; return whether there was something to lose. A head without a node has nothing to lose."""
+        nodes = ready(self.folder)
+        if not nodes:
+            return False
         if kind == "head killed":
             self.head.kill()
             self.head.wait()
             self._words = self._again
             self.head = self.start()
             return True
-        nodes = ready(self.folder)
-        if not nodes:
-            return False
         node = chance.choice(nodes)
         if kind == "scancel":
             return run_process(["scancel", node["job"]], timeout_s=30).exit_code == 0
@@ -111,18 +115,18 @@ def zero(counts: Mapping[str, int]) -> list[Row]:
     return [Row(what=name, value=count, unit="", wanted="0", holds=count == 0) for name, count in counts.items()]
 
 
-def generation_rows(folder: Path, runtime: str, losses: int, seed: int) -> list[Row]:
+def generation_rows(folder: Path, runtime: str, count: int, losses: int, seed: int) -> list[Row]:
     sleeps = "import time; time.sleep(1); improve()"
-    make_agent_repository(folder / "agent", dict.fromkeys(range(1, GENERATIONS + 1), sleeps))
+    make_agent_repository(folder / "agent", dict.fromkeys(range(1, count + 1), sleeps))
     words = ["--runtime", runtime, "generate", "--domains", "circle_packing", "--agent", str(folder / "agent")]
-    words += ["--seed", "5", "--eval-samples", "1", "--run-id", "lossy", "--max-generation", str(GENERATIONS)]
+    words += ["--seed", "5", "--eval-samples", "1", "--run-id", "lossy", "--max-generation", str(count)]
     words += ["--parallel", str(2 * NODES), "--cluster", "cluster.toml", "--resume-or-start"]
     lost, left = lose(Lossy(folder, words), losses, seed)
     place = folder / "outputs" / "generate_lossy"
     left += [*map(str, (place / "work").glob("*")), *map(str, (folder / "outputs").glob(".*"))]
     lines = [json.loads(line) for line in (place / "journal.jsonl").read_bytes().splitlines()]
     made = [str(line["current_genid"]) for line in lines if "current_genid" in line]
-    wanted = {"initial", *map(str, range(1, GENERATIONS + 1))}
+    wanted = {"initial", *map(str, range(1, count + 1))}
     records = load_run(place).generations
     print(*left, sep="\n", file=sys.stderr)
     counts = {
@@ -160,12 +164,12 @@ class Watched:
         return 0
 
 
-def trajectory_rows(folder: Path, runtime: str, losses: int, seed: int) -> list[Row]:
+def trajectory_rows(folder: Path, runtime: str, count: int, losses: int, seed: int) -> list[Row]:
     run_dir = folder / "run"
     watched = Watched(run_dir)
     with scripted_model(watched) as model:
         words = ["--runtime", runtime, "rollout", "run"]
-        first = ["--environment", WORLD, "--option", f"count={TRAJECTORIES}", "--parallel", str(4 * NODES)]
+        first = ["--environment", WORLD, "--option", f"count={count}", "--parallel", str(4 * NODES)]
         first += ["--seed", "5", "--model", "m", "--base-url", model.url, "--output-dir", "run"]
         again = ["--resume-from", "run"]
         on_nodes = ["--cluster", "cluster.toml"]
@@ -175,14 +179,14 @@ def trajectory_rows(folder: Path, runtime: str, losses: int, seed: int) -> list[
     made = read_trajectories(run_dir)
     print(*left, sep="\n", file=sys.stderr)
     counts = {
-        "trajectories lost": TRAJECTORIES - len(set(ids)),
+        "trajectories lost": count - len(set(ids)),
         "trajectories recorded twice": len(ids) - len(set(ids)),
         "trajectories without the right reward": sum(each.reward != 1.0 for each in made),
         "journaled model calls repeated": watched.repeated,
         "processes, containers and files left 10 s after the last job": len(left),
     }
-    needed = TRAJECTORIES * (TURNS_EACH + 1)
-    what = f"model calls for {TRAJECTORIES} trajectories"
+    needed = count * (TURNS_EACH + 1)
+    what = f"model calls for {count} trajectories"
     return [
         *zero(counts),
         lost,
@@ -201,13 +205,15 @@ def main() -> int:
     parser.add_argument("--runtime", default="bubblewrap", help="engine on the nodes")
     parser.add_argument("--losses", type=int, default=100, help="nodes and heads to lose")
     parser.add_argument("--seed", type=int, default=1, help="of what is lost, and when")
+    parser.add_argument("--count", type=int, help="generations or trajectories; by default 200 and 1000")
     parser.add_argument("--only", choices=("generations", "trajectories"), help="which runs")
     given = parser.parse_args()
     holds = True
     for name, measure in (("generations", generation_rows), ("trajectories", trajectory_rows)):
         if given.only in (None, name):
             with tempfile.TemporaryDirectory() as place:
-                rows = measure(Path(place), given.runtime, given.losses, given.seed)
+                count = given.count or COUNTS[name]
+                rows = measure(Path(place), given.runtime, count, given.losses, given.seed)
             title = f"Losses of {name}, {given.runtime} on Slurm"
             print(document({"title": title, "machine": machine(), "rows": [attrs.asdict(row) for row in rows]}))
             holds = holds and all(row.holds is not False for row in rows)

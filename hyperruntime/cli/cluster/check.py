@@ -38,7 +38,10 @@ def check(state: State, file: Path, image: str, directory: Path, timeout: float,
     With Slurm, it asks for one node of each type that the partition has: other CPUs, memory, GPUs or features. Exits
     with 0 if nothing failed, else with 1. The jobs are cancelled at the end and on Ctrl-C.
     """
-    checked = run_until_signal(_checked(file, directory.resolve(), image, timeout), state)
+    from hyperruntime.cluster.config import read_config
+
+    config = read_config(file, state.runtime)
+    checked = run_until_signal(_checked(config, directory.resolve(), image, timeout), state)
     if as_json:
         print_json([{"nodes": kind.names, "type": kind.title, "findings": findings} for kind, findings in checked])
     else:
@@ -51,14 +54,12 @@ def check(state: State, file: Path, image: str, directory: Path, timeout: float,
 
 
 async def _checked(
-    file: Path, directory: Path, image: str, timeout_s: float
+    config: ClusterConfig, directory: Path, image: str, timeout_s: float
 ) -> Sequence[tuple[NodeType, Sequence[Finding]]]:
     import asyncio
 
-    from hyperruntime.cluster.config import read_config
     from hyperruntime.cluster.node_types import node_types
 
-    config = read_config(file)
     if not directory.is_dir():
         raise ClusterError(f"{directory} is no directory; name one that all nodes share with --directory")
     kinds = await asyncio.to_thread(node_types, config)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 import click
 
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.signals import run_until_signal
+
+if TYPE_CHECKING:
+    from hyperruntime.cluster.config import ClusterConfig
 
 
 @click.command(cls=Command, epilog=example("hyperrun cluster up cluster.toml --nodes 2"))
@@ -25,19 +29,19 @@ def up(state: State, file: Path, nodes: int | None, directory: Path) -> None:
     Ctrl-C or `hyperrun cluster down` ends the command and cancels the jobs. It tries a configuration with all its
     nodes; commands with --cluster ask for nodes of their own.
     """
-    run_until_signal(_keep(file, nodes, directory.resolve()), state)
+    from hyperruntime.cluster.config import read_config
+
+    run_until_signal(_keep(read_config(file, state.runtime), nodes, directory.resolve()), state)
 
 
-async def _keep(file: Path, count: int | None, directory: Path) -> None:
+async def _keep(config: ClusterConfig, count: int | None, directory: Path) -> None:
     import asyncio
     import tempfile
 
     from hyperruntime.cluster.cluster import Cluster
-    from hyperruntime.cluster.config import read_config
     from hyperruntime.cluster.head import Node
     from hyperruntime.errors import ClusterError, NodeLostError
 
-    config = read_config(file)
     count = count or config.max_nodes
     config = attrs.evolve(config, min_nodes=count, max_nodes=max(count, config.max_nodes))
     if not directory.is_dir():

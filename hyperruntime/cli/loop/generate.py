@@ -242,8 +242,8 @@ def _machines(
     from hyperruntime.cluster.config import read_config
     from hyperruntime.cluster.generations.run_cluster import RunCluster
 
-    config = read_config(cluster)
-    config = attrs.evolve(config, runtime=state.runtime or config.runtime, withhold=(*config.withhold, *withheld))
+    config = read_config(cluster, state.runtime)
+    config = attrs.evolve(config, withhold=(*config.withhold, *withheld))
     with RunCluster(config, run_dir.absolute()) as nodes:
         yield _Machines(f"at most {config.max_nodes} nodes by {config.provider}", nodes.runtime, nodes.executor)
 

@@ -58,7 +58,7 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
     """
     state = ctx.ensure_object(State)
     cluster = values.pop("cluster")
-    config = read_config(Path(cluster)) if cluster else None
+    config = read_config(Path(cluster), state.runtime) if cluster else None
     place: AbstractContextManager[Path]
     if values["resume_from"]:
         run_dir = Path(values["resume_from"])

@@ -87,6 +87,11 @@ def test_an_invalid_table_is_refused_in_one_sentence(text: str, words: str, tmp_
     assert "\n" not in str(caught.value)
 
 
+def test_a_runtime_of_the_command_line_replaces_that_of_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "[cluster]\nruntime = 'podman'")
+    assert [read_config(path, given).runtime for given in (None, "", "apptainer")] == ["podman", "podman", "apptainer"]
+
+
 def test_a_missing_file_and_a_config_that_cannot_be_made_are_named(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="cannot be read: No such file"):
         read_config(tmp_path / "none.toml")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ class TaskAgent:
         open(os.path.join({folder!r}, uuid.uuid4().hex), "w").close()
 
     def forward(self, inputs):
-        for _ in range(2000):
+        for _ in range(6000):
             if len(os.listdir({folder!r})) >= 3:
                 return "low", []
             time.sleep(0.01)
@@ -50,6 +51,7 @@ def test_an_error_stops_items_that_have_not_started() -> None:
             failed.set()
             raise ValueError("the first")
         failed.wait(20)
+        time.sleep(0.05)  # all items would take seconds
 
     with pytest.raises(ValueError, match="the first"):
         parallel_map(2, work, range(100))
