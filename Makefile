@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-weather bench bench-slots bench-cluster setup clean
+.PHONY: help demo test test-all test-weather bench bench-slots bench-cluster bench-report setup clean
 
 # Options of the command: make demo ARGS="--seed 3", make test ARGS="-k session"
 ARGS ?=
@@ -39,6 +39,10 @@ bench-cluster: ## measure many nodes: as root and on a Slurm that it starts
 	@.venv/bin/python -m tests.bench.cluster
 	@scripts/on-slurm .venv/bin/python -m tests.bench.cluster_runs
 	@scripts/on-slurm .venv/bin/python -m tests.bench.losses
+
+bench-report: ## measure the page about a run in Chromium
+	@scripts/setup test
+	@.venv/bin/python -m tests.bench.report
 
 setup: ## only install what the other commands need
 	@scripts/setup test

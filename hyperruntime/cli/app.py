@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "export": ("loop.one_generation", "export", "Write a generation as a runnable git repository."),
     "rollout": ("rollout.commands", "rollout", "Run and score agents in slots, and write training data."),
     "cluster": ("cluster.commands", "cluster", "Use many nodes of a batch system."),
-    "report": ("loop.report", "report", "Draw a run: lineage, progress and best answers."),
+    "report": ("loop.report", "report", "Write one file of HTML about a run, or two."),
 }
 
 

@@ -236,7 +236,7 @@ def test_a_meta_agent_finds_the_overview_of_the_run_where_the_original_has_it(
     assert names == [shown.format("test"), shown.format("val")]  # the first agent's own, as in every checkout:
     assert {row["outcome"] for name in names for row in read_csv(root / "view" / name)} == {""}  # without labels
     assert main(["report", summary.run_dir]) == 0
-    assert "lineage" in capsys.readouterr().out
+    assert "report.html" in capsys.readouterr().out
 
 
 def test_an_agent_cannot_forge_its_score(run: Run, checkout: Path, model: Model) -> None:

@@ -1,4 +1,4 @@
-"""``hyperrun report``: draw a run."""
+"""``hyperrun report``: one file of HTML about a run, or pictures of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import click
 
 from hyperruntime.cli.command import Command, example
 from hyperruntime.cli.loop.generations import best_generation
-from hyperruntime.cli.messages import note
-from hyperruntime.cli.params import RUN_DIRECTORY
+from hyperruntime.cli.messages import WrongUsageError, note
+from hyperruntime.cli.params import ANY_RUN_DIRECTORY, RUN_DIRECTORY, SIZE, is_rollout
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.loop.generation.series import whose_scores
@@ -19,28 +19,70 @@ from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.report.pictures import Picture, write_pictures, write_plots
+from hyperruntime.units import format_size
+
+PAGE = "report.html"
 
 
 @click.command(
     cls=Command,
-    epilog=example("hyperrun report outputs/generate_1", "hyperrun report outputs/generate_1 --output ./pictures"),
+    epilog=example(
+        "hyperrun report outputs/generate_1",
+        "hyperrun report outputs/generate_1 outputs/generate_2 -o both.html",
+        "hyperrun report outputs/rollout_1 --max-size 10m",
+        "hyperrun report outputs/generate_1 --pictures ./pictures",
+    ),
 )
-@click.argument("run_dir", type=RUN_DIRECTORY)
-@click.option("--output", metavar="DIR", help="Write to DIR; default: the run directory and its report/.")
+@click.argument("run_dir", type=ANY_RUN_DIRECTORY)
+@click.argument("other", type=ANY_RUN_DIRECTORY, required=False)
+@click.option("-o", "--output", metavar="FILE", help="The file to write; default: report.html in RUN_DIR.")
+@click.option("--max-size", type=SIZE, default="50m", show_default=True, help="Largest size of the file.")
+@click.option("--pictures", metavar="DIR", help="Draw pictures as SVG and PNG into DIR instead.")
 @json_option
-def report(run_dir: str, output: str | None, as_json: bool) -> None:
-    """Draw the run in RUN_DIR as SVG and PNG.
+def report(
+    run_dir: str, other: str | None, output: str | None, max_size: int, pictures: str | None, as_json: bool
+) -> None:
+    """Write one file of HTML about the run in RUN_DIR, or about two runs side by side.
 
-    Draws the lineage, the best answers, and for each domain and split the progress and the archive.
+    It shows the lineage, scores, changes, transcripts, use of models and failures; for rollouts, groups, conversations
+    and tokens. It needs no network, and keys are removed. Details that do not fit into the size are left out, the
+    lowest scores and the oldest first.
     """
-    view, folder = load_run(run_dir), Path(output) if output else None
-    drawn = write_pictures(view, best_generation(view.generations), folder)
-    whose = whose_scores(view.options.optimize_option)
-    pictures = (*drawn, *write_plots(view.generations, folder or Path(run_dir), whose))
+    if pictures is not None:
+        _pictures(run_dir, other, output, pictures, as_json=as_json)
+        return
+    from hyperruntime.report.page.generations import LoopRun
+    from hyperruntime.report.page.page import ShownRun, write_page
+    from hyperruntime.report.page.secrets import Screen
+    from hyperruntime.report.page.trajectories import RolloutRun
+
+    screen = Screen()
+    shown: list[ShownRun] = [
+        RolloutRun(Path(one), screen) if is_rollout(Path(one)) else LoopRun(load_run(one), screen)
+        for one in (run_dir, other)
+        if one is not None
+    ]
+    page = write_page(shown, Path(output) if output else Path(run_dir) / PAGE, max_bytes=max_size)
+    for problem in page.notes:
+        note(f"problem: {problem}")
     if as_json:
-        print_json(pictures)
+        print_json({"page": str(page.path), "size": page.size, "without_details": page.left_out})
+        return
+    missing = f", {page.left_out} entries without details" if page.left_out else ""
+    click.echo(f"{page.path}: {format_size(page.size)}{missing}")
+
+
+def _pictures(run_dir: str, other: str | None, output: str | None, folder: str, *, as_json: bool) -> None:
+    if other is not None or output is not None:
+        raise WrongUsageError("--pictures draws one run into its directory; leave out the second run and --output")
+    view = load_run(RUN_DIRECTORY.convert(run_dir, None, None))
+    target = Path(folder)
+    drawn = write_pictures(view, best_generation(view.generations), target)
+    made = (*drawn, *write_plots(view.generations, target, whose_scores(view.options.optimize_option)))
+    if as_json:
+        print_json(made)
     else:
-        print_pictures(pictures)
+        print_pictures(made)
 
 
 def plots_at_end(summary: RunSummary, options: GenerateOptions) -> None:
@@ -57,8 +99,8 @@ def plots_at_end(summary: RunSummary, options: GenerateOptions) -> None:
     except HyperRuntimeError as error:
         note(f"no plots: {error}")
     else:
-        more = f"hyperrun report {shlex.quote(summary.run_dir)}"
-        note(f"{len(pictures)} plots are in {summary.run_dir}; `{more}` draws more")
+        note(f"{len(pictures)} plots are in {summary.run_dir}")
+    note(f"look at it with: hyperrun report {shlex.quote(summary.run_dir)}")
 
 
 def print_pictures(pictures: Sequence[Picture]) -> None:

@@ -109,7 +109,7 @@ def test_status_shows_a_rollout_run(rollout_dir: Path, capsys: pytest.CaptureFix
     assert (shown["trajectories"], shown["scored"], shown["mean_reward"], shown["groups"]) == (2, 1, 0.5, 1)
 
 
-@pytest.mark.parametrize("command", [["report"], ["resume"], ["evaluate"], ["generate", "--resume-from"]])
+@pytest.mark.parametrize("command", [["resume"], ["evaluate"], ["generate", "--resume-from"]])
 def test_commands_of_the_loop_name_a_rollout_run(
     command: list[str], rollout_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,7 +171,8 @@ def test_report_draws_the_lineage_and_the_best_answers(run_dir: Path, capsys: py
     circles = [[0.1 + 0.13 * (k % 6), 0.1 + 0.13 * (k // 6), 0.05] for k in range(26)]
     lines = [json.dumps({"task_id": "n26", "prediction": circles}), "{torn", '{"task_id": "n32", "prediction": "no"}']
     (answers / "predictions.jsonl").write_text("\n".join(lines))
-    assert main(["report", str(run_dir), "--json"]) == 0
+    elsewhere = run_dir / "elsewhere"
+    assert main(["report", str(run_dir), "--pictures", str(elsewhere), "--json"]) == 0
     pictures = json.loads(capsys.readouterr().out)
     names = [Path(picture["svg"]).name for picture in pictures]
     assert names[:2] == ["lineage.svg", "best_circle_packing_n26.svg"]
@@ -179,8 +180,8 @@ def test_report_draws_the_lineage_and_the_best_answers(run_dir: Path, capsys: py
     for picture in pictures:
         assert "<svg " in Path(picture["svg"]).read_text()
         assert Path(picture["png"]).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert main(["report", str(run_dir), "--output", str(run_dir / "elsewhere")]) == 0
-    assert str(run_dir / "elsewhere" / "lineage.svg") in capsys.readouterr().out
+    assert main(["report", str(run_dir), "--pictures", str(elsewhere)]) == 0
+    assert str(elsewhere / "lineage.svg") in capsys.readouterr().out
 
 
 def test_plain_tables_are_aligned_and_not_truncated() -> None:

@@ -153,8 +153,8 @@ def test_a_run_of_the_hyperagents_contract_is_drawn(tmp_path: Path, capsys: pyte
     layout.run.write_text(json.dumps({"options": to_json(options), "seed": 5}))
     scores = {"paper_review": {"train": 0.1, "val": 0.2}, "balrog_nle": {"train": 0.3}}
     append_line(layout.journal, record_to_json(record("initial", None, 0.2, **scores)))
-    assert main(["report", str(layout.root)]) == 0
-    assert str(layout.root / "report" / "lineage.svg") in capsys.readouterr().out
+    assert main(["report", str(layout.root), "--pictures", str(layout.root)]) == 0
+    assert str(layout.root / "lineage.svg") in capsys.readouterr().out
     for name in ("paper_review_val_max", "balrog_nle_train_max", "together_paper_review_balrog_nle_train_max"):
         assert (layout.root / f"progress_plot_{name}.png").is_file()
 

@@ -1,0 +1,1 @@
+"""One file of HTML about a run: what its files say, and the page that shows it without a network."""

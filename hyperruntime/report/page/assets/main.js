@@ -1,0 +1,146 @@
+"use strict";
+const runs = JSON.parse(document.getElementById("data").textContent);
+const state = { run: 0, column: "", byTime: false, chosen: null, charts: [], table: null };
+
+function theme(name) {
+  document.documentElement.dataset.theme = name;
+  charts();
+}
+
+function columnOf(run) {
+  return (state.column && (run.scores || {})[state.column]) || run.score;
+}
+
+function tiles(run) {
+  const loop = run.kind === "loop", known = run.score.filter((score) => score !== null);
+  const best = known.length ? known.reduce((a, b) => Math.max(a, b)) : null;
+  const spent = run.models.length ? sum(run.models.map((one) => one.money)) : sum(run.usage.money || []);
+  const facts = [
+    [loop ? "best score" : "mean reward", text.score(loop ? best : known.length ? sum(known) / known.length : null) || "none"],
+    [loop ? "best generation" : "best reward", loop ? (run.path.length ? run.ids[run.path[run.path.length - 1]] : "none") : text.score(best) || "none"],
+    [loop ? "generations" : "trajectories", text.count(run.ids.length)],
+    ["failed", text.count(run.failure.filter(Boolean).length)],
+    ["time, all together", text.seconds(sum(run.duration))],
+    ["state", run.state],
+  ];
+  if (Object.keys(run.usage).length) {
+    facts.push(["tokens read", text.count(sum(run.usage.input_tokens))], ["tokens written", text.count(sum(run.usage.output_tokens))]);
+  }
+  if (spent) facts.push(["cost", spent.toPrecision(3)]);
+  return el("div", { className: "tiles" }, facts.map(([name, value]) => el("div", { className: "tile" }, el("b", {}, value), el("span", {}, name))));
+}
+
+function comparison() {
+  const names = [...new Set(runs.flatMap((run) => Object.keys(run.options)))];
+  const best = (run) => run.score.reduce((a, b) => (b !== null && (a === null || b > a) ? b : a), null);
+  const mean = (run) => { const known = run.score.filter((score) => score !== null); return known.length ? sum(known) / known.length : null; };
+  const rows = [
+    ["state", (run) => run.state], ["entries", (run) => text.count(run.ids.length)], ["best", (run) => text.score(best(run))],
+    ["mean", (run) => text.score(mean(run))], ["failed", (run) => text.count(run.failure.filter(Boolean).length)],
+    ["time, all together", (run) => text.seconds(sum(run.duration))],
+    ...names.map((name) => [name, (run) => run.options[name] ?? ""]),
+  ];
+  return el("div", { className: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, ""), runs.map((run) => el("th", {}, run.name)))),
+    el("tbody", {}, rows.map(([name, get]) => el("tr", {}, el("th", {}, name), runs.map((run) => el("td", {}, String(get(run)))))))));
+}
+
+function tables(run) {
+  const failures = Object.entries(run.failure.filter(Boolean).reduce((counts, name) => ({ ...counts, [name]: (counts[name] || 0) + 1 }), {}));
+  const steps = Object.entries(run.steps).map(([name, values]) => [name, sum(values)]).filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1]);
+  const models = run.models.map((one) => el("tr", {}, el("td", {}, one.model), ["requests", "errors", "input_tokens", "output_tokens", "money", "seconds"].map((name) => el("td", { className: "n" }, text.count(one[name])))));
+  return el("div", { className: "columns" },
+    el("section", {}, el("h2", {}, "Failures by class"), failures.length ? meters(failures.sort((a, b) => b[1] - a[1]), text.count) : el("p", { className: "note" }, "None.")),
+    el("section", {}, el("h2", {}, "Time by step"), steps.length ? meters(steps, text.seconds) : el("p", { className: "note" }, "None.")),
+    run.kind === "rollout" ? groupSection(run) : null,
+    models.length ? el("section", {}, el("h2", {}, "Models"), el("div", { className: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ["model", "requests", "errors", "tokens read", "written", "cost", "seconds"].map((name) => el("th", {}, name)))), el("tbody", {}, models)))) : null);
+}
+
+function groupSection(run) {
+  const groups = run.items.map((item) => ({ item, scores: [] }));
+  run.item.forEach((k, n) => { if (run.score[n] !== null) groups[k].scores.push(run.score[n]); });
+  const rows = groups.map(({ item, scores }) => {
+    const mean = scores.length ? sum(scores) / scores.length : null;
+    const spread = scores.length ? Math.sqrt(sum(scores.map((one) => (one - mean) ** 2)) / scores.length) : null;
+    return { item, mean, spread, count: scores.length };
+  }).sort((a, b) => (b.mean ?? -Infinity) - (a.mean ?? -Infinity)).slice(0, 200);
+  return el("section", {}, el("h2", {}, "Groups"), el("div", { className: "wide" }, el("table", {},
+    el("thead", {}, el("tr", {}, ["item", "mean reward", "deviation", "scored"].map((name) => el("th", {}, name)))),
+    el("tbody", {}, rows.map((row) => el("tr", {}, el("td", {}, row.item), el("td", { className: "n" }, text.score(row.mean)), el("td", { className: "n" }, text.score(row.spread)), el("td", { className: "n" }, row.count)))))),
+    run.items.length > 200 ? el("p", { className: "note" }, `${run.items.length - 200} more groups are in the table below.`) : null);
+}
+
+const places = { progress: el("div", { className: "chart" }), lineage: el("div", { className: "chart" }), hint: el("div", { className: "hint" }), panel: el("section", { className: "panel", hidden: true, "aria-live": "polite" }) };
+
+function charts() {
+  for (const chart of state.charts) chart.stop();
+  state.charts = [];
+  const run = runs[state.run], compared = runs.length > 1 ? runs : [run];
+  if (compared.every((one) => one.ids.length)) state.charts.push(progressChart(places.progress, compared, columnOf));
+  if (run.kind === "loop" && run.ids.length) {
+    state.lineage = lineageChart(places.lineage, run, columnOf(run), state.byTime, state.chosen, places.hint, (n) => { state.table.choose(n, false, true); });
+    state.charts.push(state.lineage);
+  }
+}
+
+async function open(n, looks) {
+  const number = state.run, run = runs[number];
+  state.chosen = n;
+  if (state.lineage) state.lineage.mark(n);
+  const found = await detailsOf(run, number, n);
+  if (state.chosen !== n || state.run !== number) return;
+  const title = `${run.kind === "loop" ? "Generation" : "Trajectory"} ${run.ids[n]}: ${run.score[n] === null ? run.failure[n] || "no score" : text.score(run.score[n])}`;
+  const parent = run.kind === "loop" && run.parent[n] >= 0 ? el("button", { onclick: () => state.table.choose(run.parent[n]) }, `parent ${run.ids[run.parent[n]]}`) : null;
+  places.panel.hidden = false;
+  places.panel.replaceChildren(
+    el("div", { className: "bar" }, el("h2", {}, title), parent, el("button", { onclick: close, "aria-label": "close" }, "close (Esc)")),
+    ...[run.failure[n] ? el("p", {}, `${run.failure[n]}: ${run.detail[n]}`) : null,
+      found ? null : el("p", { className: "left-out" }, "Its details were left out to keep this file small; make it again with a larger --max-size."),
+      ...(run.kind === "loop" ? generationView(run, n, found) : trajectoryView(run, n, found)).flat(2)].filter((one) => one));
+  if (looks) places.panel.scrollIntoView({ block: "nearest" });
+}
+
+function close() {
+  state.chosen = null;
+  places.panel.hidden = true;
+  if (state.lineage) state.lineage.mark(-1);
+}
+
+function show() {
+  const run = runs[state.run], main = document.getElementById("main");
+  const kept = main.querySelectorAll("section.plain");
+  for (const section of kept) section.style.display = "none"; // printed and read without a script
+  main.querySelectorAll(".script").forEach((one) => one.remove());
+  close();
+  state.table = runTable(run, open);
+  const columns = ["score", ...Object.keys(run.scores || {})];
+  const loop = run.kind === "loop";
+  const controls = loop ? el("div", { className: "bar" },
+    el("label", {}, "score of ", select("score", columns, state.column || "score", (name) => { state.column = name === "score" ? "" : name; charts(); })),
+    el("button", { "aria-pressed": String(state.byTime), onclick: (event) => { state.byTime = !state.byTime; event.target.setAttribute("aria-pressed", String(state.byTime)); charts(); } }, "by time")) : null;
+  const notes = [...run.notes, ...(run.left_out ? [`Details of ${run.left_out} of ${run.ids.length} were left out: they did not fit into the size of this file, or have none. Scores and records are all here.`] : [])];
+  const body = el("div", { className: "script" },
+    runs.length > 1 ? [comparison(), el("div", { className: "bar" }, runs.map((one, k) => el("button", { "aria-pressed": String(k === state.run), onclick: () => { state.run = k; state.column = ""; show(); } }, one.name)))] : null,
+    tiles(run), notes.map((note) => el("p", { className: "note" }, note)), controls,
+    el("div", { className: "columns" },
+      el("section", {}, el("h2", {}, loop ? "Progress" : "Rewards"), places.progress),
+      loop ? el("section", {}, el("h2", {}, "Lineage"), places.lineage, places.hint) : null),
+    el("h2", {}, loop ? "Generations" : "Trajectories"),
+    el("p", { className: "hint" }, "Keys: j and k or the arrows move, / searches, t changes the colours, Esc closes."),
+    state.table.place, places.panel, tables(run));
+  main.prepend(body);
+  charts();
+}
+
+document.getElementById("controls").append(el("button", { onclick: () => theme(isDark() ? "light" : "dark") }, "dark / light (t)"));
+function isDark() { return document.documentElement.dataset.theme === "dark"; }
+document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+document.addEventListener("keydown", (event) => {
+  const writing = /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName);
+  if (event.key === "Escape") { document.activeElement.blur(); close(); return; }
+  if (writing || event.ctrlKey || event.metaKey || event.altKey) return;
+  const acts = { j: () => state.table.step(1), k: () => state.table.step(-1), ArrowDown: () => state.table.step(1), ArrowUp: () => state.table.step(-1), "/": () => state.table.find.focus(), t: () => theme(isDark() ? "light" : "dark") };
+  const inTable = document.activeElement === document.body || document.activeElement.classList.contains("rows");
+  if (acts[event.key] && (inTable || !event.key.startsWith("Arrow"))) { event.preventDefault(); acts[event.key](); }
+});
+window.addEventListener("beforeprint", () => { for (const one of document.querySelectorAll("details")) one.open = true; });
+show();

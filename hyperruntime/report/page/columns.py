@@ -1,0 +1,26 @@
+"""Values of columns, short in JSON."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+
+_DIGITS = 6
+
+
+def number(value: object) -> float | int | None:
+    """Return a number with six significant digits, whole ones as they are; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    if isinstance(value, int):
+        return value
+    short = float(f"{value:.{_DIGITS}g}")
+    return int(short) if short == int(short) and abs(short) < 10**_DIGITS else short
+
+
+def time_of(text: str) -> float | None:
+    """Return an ISO 8601 time as whole seconds since the epoch; None if it is not one."""
+    try:
+        return round(datetime.fromisoformat(text).timestamp(), 1)
+    except ValueError:
+        return None

@@ -1,0 +1,232 @@
+"""What a page shows of a run of the loop: a column for each fact of all generations, and the details of single ones."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hyperruntime.domain import Domain, Task
+from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.json_values import json_object
+from hyperruntime.loop.generation.series import best_path, best_so_far, whole_run
+from hyperruntime.loop.run.plan import contract_adapter, load_domains
+from hyperruntime.loop.run_files.archive import RunView
+from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, CHAT_HISTORY, LOG, PATCH, Layout, evaluation_name
+from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.report.page.columns import number, time_of
+from hyperruntime.report.page.secrets import Screen
+from hyperruntime.report.pictures import read_figures, read_predictions
+
+_MOST_TEXT = 256 * 1024  # characters of one text: a diff, a transcript
+_MOST_PICTURE = 96 * 1024
+_MOST_TRANSCRIPTS = 40  # of one generation's tasks
+_MOST_ANSWER = 4000
+_TRANSCRIPTS = "agent_evals"
+
+
+class LoopRun:
+    """A run of the loop.
+
+    Attributes:
+        scores: the score of each generation, by number; None if it has none.
+        notes: what could not be read.
+    """
+
+    def __init__(self, view: RunView, screen: Screen) -> None:
+        """Read nothing more than the records.
+
+        Args:
+            view: the run.
+            screen: removes keys.
+        """
+        self._view, self._screen, self._layout = view, screen, Layout(Path(view.run_dir))
+        self._records = sorted(view.generations, key=lambda one: -1 if isinstance(one.genid, str) else one.genid)
+        self.notes: list[str] = list(view.problems)
+        self.scores = [None if one.failure else one.score for one in self._records]
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the page says of the whole run, and its columns, as JSON values."""
+        records, view = self._records, self._view
+        places = {record.genid: index for index, record in enumerate(records)}
+        nodes = whole_run(records)
+        splits = dict.fromkeys((d, s) for record in records for d, found in record.scores.items() for s in found)
+        steps = dict.fromkeys(step for record in records for step in record.durations)
+        options = view.options
+        return {
+            "kind": "loop",
+            "name": Path(view.run_dir).resolve().name,
+            "state": view.state,
+            "options": {
+                "domains": ", ".join(options.domains), "agent": options.agent or "the domain's", "seed": view.seed,
+                "parents by": options.parent_selection, "generations wanted": options.max_generation + 1,
+                "at once": options.parallel,
+            },
+            "ids": [str(record.genid) for record in records],
+            "parent": [-1 if record.parent is None else places.get(record.parent, -1) for record in records],
+            "score": [number(score) for score in self.scores],
+            "best": [number(score) for score in best_so_far(nodes)],
+            "path": [places[genid] for genid in best_path(nodes)],
+            "scores": {
+                f"{domain} {split}": [number(record.scores.get(domain, {}).get(split)) for record in records]
+                for domain, split in splits
+            },
+            "failure": [record.failure or ("ensemble" if record.ensemble_failure else "") for record in records],
+            "detail": [self._screen.text(record.detail or record.ensemble_failure)[:500] for record in records],
+            "started": [time_of(record.started) for record in records],
+            "duration": [number(sum(record.durations.values())) for record in records],
+            "steps": {step: [number(record.durations.get(step)) for record in records] for step in steps},
+            "attempts": [record.attempts for record in records],
+            "parents": [int(record.valid_parent) for record in records],
+            "usage": self._usage_columns(),
+            "models": self._models(),
+        }  # fmt: skip
+
+    def details(self, index: int) -> dict[str, Any]:
+        """Return the details of a generation: its diff, logs, transcripts, answers and scores by task."""
+        record = self._records[index]
+        folder = self._layout.generation(record.genid)
+        output = folder / AGENT_OUTPUT
+        return {
+            "diff": self._read(output / PATCH),
+            "transcripts": [
+                *self._transcript("meta agent", output / CHAT_HISTORY),
+                *self._task_transcripts(folder, record),
+            ],
+            "log": self._read(folder / LOG),
+            "tasks": list(self._tasks(record)),
+            "dropped": [[self._screen.text(path), self._screen.text(reason)] for path, reason in record.dropped],
+            "settings": self._screen.value(record.settings),
+        }
+
+    def _usage_columns(self) -> dict[str, list[Any]]:
+        used = [record.usage for record in self._records]
+        if not any(used):
+            return {}
+        names = ("requests", "input_tokens", "output_tokens", "money")
+        return {name: [None if one is None else number(getattr(one, name)) for one in used] for name in names}
+
+    def _models(self) -> list[dict[str, Any]]:
+        """Return the use of each model, from the log of exchanges."""
+        found: dict[str, Counter[str]] = {}
+        try:
+            with self._layout.exchanges.open("rb") as lines:
+                for line in lines:
+                    entry = json_object(line) or {}
+                    used = found.setdefault(str(entry.get("sent_as") or entry.get("model") or "unknown"), Counter())
+                    usage = entry.get("usage") or {}
+                    used["requests"] += 1
+                    used["errors"] += bool(entry.get("error"))
+                    for name, value in (
+                        ("input_tokens", usage.get("input_tokens")), ("output_tokens", usage.get("output_tokens")),
+                        ("money", entry.get("money")), ("seconds", entry.get("duration_s")),
+                    ):  # fmt: skip
+                        used[name] += value if isinstance(value, int | float) else 0  # type: ignore[assignment]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self.notes.append(f"the log of the models' use cannot be read: {error.strerror}")
+        return [
+            {"model": self._screen.text(name), **{key: number(value) for key, value in used.items()}}
+            for name, used in sorted(found.items())
+        ]
+
+    def _read(self, path: Path) -> str:
+        try:
+            text = path.read_bytes().decode(errors="replace")
+        except OSError:
+            return ""
+        return shortened(self._screen.text(text))
+
+    def _transcript(self, title: str, path: Path) -> Iterator[dict[str, Any]]:
+        if text := self._read(path):
+            yield {"title": title, "parts": markdown_parts(text)}
+
+    def _task_transcripts(self, folder: Path, record: GenerationRecord) -> Iterator[dict[str, Any]]:
+        left = _MOST_TRANSCRIPTS
+        for domain, splits in record.scores.items():
+            for split in splits:
+                place = folder / evaluation_name(domain, split) / _TRANSCRIPTS
+                for path in sorted(place.glob("*"))[:left] if place.is_dir() else ():
+                    left -= 1
+                    yield from self._transcript(f"{domain} {split} {path.stem}", path)
+
+    def _tasks(self, record: GenerationRecord) -> Iterator[dict[str, Any]]:
+        for domain, splits in record.scores.items():
+            for split in splits:
+                figures = read_figures(self._view.run_dir, record.genid, domain, split)
+                answers = read_predictions(self._view.run_dir, record.genid, domain, split)
+                for task_id, facts in figures.items():
+                    answer = json.dumps(self._screen.value(answers[task_id])) if task_id in answers else ""
+                    yield {
+                        "domain": domain,
+                        "split": split,
+                        "task": self._screen.text(task_id),
+                        "score": number(facts.get("score")),
+                        "valid": facts.get("valid"),
+                        "detail": self._screen.text(str(facts.get("detail") or ""))[:500],
+                        "answer": shortened(answer, _MOST_ANSWER),
+                        "picture": self._picture(domain, split, task_id, answers),
+                    }
+
+    def _picture(self, domain: str, split: str, task_id: str, answers: Mapping[str, Any]) -> str:
+        """Return an SVG picture of an answer in base64, or ""; the page shows it as an image, which runs no script."""
+        task = self._known_tasks.get((domain, split, task_id))
+        if task is None or task_id not in answers:
+            return ""
+        with suppress(Exception):  # of a domain, about an answer of an agent
+            svg = self._domains[domain].picture(task, answers[task_id]) or ""
+            svg = self._screen.text(svg)
+            if len(svg) <= _MOST_PICTURE:
+                return base64.b64encode(svg.encode()).decode()
+        return ""
+
+    @cached_property
+    def _domains(self) -> dict[str, Domain]:
+        options = self._view.options
+        try:
+            return {one.name: one for one in load_domains(options.domains, contract_adapter(options.contract))}
+        except HyperRuntimeError as error:
+            self.notes.append(f"no pictures of answers: {error}")
+            return {}
+
+    @cached_property
+    def _known_tasks(self) -> dict[tuple[str, str, str], Task]:
+        return {
+            (name, split.name, task.id): task
+            for name, domain in self._domains.items()
+            for split in domain.splits
+            for task in domain.tasks(split.name)
+        }
+
+
+def shortened(text: str, most: int = _MOST_TEXT) -> str:
+    """Return a text, without its middle if it is longer than so many characters."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n[{len(text) - most} characters left out]\n{text[-half:]}"
+
+
+def markdown_parts(text: str) -> list[list[str]]:
+    """Return a chat history in Markdown as ``[title, text]`` pairs, cut at its headings outside of code blocks."""
+    parts: list[list[str]] = [["", ""]]
+    fence = ""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        mark = line[: len(line) - len(line.lstrip("`"))]
+        if len(mark) >= 3 and (not fence or (len(mark) >= len(fence) and line.strip() == mark)):
+            fence = "" if fence else mark
+        if not fence and line.startswith(("# ", "## ")):
+            parts[-1][1] = "\n".join(lines).strip("\n")
+            parts.append([line.lstrip("# ").strip(), ""])
+            lines = []
+        else:
+            lines.append(line)
+    parts[-1][1] = "\n".join(lines).strip("\n")
+    return [part for part in parts if part[0] or part[1]]

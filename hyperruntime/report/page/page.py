@@ -1,0 +1,160 @@
+"""Write the page: one file, made from a template, with everything that it needs inside.
+
+No script of a run can run in it. All texts of a run are data, which the page's own script writes as text. Pictures are
+images. A Content-Security-Policy allows that script alone, by its hash. Source: W3C, Content Security Policy Level 3.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Protocol
+
+import attrs
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+from hyperruntime import __version__
+from hyperruntime.errors import SpecError
+from hyperruntime.report.page.details import Blocks, best_and_newest, make_blocks
+from hyperruntime.storage.atomic import write_atomic
+from hyperruntime.units import format_size
+
+MOST_BYTES = 50_000_000
+_LEAST_BYTES = 1_000_000
+_TABLE_ROWS = 1000  # in the table that is there without a script
+_SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "dom.js", "charts.js", "table.js", "details.js", "main.js")
+_STYLES = ("vendor/uplot/uPlot.min.css", "page.css")
+
+
+class ShownRun(Protocol):
+    """A run that a page can show.
+
+    Attributes:
+        scores: the score of each entry.
+        notes: what could not be read.
+    """
+
+    scores: list[float | None]
+    notes: list[str]
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts and columns."""
+        ...
+
+    def details(self, index: int) -> Mapping[str, Any] | None:
+        """Return the details of an entry."""
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class Page:
+    """A written page.
+
+    Attributes:
+        path: the file.
+        size: its bytes.
+        left_out: number of entries without details.
+        notes: what could not be read.
+    """
+
+    path: Path
+    size: int
+    left_out: int
+    notes: tuple[str, ...]
+
+
+def write_page(runs: Sequence[ShownRun], path: Path, *, max_bytes: int = MOST_BYTES) -> Page:
+    """Write a page about one run, or about two of one kind side by side.
+
+    Args:
+        runs: the runs.
+        path: the file, which is replaced.
+        max_bytes: its largest size. Records and scores are always there; details that do not fit are left out, the
+            lowest scores and the oldest first.
+
+    Raises:
+        SpecError: the runs are of two kinds, or the size is below 1 MB.
+        StorageError: the file cannot be written.
+    """
+    if max_bytes < _LEAST_BYTES:
+        raise SpecError("max_size", format_size(max_bytes), f"at least {format_size(_LEAST_BYTES)}")
+    facts = [run.facts() for run in runs]
+    if len({one["kind"] for one in facts}) > 1:
+        raise SpecError("runs", ", ".join(one["name"] for one in facts), "two runs of the loop, or two rollout runs")
+    bare = len(_render(facts, [Blocks([], [None] * len(run.scores)) for run in runs]))
+    index_bytes = sum(24 * len(run.scores) for run in runs)
+    room = max(0, max_bytes - bare - index_bytes) // len(runs)
+    blocks = [make_blocks(len(run.scores), best_and_newest(run.scores), run.details, room) for run in runs]
+    for one, run in zip(facts, runs, strict=True):
+        one["notes"] = list(run.notes)
+    data = _render(facts, blocks)
+    write_atomic(path, data)
+    left_out = sum(one.left_out for one in blocks)
+    return Page(path=path, size=len(data), left_out=left_out, notes=tuple(note for run in runs for note in run.notes))
+
+
+def _render(facts: Sequence[dict[str, Any]], blocks: Sequence[Blocks]) -> bytes:
+    for one, its in zip(facts, blocks, strict=True):
+        one["details"] = its.index
+        one.setdefault("notes", [])
+        one["left_out"] = its.left_out
+    script, style = _asset_text(_SCRIPTS), _asset_text(_STYLES)
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    page = _environment().get_template("page.html.j2")
+    text = page.render(
+        title=" and ".join(one["name"] for one in facts),
+        version=__version__,
+        policy=policy,
+        script=script,
+        style=style,
+        licence=_asset("vendor/uplot/LICENSE").replace("--", "- -"),
+        data=in_script(facts),
+        facts=facts,
+        rows=_TABLE_ROWS,
+        order=_best_first,
+        blocks=[text for one in blocks for text in one.texts],
+        block_runs=[run for run, one in enumerate(blocks) for _ in one.texts],
+    )
+    return text.encode(errors="replace")
+
+
+def in_script(value: object) -> str:
+    """Return JSON that ends no script element. Source: WHATWG HTML, 4.12.1.3."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _best_first(scores: Sequence[float | None]) -> list[int]:
+    return sorted(range(len(scores)), key=lambda n: (scores[n] is None, -(scores[n] or 0.0), n))
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@cache
+def _asset_text(names: tuple[str, ...]) -> str:
+    return "\n" + "\n".join(_asset(name) for name in names) + "\n"
+
+
+@cache
+def _asset(name: str) -> str:
+    return (resources.files("hyperruntime.report.page") / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    load: Callable[[str], str] = _asset
+    environment = Environment(
+        loader=FunctionLoader(load), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["number"] = lambda value: "" if value is None else f"{value:.4f}"
+    return environment

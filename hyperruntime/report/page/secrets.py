@@ -1,0 +1,65 @@
+"""Remove keys from what a page shows: those that this process knows, and texts that look like keys."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hyperruntime.errors import GatewayConfigError
+from hyperruntime.gateway.config.environment import KEY_VARIABLES, read_dotenv
+from hyperruntime.gateway.log.redact import MARK, Redactor
+
+# Prefixes that services document for their keys, and private keys in PEM.
+_LOOKS_LIKE_A_KEY = re.compile(
+    r"""
+    (?:\b|(?<=\\[nrt"])) (?:  # also after a line break that is written as an escape
+        (?:sk|pk|rk)-[A-Za-z0-9_-]{16,}
+        | sk_(?:live|test)_[A-Za-z0-9]{16,}
+        | hf_[A-Za-z0-9]{20,}
+        | gh[pousr]_[A-Za-z0-9]{20,} | github_pat_[A-Za-z0-9_]{20,}
+        | glpat-[A-Za-z0-9_-]{16,}
+        | AKIA[0-9A-Z]{16}\b
+        | AIza[A-Za-z0-9_-]{30,}
+        | xox[abprs]-[A-Za-z0-9-]{10,}
+        | npm_[A-Za-z0-9]{30,} | pypi-[A-Za-z0-9_-]{30,}
+    )
+    | (?<=Bearer\ )[A-Za-z0-9._~+/=-]{16,}
+    | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----.*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Screen:
+    """Removes keys from texts."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None, env_file: Path = Path(".env")) -> None:
+        """Know the keys of the environment and of a ``.env`` file.
+
+        Args:
+            environment: variables; None means those of this process.
+            env_file: the file, which need not exist.
+        """
+        known = dict(os.environ if environment is None else environment)
+        try:
+            known |= read_dotenv(env_file)
+        except GatewayConfigError:
+            pass  # it is not used for more than this
+        self._redactor = Redactor(known[name] for name in KEY_VARIABLES if known.get(name))
+
+    def text(self, text: str) -> str:
+        """Return a text without keys."""
+        return _LOOKS_LIKE_A_KEY.sub(MARK, self._redactor.clean_text(text))
+
+    def value(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value
+        """Return a JSON value without keys in its texts; what is not JSON becomes text."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(str(name)): self.value(entry) for name, entry in value.items()}
+        if isinstance(value, Sequence):
+            return [self.value(entry) for entry in value]
+        return value if value is None or isinstance(value, bool | int | float) else self.text(str(value))

@@ -1,0 +1,73 @@
+"""A headless Chromium; a message of an error in its console fails the test."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+_OPTIONS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+)  # fmt: skip
+
+
+class Browser:
+    """A browser that a test drives.
+
+    Attributes:
+        driver: of selenium.
+    """
+
+    def __init__(self, *, scripts: bool = True) -> None:
+        """Start it.
+
+        Args:
+            scripts: whether pages may run scripts.
+        """
+        from selenium import webdriver
+        from selenium.webdriver.chrome.service import Service
+
+        options = webdriver.ChromeOptions()
+        for option in _OPTIONS:
+            options.add_argument(option)
+        if not scripts:
+            options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        self.driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver") or "chromedriver"))
+        self.driver.set_page_load_timeout(60)
+        self.driver.set_script_timeout(60)
+
+    def view(self, *, width: int = 1280, dark: bool = False) -> None:
+        """Set the width of the window in pixels, and the colours that the user prefers."""
+        size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        colours = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": colours})
+
+    def run(self, script: str, *args: object) -> Any:
+        """Run a script in the page and return its value."""
+        return self.driver.execute_script(script, *args)
+
+    def errors(self) -> list[str]:
+        """Return what the console has got since the last call."""
+        entries: list[dict[str, str]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return [entry["message"] for entry in entries]
+
+
+@pytest.fixture(scope="session")
+def started() -> Iterator[Browser]:
+    browser = Browser()
+    yield browser
+    browser.driver.quit()
+
+
+@pytest.fixture
+def browser(started: Browser) -> Iterator[Browser]:
+    started.driver.get("about:blank")
+    started.view()
+    started.errors()
+    yield started
+    assert started.errors() == []

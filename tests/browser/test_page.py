@@ -1,0 +1,226 @@
+"""The page about a run, in Chromium: what a reader sees and does, and that no text of an agent runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
+
+from hyperruntime.cli import main
+from tests.browser.conftest import Browser
+from tests.doubles.shown_runs import loop_run, plain, rollout_run
+
+PANEL = "document.querySelector('.panel')"
+PWN = "window.pwned = (window.pwned || 0) + 1"
+# Ways to run a script, or to reach the network, by text that becomes part of a page.
+HOSTILE = (
+    "<script>{}</script>",
+    "</script><script>{}</script>",
+    "</style><script>{}</script>",
+    "<!--<script>{}</script>-->",
+    "--><script>{}</script>",
+    "<img src=x onerror='{}'>",
+    "<svg onload='{}'>",
+    "<svg><script>{}</script></svg>",
+    "<body onload='{}'>",
+    "<iframe srcdoc='<script>parent.{}</script>'></iframe>",
+    "<iframe src='javascript:{}'></iframe>",
+    "<a href='javascript:{}' autofocus>x</a>",
+    "<input autofocus onfocus='{}'>",
+    "<details open ontoggle='{}'>x</details>",
+    "<video><source onerror='{}'></video>",
+    "<math><mi xlink:href='javascript:{}'>x</mi></math>",
+    '"><script>{}</script>',
+    "'-({})-'",
+    "`${{{}}}`",
+    "\\u003cscript\\u003e{}\\u003c/script\\u003e",
+    "&lt;script&gt;{}&lt;/script&gt;",
+    "{{{{{}}}}}",
+    "\u2028{}\u2029",
+    "<meta http-equiv=refresh content='0;javascript:{}'>",
+    "<object data='javascript:{}'></object>",
+    "<embed src='javascript:{}'>",
+    "<base href='javascript:{}//'>",
+    "<form action='javascript:{}'><button autofocus>x</button></form>",
+    "<link rel=stylesheet href='javascript:{}'>",
+    "<style>@import 'javascript:{}';</style>",
+    "]]><script>{}</script>",
+    "<template><script>{}</script></template>",
+    "<marquee onstart='{}'>x</marquee>",
+    "<x onanimationstart='{}' style='animation-name:a'>x</x>",
+    "%3Cscript%3E{}%3C/script%3E",
+    '__proto__"]}}</script><script>{}</script>',
+    "<noscript><img src=x onerror='{}'></noscript>",
+    "\x00<script>{}</script>",
+    "<scr\x00ipt>{}</script>",
+    "+ADw-script+AD4-{}+ADw-/script+AD4-",
+)
+
+
+def page_of(*words: str | Path) -> str:
+    out = Path(words[0]) / "page.html"
+    assert main(["report", *map(str, words), "-o", str(out)]) == 0
+    return out.as_uri()
+
+
+def wait(browser: Browser, script: str) -> None:
+    WebDriverWait(browser.driver, 60).until(lambda _: browser.run(f"return {script}"))
+
+
+def press(browser: Browser, *keys: str) -> None:
+    browser.driver.find_element(By.TAG_NAME, "body").send_keys(*keys)
+
+
+def test_a_reader_finds_a_generation_and_opens_its_change(browser: Browser, tmp_path: Path) -> None:
+    browser.driver.get(page_of(loop_run(tmp_path / "generate_1", 300)))
+    assert "300" in browser.run("return document.querySelector('.tiles').innerText")
+    assert browser.run("return document.querySelectorAll('canvas').length") == 2
+    assert browser.run("return document.querySelectorAll('.row').length") < 60
+    press(browser, "/")
+    browser.driver.switch_to.active_element.send_keys("exit code")
+    wait(browser, "document.querySelectorAll('.row').length && document.body.innerText.includes('43 of 300')")
+    browser.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+    browser.run("state.table.find.value = ''; state.table.find.dispatchEvent(new Event('input'))")
+    (browser.driver.find_element(By.XPATH, "//div[@class='head']/button[starts-with(., 'generation')]")).click()
+    press(browser, "j", "j")
+    wait(browser, "document.querySelector('pre.diff .added') !== null")
+    shown = browser.run("return document.querySelector('.panel').innerText")
+    assert shown.startswith("Generation 1:")
+    assert "+new 1" in shown
+    assert browser.run("return document.querySelectorAll('.panel img')[0].naturalWidth") > 0
+    assert browser.run("return [...document.querySelectorAll('.panel details')].find(d => "
+                       "d.querySelector('summary').textContent.startsWith('Tool call')).open") is False  # fmt: skip
+    press(browser, Keys.ESCAPE)
+    wait(browser, "document.querySelector('.panel').hidden")
+
+
+def test_the_lineage_zooms_pans_and_opens_a_generation(browser: Browser, tmp_path: Path) -> None:
+    from selenium.webdriver import ActionChains
+    from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
+
+    browser.driver.get(page_of(loop_run(tmp_path / "generate_1", 50)))
+    chart = browser.run("return state.lineage.over")
+    browser.run("arguments[0].scrollIntoView()", chart)
+    scale = "return [state.lineage.scales.x.min, state.lineage.scales.x.max]"
+    full = browser.run(scale)
+    ActionChains(browser.driver).scroll_from_origin(ScrollOrigin.from_element(chart), 0, -120).perform()
+    wait(browser, f"state.lineage.scales.x.max - state.lineage.scales.x.min < {full[1] - full[0] - 1}")
+    zoomed = browser.run(scale)
+    ActionChains(browser.driver).drag_and_drop_by_offset(chart, 60, 0).perform()
+    wait(browser, f"state.lineage.scales.x.min < {zoomed[0] - 0.5}")
+    ActionChains(browser.driver).double_click(chart).perform()
+    wait(browser, f"Math.abs(state.lineage.scales.x.max - {full[1]}) < 0.01")
+    at = browser.run("const u = state.lineage; return [u.valToPos(20, 'x'), u.valToPos(runs[0].score[20], 'y')]")
+    box = browser.run("const b = arguments[0].getBoundingClientRect(); return [b.width, b.height]", chart)
+    offset = (round(at[0] - box[0] / 2), round(at[1] - box[1] / 2))
+    ActionChains(browser.driver).move_to_element_with_offset(chart, *offset).click().perform()
+    wait(browser, f"{PANEL}.innerText.startsWith('Generation 20:')")
+    browser.driver.find_element(By.XPATH, "//button[.='by time']").click()
+    wait(browser, "state.byTime && state.lineage.scales.x.min > 1e9")
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_a_page_fits_its_window_in_both_colours(width: int, dark: bool, browser: Browser, tmp_path: Path) -> None:
+    browser.view(width=width, dark=dark)
+    browser.driver.get(page_of(loop_run(tmp_path / "generate_1", 20)))
+    assert browser.run("return document.documentElement.dataset.theme") == ("dark" if dark else "light")
+    browser.run("state.table.choose(5)")
+    wait(browser, "document.querySelector('pre.diff') !== null")
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    press(browser, "t")
+    wait(browser, f"document.documentElement.dataset.theme === '{'light' if dark else 'dark'}'")
+
+
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_text_of_an_agent_runs(every: int, browser: Browser, tmp_path: Path) -> None:
+    """200 attempts: each of 40 texts as a diff, a transcript, a log, a failure and the name of a task."""
+    fields = ("diff", "history", "log", "detail", "task")
+
+    def said(number: int) -> Mapping[str, str]:
+        text = HOSTILE[number // len(fields)].replace("{{", "{").replace("}}", "}").replace("{}", PWN)
+        field = fields[number % len(fields)]
+        return {**plain(number), field: f"# {text}\n\n{text}\n" if field == "history" else text}
+
+    count = len(HOSTILE) * len(fields)
+    assert count == 200
+    run_dir = loop_run(tmp_path / "generate_1", count, said)
+    browser.driver.get(page_of(run_dir))
+    for number in range(0, count, every):
+        browser.run("state.table.choose(arguments[0])", number)
+        name = "initial" if number == 0 else str(number)
+        wait(browser, f"document.querySelector('.panel h2').innerText.startsWith('Generation {name}:')")
+        browser.run("for (const one of document.querySelectorAll('.panel details')) one.open = true")
+    texts = [one.replace("{{", "{").replace("}}", "}").replace("{}", PWN) for one in HOSTILE]
+    rolled = rollout_run(tmp_path / "rollout_1", len(texts), 1, lambda number: texts[number])
+    assert browser.run("return window.pwned") is None
+    browser.driver.get(page_of(rolled))
+    for number in range(0, len(texts), every):
+        browser.run("state.table.choose(arguments[0])", number)
+        wait(browser, f"document.querySelector('.panel h2').innerText.startsWith('Trajectory item {number}/0')")
+        browser.run("for (const one of document.querySelectorAll('.panel details')) one.open = true")
+    assert browser.run("return window.pwned") is None
+
+
+def test_a_picture_of_a_domain_runs_no_script(browser: Browser, tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 2)
+    page_of(run_dir)
+    browser.driver.get((run_dir / "page.html").as_uri())
+    svg = f"<svg xmlns='http://www.w3.org/2000/svg' onload='{PWN}'><script>parent.{PWN}</script></svg>"
+    browser.run("const img = new Image(); img.src = 'data:image/svg+xml,' + encodeURIComponent(arguments[0]);"
+                "document.body.append(img); window.shown = img", svg)  # fmt: skip
+    wait(browser, "window.shown.complete")
+    assert browser.run("return window.pwned") is None
+
+
+def test_a_rollout_shows_groups_tool_calls_and_tokens(browser: Browser, tmp_path: Path) -> None:
+    browser.driver.get(page_of(rollout_run(tmp_path / "rollout_1", 5, 4)))
+    assert "item 3" in browser.run("return document.body.innerText")
+    browser.run("state.table.choose(4)")
+    wait(browser, "document.querySelectorAll('.message').length === 5")
+    browser.run("for (const one of document.querySelectorAll('.panel details')) one.open = true")
+    titles = browser.run("return [...document.querySelectorAll('.tokens span')].map(one => one.title)")
+    assert titles == [
+        "token 1, of the prompt", "token 2, of the prompt",
+        "token 3, made by the model, log probability -0.1", "token 4, made by the model, log probability -5",
+    ]  # fmt: skip
+    assert browser.run("return document.querySelector('.tokens .l3').innerText").strip() == "4"
+    assert "rewards of its group" in browser.run("return document.querySelector('.panel').innerText")
+
+
+def test_two_runs_stand_side_by_side(browser: Browser, tmp_path: Path) -> None:
+    one, other = loop_run(tmp_path / "generate_1", 30), loop_run(tmp_path / "generate_2", 40)
+    browser.driver.get(page_of(one, other))
+    heads = browser.run("return [...document.querySelectorAll('.script table th')].slice(0, 3).map(th => th.innerText)")
+    assert heads == ["", "generate_1", "generate_2"]
+    browser.driver.find_element(By.XPATH, "//button[.='generate_2']").click()
+    browser.run("state.table.choose(39)")
+    wait(browser, f"{PANEL}.innerText.includes('+new 39')")
+    assert "generate_1: best so far" in browser.run("return document.querySelector('.u-legend').innerText")
+
+
+def test_a_page_is_readable_without_scripts(tmp_path: Path) -> None:
+    url = page_of(loop_run(tmp_path / "generate_1", 1200, with_files=False))
+    browser = Browser(scripts=False)
+    try:
+        browser.driver.get(url)
+        words = browser.driver.find_element(By.TAG_NAME, "body").text
+        rows = browser.driver.find_elements(By.CSS_SELECTOR, "section.plain tbody tr")
+        assert "The best 1000 of 1200" in words
+        assert len(rows) == 1000
+        assert rows[0].is_displayed()
+    finally:
+        browser.driver.quit()
+
+
+@pytest.mark.slow
+def test_ten_thousand_generations_open_sort_and_scroll(browser: Browser, tmp_path: Path) -> None:
+    browser.driver.get(page_of(loop_run(tmp_path / "generate_1", 10_000, with_files=False)))
+    assert browser.run("return document.querySelectorAll('.row').length") < 60
+    browser.run("document.querySelector('.rows').scrollTop = 1e9")
+    wait(browser, "document.querySelectorAll('.row').length > 5 && document.querySelector('.rows').scrollTop > 2e5")
+    browser.run("state.table.choose(9999)")
+    wait(browser, "document.querySelector('.panel h2').innerText.startsWith('Generation 9999:')")
