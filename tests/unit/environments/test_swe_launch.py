@@ -78,6 +78,7 @@ def judge(
     )
     runs = trial.runs()
     env = {"HOME": str(where / "home"), "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    env["HYPOTHESIS_NO_PLUGINS"] = "1"  # trio's makes hypothesis warn, which is an error with some settings here
     asked = {"tree": str(where), "home": str(where / "home"), "gone": [], "env": env, **trial.question(runs)}
     source = resources.files("hyperenvironment_swe").joinpath("inside", "judge.py").read_text()
     question = json.dumps({**asked, "secret": "0123"}).encode()
