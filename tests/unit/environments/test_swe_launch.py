@@ -58,6 +58,7 @@ def judge(
     *,
     per_process: int = 1,
     install: str = "",
+    plugins: bool = False,
     plan: Callable[[Trial], Trial] = lambda trial: trial,
 ) -> Findings:
     """Judge a directory as a container's, but with the user of this process; return the findings."""
@@ -82,7 +83,7 @@ def judge(
     asked = {"tree": str(where), "home": str(where / "home"), "gone": [], "env": env, **trial.question(runs)}
     source = resources.files("hyperenvironment_swe").joinpath("inside", "judge.py").read_text()
     question = json.dumps({**asked, "secret": "0123"}).encode()
-    environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""}
+    environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "" if plugins else "1"}
     done = run_process([sys.executable, "-I", "-S", "-c", source], input=question, cwd="/", env=environment)
     answer = read_answer(done.stdout, "0123")
     assert answer is not None, (done.stdout[-500:], done.stderr[-2000:])
@@ -119,6 +120,15 @@ def test_the_settings_of_the_repository_apply_and_controls_fail_with_them(
     assert found.passed == set(GOOD), found
     assert not found.unfailed
     assert "assert False" in found.problems["test_case.py::test_teardown"]
+
+
+@pytest.mark.slow
+def test_installed_plugins_of_pytest_are_loaded_and_do_no_harm(tree: Path) -> None:
+    """Those of this environment, hypothesis and xdist among them, which take seconds in each process."""
+    (tree / "test_plugin.py").write_text(
+        "def test_loaded(pytestconfig):\n    assert pytestconfig.getoption('numprocesses') == 0\n"
+    )
+    assert judge(tree, ["test_plugin.py::test_loaded"], plugins=True).passed == {"test_plugin.py::test_loaded"}
 
 
 PARAMETERS = """

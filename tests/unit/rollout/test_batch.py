@@ -229,10 +229,14 @@ def test_failed_rows_are_retried_only_on_request(tmp_path: Path) -> None:
 
 def test_at_most_parallel_rows_run_at_the_same_time(tmp_path: Path) -> None:
     now = most = 0
+    all_at_once = asyncio.Event()
 
     async def agent(task: AgentTask) -> AgentResult:
         nonlocal now, most
         now, most = now + 1, max(most, now + 1)
+        if now == 5:
+            all_at_once.set()
+        await all_at_once.wait()
         await asyncio.sleep(0.001)
         now -= 1
         return await echo(task)
