@@ -34,11 +34,9 @@ bench-slots: ## measure slots and rollouts, and write docs/benchmarks-slots.md
 	@scripts/setup test
 	@scripts/bench slots $(ARGS)
 
-bench-cluster: ## measure many nodes: as root and on a Slurm that it starts
+bench-cluster: ## measure many nodes, as root and on a Slurm that it starts, and write docs/benchmarks-cluster.md
 	@scripts/setup test
-	@.venv/bin/python -m tests.bench.cluster
-	@scripts/on-slurm .venv/bin/python -m tests.bench.cluster_runs
-	@scripts/on-slurm .venv/bin/python -m tests.bench.losses
+	@scripts/bench cluster
 
 bench-report: ## measure the page about a run in Chromium
 	@scripts/setup test

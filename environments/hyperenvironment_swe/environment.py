@@ -152,6 +152,10 @@ class Swe:
             seen.add(item.id)
             yield Item(id=item.id, data=attrs.asdict(item))
 
+    def cache_key(self, item: Item) -> str:
+        """Return the item's repository: a node that has it is preferred."""
+        return str(item.data["repo"])
+
     def spec(self, item: Item, base: ContainerSpec, images: ImageStore) -> ContainerSpec:
         """Return the base spec with the item's image and environment, and a read-only mount of the wheelhouse.
 

@@ -161,12 +161,25 @@ class Cluster:
         self._welcome(node)
         return node
 
+    async def give_image(self, node: Node, image: str) -> None:
+        """Make sure that a node has an image, the same as other nodes.
+
+        Args:
+            node: has joined.
+            image: name of a recipe, or a reference.
+
+        Raises:
+            ClusterError: nobody has the image, and it cannot be made.
+            HyperRuntimeError: the node is lost, or the image cannot be pulled, loaded or made.
+        """
+        assert self._images is not None, "the cluster is open"
+        with node.in_use():
+            await self._images.give(node, image, self.nodes())
+
     async def _give_images(self, node: Node) -> None:
-        assert self._images is not None
         try:
-            with node.in_use():
-                for image in self.config.images:
-                    await self._images.give(node, image, self.nodes())
+            for image in self.config.images:
+                await self.give_image(node, image)
         except HyperRuntimeError as error:
             await self._end(node)
             raise ClusterError(f"node {node.name} cannot have its images: {error}") from error
@@ -178,8 +191,10 @@ class Cluster:
     def _welcome(self, node: Node) -> None:
         loop = asyncio.get_running_loop()
         node.idle_since, node.is_ready = loop.time(), True
-        remaining_s = max(0.0, self.config.walltime_s - self.config.drain_s)
-        loop.call_later(remaining_s, self.retire, node, "its walltime is nearly over")
+        assert self._pilots is not None
+        if (walltime_s := self._pilots.walltime_s) is not None:
+            drains = node.job_began + walltime_s - self.config.drain_s
+            loop.call_at(drains, self.retire, node, "its walltime is nearly over")
         node.on_leaving(partial(self._on_leaving, node))
         node.on_lost(lambda _: self._on_lost())
         for function in self._on_node:

@@ -89,6 +89,8 @@ class ClusterConfig:
         """Check the fields together."""
         if self.min_nodes > self.max_nodes:
             raise SpecError("min_nodes", self.min_nodes, f"at most max_nodes, which is {self.max_nodes}")
+        if not self.parsl and self.drain_s >= self.walltime_s:
+            raise SpecError("drain_s", self.drain_s, f"less than the walltime, which is {self.walltime}")
         if self.parsl and not re.fullmatch(r"[\w.]+:\w+", self.parsl):
             raise SpecError("parsl", self.parsl, "a name such as 'mysite:make_config'")
         for name in ("partition", "account", "scratch", "runtime", "address"):

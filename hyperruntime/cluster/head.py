@@ -8,7 +8,7 @@ import json
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from hyperruntime.cluster.channel import LARGEST_FRAME_BYTES
 from hyperruntime.cluster.keys import make_keys, make_token
 from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
 from hyperruntime.errors import ClusterError, NodeLostError
-from hyperruntime.json_values import is_integer, json_object
+from hyperruntime.json_values import is_integer, is_number, json_object
 from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
@@ -68,6 +68,7 @@ class Node:
         idle_since: when it last became idle, by the event loop's clock.
         ended: whether it is lost for good.
         is_ready: whether it has all that it needs for work.
+        job_began: when its job began, by the event loop's clock.
     """
 
     def __init__(self, name: str, token: str, handlers: Mapping[str, Handler]) -> None:
@@ -77,7 +78,7 @@ class Node:
         self.joined = asyncio.Event()
         self.lost: NodeLostError | None = None
         self.leaving, self.dismissed, self.uses, self.idle_since = "", False, 0, 0.0
-        self.ended, self.is_ready, self.job_ends = asyncio.Event(), False, False
+        self.ended, self.is_ready, self.job_ends, self.job_began = asyncio.Event(), False, False, 0.0
         self._on_leaving: list[Callable[[], None]] = []
         self._token, self._session, self._connections = token, "", 0
         self._away: asyncio.TimerHandle | None = None
@@ -95,6 +96,8 @@ class Node:
     async def carry(self, connection: web.WebSocketResponse, received: int, patience_s: float) -> None:
         """Carry messages over a connection until it ends; then the node is away, and after a time lost.
 
+        A node that the head has told to end is lost at once.
+
         Args:
             connection: after the hello.
             received: the number of the last frame that the node has.
@@ -105,9 +108,13 @@ class Node:
         self._connections += 1
         mine = self._connections
         log.info("node connected", node=self.name, host=self.facts.get("host"), again=self.joined.is_set())
+        age_s = self.facts.get("age_s")
+        self.job_began = asyncio.get_running_loop().time() - (age_s if is_number(age_s) else 0.0)
         self.joined.set()
         await self.peer.channel.carry(connection, received)
-        if mine == self._connections and self.lost is None:
+        if mine == self._connections and self.dismissed:
+            self.lose("it has ended")
+        elif mine == self._connections and self.lost is None:
             why = f"no connection for {patience_s:g} s"
             self._away = asyncio.get_running_loop().call_later(patience_s, self.lose, why)
             log.info("node away", node=self.name, patience_s=patience_s)
@@ -248,7 +255,9 @@ class Head:
             heartbeat=self._heartbeat_s, max_msg_size=LARGEST_FRAME_BYTES, compress=False
         )
         await connection.prepare(request)
-        hello = await self._hello(node, connection)
+        hello = None
+        with suppress(OSError):  # it closed the connection, or said nothing in time; a node dials again
+            hello = await self._hello(node, connection)
         if hello is not None:
             await node.carry(connection, hello, self._patience_s)
         return connection

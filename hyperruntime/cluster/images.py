@@ -9,12 +9,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
+import attrs
+
 from hyperruntime.cluster.head import Node
 from hyperruntime.cluster.node_services import NodeContext
 from hyperruntime.cluster.peer import Answer, Call, Handler
-from hyperruntime.errors import ClusterError, EngineUnavailableError, HyperRuntimeError
+from hyperruntime.errors import ClusterError, EngineUnavailableError, HyperRuntimeError, UnsupportedOptionError
 from hyperruntime.images.pull_errors import is_local
-from hyperruntime.images.recipes import image_reference
+from hyperruntime.images.recipes import image_reference, recipe_of
 from hyperruntime.logs import get_logger
 from hyperruntime.runtime import open_runtime
 
@@ -29,12 +31,13 @@ class ImageService:
     """The images of one node.
 
     Attributes:
-        handlers: ``image.ensure``, ``image.part``, ``image.save`` and ``directory``.
+        handlers: ``image.identify``, ``image.ensure``, ``image.part``, ``image.save`` and ``directory``.
     """
 
     def __init__(self, context: NodeContext) -> None:
         """Fetch nothing yet."""
         self.handlers: Mapping[str, Handler] = {
+            "image.identify": self._identify,
             "image.ensure": self._ensure,
             "image.part": self._part,
             "image.save": self._save,
@@ -46,15 +49,23 @@ class ImageService:
     async def close(self) -> None:
         """Do nothing: what was fetched stays for other jobs."""
 
-    async def _ensure(self, call: Call) -> Answer:
-        """Return how the node has an image: ``present``, ``loaded`` or ``pulled``; or ``missing``.
+    async def _identify(self, call: Call) -> Answer:
+        """Return the node's engine, and its identifier of an image: "" if it does not have it."""
+        runtime = await self._context.runtime()
+        found = await asyncio.to_thread(runtime.images.identifier, str(call.args["reference"]))
+        return Answer({"engine": runtime.name, "id": found})
 
-        ``archive`` is a path that this node may share with the head, or ""; ``pull`` allows the registry.
+    async def _ensure(self, call: Call) -> Answer:
+        """Return how the node has an image: ``present``, ``loaded``, ``pulled`` or ``made``; or ``missing``.
+
+        ``ids`` are the identifiers that the image may have, if any; ``archive`` is a path that this node may share with
+        the head, or ""; ``pull`` allows the registry; ``make`` is the recipe to make it from, or "".
         """
-        reference, archive = str(call.args["reference"]), str(call.args["archive"])
+        reference, archive, ids = (call.args[name] for name in ("reference", "archive", "ids"))
         async with self._fetching[reference]:
             images = (await self._context.runtime()).images
-            if await asyncio.to_thread(images.exists, reference):
+            found = await asyncio.to_thread(images.identifier, reference)
+            if found and (not ids or found in ids):
                 return Answer("present")
             if archive and await _is_seen(Path(archive), float(call.args["seen_s"])):
                 await asyncio.to_thread(images.load, archive)
@@ -62,6 +73,9 @@ class ImageService:
             if call.args["pull"]:
                 await asyncio.to_thread(images.pull, reference)
                 return Answer("pulled")
+            if call.args["make"]:
+                await asyncio.to_thread(images.ensure, call.args["make"])
+                return Answer("made")
         return Answer("missing")
 
     async def _part(self, call: Call) -> Answer:
@@ -87,8 +101,50 @@ class ImageService:
         return Answer(value=True)
 
 
+@attrs.define(eq=False)
+class _Known:
+    """What the head knows of one image.
+
+    Attributes:
+        image: name of a recipe, or a reference.
+        here: engine and identifier on the head's machine; None if it does not have it.
+        ids: the identifiers that the cluster's image has, by engine.
+        nodes: nodes that have it.
+        archive: an archive of it; None before one was made.
+        filled: engines of which a node was given it.
+    """
+
+    image: str
+    here: tuple[str, str] | None
+    ids: dict[str, set[str]] = attrs.field(factory=dict)
+    nodes: list[Node] = attrs.field(factory=list)
+    archive: Path | None = None
+    filled: set[str] = attrs.field(factory=set)
+    making: asyncio.Lock = attrs.field(factory=asyncio.Lock)
+    first: defaultdict[str, asyncio.Lock] = attrs.field(factory=lambda: defaultdict(asyncio.Lock))
+
+    @property
+    def reference(self) -> str:
+        """The image's reference."""
+        return image_reference(self.image)
+
+    def accepts(self, engine: str, identifier: str) -> bool:
+        """Return whether an image of an engine is the cluster's; the first one is."""
+        return identifier != "" and (identifier in (known := self.ids.get(engine, set())) or not known)
+
+    def add(self, node: Node, engine: str, identifier: str) -> None:
+        """Note that a node has the image."""
+        self.ids.setdefault(engine, set()).add(identifier)
+        if node not in self.nodes:
+            self.nodes.append(node)
+
+
 class ImageSource:
-    """Gives images of the head's machine, of a node, or of a registry to nodes; each archive is made once."""
+    """Gives images of the head's machine, of a node, or of a registry to nodes; each archive is made once.
+
+    All nodes get the same image: the head's, or that of the first node that has it. A node whose engine has another one
+    under the same name gets the cluster's. Identifiers of different engines are not compared.
+    """
 
     def __init__(self, directory: Path) -> None:
         """Make nothing yet.
@@ -97,11 +153,12 @@ class ImageSource:
             directory: for archives. Where nodes see it they read them there, else they are sent over the connection.
         """
         self._directory = directory
-        self._making: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._archives: dict[str, Path | None] = {}
+        self._known: dict[str, asyncio.Task[_Known]] = {}
 
     async def give(self, node: Node, image: str, others: list[Node]) -> str:
-        """Make sure that a node has an image; return ``present``, ``loaded``, ``sent`` or ``pulled``.
+        """Make sure that a node has an image; return ``present``, ``loaded``, ``sent``, ``pulled`` or ``made``.
+
+        The first node of an engine gets it alone. Then the others look again, because they may share its store.
 
         Args:
             node: has joined.
@@ -109,34 +166,80 @@ class ImageSource:
             others: nodes that may have the image.
 
         Raises:
-            ClusterError: neither the head's machine nor a node has it, and no registry can.
-            ImageError: it cannot be pulled or loaded.
+            ClusterError: neither the head's machine nor a node has it, no registry can, and it cannot be made.
+            ImageError: it cannot be pulled, loaded or made.
             NodeLostError: the node was lost meanwhile.
         """
-        reference = image_reference(image)
-        asked = {"reference": reference, "archive": "", "pull": False, "seen_s": 0.0}
-        how = (await node.peer.call("image.ensure", asked)).value
-        if how == "missing" and (archive := await self._archive(reference, others)) is not None:
+        known = await self._look(image)
+        engine, identifier = await _identify(node, known)
+        how = "present"
+        if known.accepts(engine, identifier):
+            known.add(node, engine, identifier)
+        else:
+            async with known.first[engine]:
+                is_first = engine not in known.filled
+                if is_first:
+                    how = await self._fill(node, known, others)
+                    known.filled.add(engine)
+            if not is_first:
+                how = await self._fill(node, known, others)
+        log.info("image given", node=node.name, image=known.reference, how=how)
+        return how
+
+    async def _look(self, image: str) -> _Known:
+        """Return what is known of an image; the first call looks for it on the head's machine."""
+        if image not in self._known:
+
+            async def look() -> _Known:
+                here = await asyncio.to_thread(_identify_here, image_reference(image))
+                return _Known(image, here, {} if here is None else {here[0]: {here[1]}})
+
+            self._known[image] = asyncio.ensure_future(look())
+        return await asyncio.shield(self._known[image])
+
+    async def _fill(self, node: Node, known: _Known, others: list[Node]) -> str:
+        """Give a node the image, unless it has it by now; return how it came."""
+        engine, identifier = await _identify(node, known)
+        if known.accepts(engine, identifier):
+            known.add(node, engine, identifier)
+            return "present"
+        how = await self._bring(node, known, others, has_other=identifier != "", ids=sorted(known.ids.get(engine, ())))
+        engine, identifier = await _identify(node, known)
+        if how not in ("loaded", "sent") and not known.accepts(engine, identifier):
+            log.warning("image differs", node=node.name, image=known.reference, id=identifier, how=how)
+        known.add(node, engine, identifier)
+        return how
+
+    async def _bring(self, node: Node, known: _Known, others: list[Node], *, has_other: bool, ids: list[str]) -> str:
+        reference = known.reference
+        asked = {"reference": reference, "archive": "", "pull": False, "make": "", "seen_s": 0.0, "ids": ids}
+        if (archive := await self._archive(known, others)) is not None:
             asked |= {"archive": str(archive), "seen_s": _SEEN_S if await self._is_shared(node, archive) else 0.0}
-            how = (await node.peer.call("image.ensure", asked)).value
+            how = str((await node.peer.call("image.ensure", asked)).value)
             if how == "missing":
                 await self._send(node, archive)
                 how = "sent"
-        elif how == "missing":
-            if is_local(reference):
-                step = f"make it on the head or on a node: `hyperrun image build` or `bootstrap`, or `load` ({image})"
+            return how
+        if has_other:
+            return "present"
+        if is_local(reference):
+            recipe = recipe_of(known.image)
+            if recipe is None or not recipe.needs_no_registry:
+                step = f"make it on the head or on a node: `hyperrun image build`, or `load` ({known.image})"
                 raise ClusterError(f"image {reference} is neither on the head's machine nor on a node; {step}")
-            how = (await node.peer.call("image.ensure", {**asked, "pull": True})).value
-        log.info("image given", node=node.name, image=reference, how=how)
-        return str(how)
+            return str((await node.peer.call("image.ensure", {**asked, "make": known.image})).value)
+        return str((await node.peer.call("image.ensure", {**asked, "pull": True})).value)
 
-    async def _archive(self, reference: str, others: list[Node]) -> Path | None:
+    async def _archive(self, known: _Known, others: list[Node]) -> Path | None:
         """Return an archive of an image, made once; None if neither the head's machine nor a node has it."""
-        async with self._making[reference]:
-            if self._archives.get(reference) is None:
+        reference = known.reference
+        async with known.making:
+            if known.archive is None:
                 path = self._directory / f"{hashlib.sha256(reference.encode()).hexdigest()[:32]}.tar"
-                saved = await asyncio.to_thread(_save_here, reference, path)
-                for node in () if saved else others:
+                saved = known.here is not None and await asyncio.to_thread(_save_here, reference, path)
+                # Nodes that pull one image at once ask its registry, not each other.
+                having = dict.fromkeys([*(known.nodes if is_local(reference) else ()), *others])
+                for node in () if saved else having:
                     try:
                         args = {"reference": reference, "archive": str(path)}
                         saved = bool((await node.peer.call("image.save", args)).value) and path.exists()
@@ -144,8 +247,8 @@ class ImageSource:
                         log.warning("image not had from node", node=node.name, error=str(error))
                     if saved:
                         break
-                self._archives[reference] = path if saved else None
-            return self._archives[reference]
+                known.archive = path if saved else None
+            return known.archive
 
     async def _is_shared(self, node: Node, archive: Path) -> bool:
         """Return whether a node can see the directory of an archive at all."""
@@ -167,15 +270,30 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _save_here(reference: str, path: Path) -> bool:
-    """Write an image of this machine to an archive; return whether an engine here has it."""
+async def _identify(node: Node, known: _Known) -> tuple[str, str]:
+    """Return a node's engine, and its identifier of an image."""
+    answer = (await node.peer.call("image.identify", {"reference": known.reference})).value
+    return str(answer["engine"]), str(answer["id"])
+
+
+def _identify_here(reference: str) -> tuple[str, str] | None:
+    """Return the engine of this machine and its identifier of an image; None if it has no engine or not the image."""
     try:
         with open_runtime() as runtime:
-            if not runtime.images.exists(reference):
-                return False
+            found = runtime.images.identifier(reference)
+            return (runtime.name, found) if found else None
+    except HyperRuntimeError as error:
+        log.info("image not looked for here", image=reference, reason=str(error))
+        return None
+
+
+def _save_here(reference: str, path: Path) -> bool:
+    """Write an image of this machine to an archive; return whether its engine can."""
+    try:
+        with open_runtime() as runtime:
             runtime.images.save(reference, path, force=True)
             return True
-    except EngineUnavailableError:
+    except (EngineUnavailableError, UnsupportedOptionError):
         return False
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 
 import hyperruntime
 from hyperruntime.cluster.channel import LARGEST_FRAME_BYTES
@@ -29,6 +30,7 @@ from hyperruntime.cluster.node_services import (
     close_services,
 )
 from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
+from hyperruntime.cluster.with_children import JOB_BEGAN
 from hyperruntime.errors import ClusterError, NodeLostError
 from hyperruntime.host.owner import NODE_VARIABLE
 from hyperruntime.json_values import is_integer, json_object
@@ -42,14 +44,24 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
 def node_facts() -> dict[str, Any]:
-    """Return what a node says of itself: ``host``, ``pid``, ``cpus``, ``time`` (seconds since 1970), ``job``.
+    """Return what a node says of itself: ``host``, ``pid``, ``cpus``, ``time``, ``job`` and ``age_s``.
 
-    The host is the batch system's name of the node if it gives one; the job is its number there, or "".
+    The host is the batch system's name of the node if it gives one; the time is in seconds since 1970; the job is its
+    number in the batch system, or ""; the age is the job's, in seconds.
     """
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     job = next((value for name in _JOB_VARIABLES if (value := os.environ.get(name))), "")
-    cpus = len(os.sched_getaffinity(0))
-    return {"host": host, "pid": os.getpid(), "cpus": cpus, "time": time.time(), "job": job}
+    cpus, now = len(os.sched_getaffinity(0)), time.time()
+    facts = {"host": host, "pid": os.getpid(), "cpus": cpus, "time": now, "job": job}
+    return {**facts, "age_s": max(0.0, now - _job_began())}
+
+
+def _job_began() -> float:
+    """Return when this process's job began, in seconds since 1970; without the job's word, when the process began."""
+    try:
+        return float(os.environ[JOB_BEGAN])
+    except (KeyError, ValueError):
+        return psutil.Process().create_time()
 
 
 def own_version() -> str:

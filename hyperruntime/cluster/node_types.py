@@ -9,7 +9,8 @@ from hyperruntime.host.process import find_program, run_process
 
 _SINFO_S = 30.0
 _STATES = ("idle", "mixed", "allocated")  # of nodes that can have a job; best first
-_FORMAT = "%N|%c|%m|%G|%f|%t"  # name, CPUs, memory in MiB, gres, features, short state
+_FORMAT = "%N|%c|%m|%G|%f|%t|%P"  # name, CPUs, memory in MiB, gres, features, short state, partition
+_DEFAULT = "*"  # after the name of the default partition
 
 
 @attrs.frozen
@@ -45,12 +46,14 @@ def node_types(config: ClusterConfig) -> tuple[NodeType, ...]:
 
 
 def parse_sinfo(text: str) -> tuple[NodeType, ...]:
-    """Return the types of nodes in the lines of ``sinfo``; nodes that cannot have a job are left out."""
+    """Return the types of nodes in the lines of ``sinfo``; nodes that cannot have a job are left out.
+
+    Of several partitions, only the default one counts.
+    """
     found: dict[str, list[tuple[int, str]]] = {}
-    for line in text.splitlines():
-        if line.count("|") != _FORMAT.count("|"):
-            continue
-        name, cpus, memory, gres, features, state = line.strip().split("|")
+    rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == _FORMAT.count("|")]
+    default = [row for row in rows if row[-1].endswith(_DEFAULT)]
+    for name, cpus, memory, gres, features, state, _ in default or rows:
         ranks = [rank for rank, known in enumerate(_STATES) if known.startswith(state.rstrip("*~#!%$@^-+").lower()[:3])]
         if not ranks:
             continue

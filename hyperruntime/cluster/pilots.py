@@ -33,11 +33,16 @@ _POLL_S = 0.5  # between two looks at the queue
 _NOT_AGAIN = {"slurm": ("#SBATCH --no-requeue",), "pbs": ("#PBS -r n",)}  # a new job waits less than one put back
 _IDLE_S = 2.0  # of a job without a node server, before it is cancelled
 _SOON_S, _SOON_FOR_S = 2.0, 120.0  # between two questions for the states of jobs after a node was lost, and how long so
+_EARLY_S = 60.0
 _LEAST_PATIENCE_S = 12  # of Parsl's managers; a job without a node server ends so long after its head was killed
 
 
 class Pilots:
-    """The nodes' jobs of one cluster, from :meth:`start` to :meth:`stop`."""
+    """The nodes' jobs of one cluster, from :meth:`start` to :meth:`stop`.
+
+    Attributes:
+        walltime_s: the longest time of a job in seconds; None for a Parsl config of the user's own.
+    """
 
     def __init__(self, config: ClusterConfig, directory: Path) -> None:
         """Ask for nothing yet.
@@ -49,6 +54,7 @@ class Pilots:
         self._config, self._directory = config, directory
         self._kernel: Any = None
         self._soon_until = 0.0
+        self.walltime_s = None if config.parsl else config.walltime_s
 
     def start(self) -> None:
         """Start Parsl; the batch system is asked for nodes when node servers are submitted.
@@ -138,9 +144,7 @@ class Pilots:
             address=self._config.address or None,
             max_workers_per_node=1,
             cores_per_worker=0.001,  # the one worker of a node has all of them
-            launch_cmd=DEFAULT_LAUNCH_CMD.replace(
-                "process_worker_pool.py", f"{sys.executable} -m {with_children.__name__} {_POOL}"
-            ),
+            launch_cmd=launch_command(DEFAULT_LAUNCH_CMD, self._config.walltime_s - self._config.drain_s),
             interchange_launch_cmd=[sys.executable, "-m", with_parent.__name__, _INTERCHANGE],
             heartbeat_period=patience_s // 4,
             heartbeat_threshold=patience_s,
@@ -164,7 +168,10 @@ class Pilots:
         config = self._config
         forget = f"unset {shlex.join(self._withheld)}"  # also for a provider that does not run `env`
         scratch = f'export {with_children.SCRATCH}="{config.scratch}"'  # the shell replaces variables
-        setup = "\n".join((*config.setup, forget, scratch, f"export PATH={os.path.dirname(sys.executable)}:$PATH"))
+        began = f"export {with_children.JOB_BEGAN}=$(date +%s)"
+        setup = "\n".join(
+            (began, *config.setup, forget, scratch, f"export PATH={os.path.dirname(sys.executable)}:$PATH")
+        )
         blocks = {"init_blocks": 0, "min_blocks": 0, "max_blocks": config.max_nodes, "nodes_per_block": 1}
         common = {**blocks, "worker_init": setup, "launcher": SimpleLauncher()}
         named = {"account": config.account or None, "walltime": config.walltime}
@@ -205,6 +212,20 @@ def _own_config(name: str) -> Any:  # noqa: ANN401
         raise ClusterError(f"parsl={name!r} makes no config: {type(error).__name__}: {error}") from error
 
 
+def launch_command(usual: str, drains_s: float) -> str:
+    """Return the command of a node's job.
+
+    Args:
+        usual: Parsl's, with the names that it replaces.
+        drains_s: seconds from the job's start after which the head wants another node in its place. The job must
+            take no other node server then, even if its program started slowly.
+    """
+    program = f"{sys.executable} -m {with_children.__name__} {_POOL}"
+    early_s = math.ceil(drains_s - min(_EARLY_S, drains_s / 2))
+    drain_period = f"$(({early_s} - $(date +%s) + ${with_children.JOB_BEGAN}))"
+    return usual.replace("process_worker_pool.py", program).replace("{drain_period}", drain_period)
+
+
 def why_job_ended(error: BaseException) -> str:
     """Return the reason in an error of a node's future: for a job that failed, its exit code and what it wrote."""
     text = " ".join(str(error).split())
@@ -223,13 +244,10 @@ def serve_node(invitation: Invitation, settings: NodeSettings) -> None:
 
     from hyperruntime.cluster.node_server import run_node
 
-    job, name = (
-        os.getppid(),
-        Path("/proc/self/comm"),
-    )  # by its name, the job's process knows that it may finish its work
+    job, name = os.getppid(), Path("/proc/self/comm")
     before = name.read_text()
     try:
-        name.write_text(with_children.NODE_NAME)
+        name.write_text(with_children.NODE_NAME)  # by which the job's process knows that it may finish its work
         asyncio.run(run_node(invitation, settings))
     except NodeLostError:
         os.kill(job, signal.SIGTERM)

@@ -25,6 +25,7 @@ from hyperruntime.host.process import spawn
 from hyperruntime.host.rmtree import remove_tree
 
 SCRATCH = "HYPERRUNTIME_NODE_SCRATCH"  # the variable with the node's directory for temporary files
+JOB_BEGAN = "HYPERRUNTIME_JOB_BEGAN"  # the variable with the time at which the job began, in seconds since 1970
 NODE_NAME = "hyperrun-node"  # of the process of a node server, at most 15 bytes
 _SET_CHILD_SUBREAPER = 36
 _PAUSE_S = 0.05

@@ -51,6 +51,16 @@ class ImageStore:
         """Return whether the engine has an image with exactly this reference."""
         return self._images.exists(reference)
 
+    def identifier(self, reference: str) -> str:
+        """Return the engine's identifier of an image; "" if it is not on this machine.
+
+        It is the reference itself where the engine lists no image by this reference, such as a path.
+        """
+        for known in (reference,) if "/" in reference else (reference, f"localhost/{reference}"):
+            if self.exists(known):
+                return next((image.id for image in self.list() if known in image.references), known)
+        return ""
+
     def list(self) -> tuple[Image, ...]:
         """Return every image."""
         return self._images.list()

@@ -136,11 +136,12 @@ class Environment(UnscoredEnvironment, Protocol):
     Any exception from ``setup`` or ``verify`` is recorded as an infrastructure failure and retried. It is never a
     reward.
 
-    Three members are optional. ``slots_per_container`` is the number of agents that may share a container, each with
+    Four members are optional. ``slots_per_container`` is the number of agents that may share a container, each with
     its own user; without it each agent has its own container and runs as that container's user. ``time_limit_s(item)``
     returns the maximum duration of a conversation in seconds, or None. ``check_items(items, base)`` raises
     ``SpecError`` if the run's container spec lacks something that its items need; it is called in a thread before
-    anything starts.
+    anything starts. ``cache_key(item)`` returns the name of what a machine keeps for the item, such as its repository:
+    on a cluster, items with the same name go to the same node if it has room; without it the name is the item's id.
     """
 
     async def verify(

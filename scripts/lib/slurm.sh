@@ -46,14 +46,15 @@ start_slurm() {
         slurmd -N "$node" -f "$SLURM_PLACE/slurm.conf" || die "slurmd does not start; see $SLURM_PLACE/slurmd-$node.log."
     done
     for _ in $(seq 120); do
-        if [ "$(SLURM_CONF=$SLURM_PLACE/slurm.conf sinfo --noheader --Node --states=idle 2>/dev/null | wc -l)" \
+        if [ "$(SLURM_CONF=$SLURM_PLACE/slurm.conf sinfo --noheader --Node --partition=debug --states=idle 2>/dev/null | wc -l)" \
             = "${#SLURM_NODES[@]}" ]; then return; fi
         sleep 0.5
     done
     die "Slurm's nodes do not become idle; see the logs in $SLURM_PLACE."
 }
 
-# write_slurm_files: write the configuration and make the directories with the owners that the daemons need.
+# write_slurm_files: write the configuration and make the directories with the owners that the daemons need. A job of the
+# partition "urgent" preempts one of "debug", which gets SIGTERM and 30 s later SIGKILL (KillWait, slurm.conf(5)).
 write_slurm_files() {
     local host
     host=$(hostname -s)
@@ -85,7 +86,11 @@ PropagateResourceLimits=NONE
 GresTypes=gpu
 MpiDefault=none
 NodeName=n[1-4] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((SLURM_PORT + 1))-$((SLURM_PORT + 4))] CPUs=2 RealMemory=4000 Gres=gpu:2 State=UNKNOWN
-PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+SchedulerParameters=bf_interval=2
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 CONF
     # Two devices that every machine has: Slurm sets CUDA_VISIBLE_DEVICES to their numbers.
     printf 'NodeName=n[1-4] Name=gpu File=%s\n' /dev/null /dev/zero >"$SLURM_PLACE/gres.conf"

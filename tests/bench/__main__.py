@@ -16,11 +16,18 @@ import hyperruntime as hr
 from hyperruntime.runtime import Runtime
 from tests.bench import crowds, execs, gateway, generations, processor, rollouts, slots
 from tests.bench.measure import Row, machine
+from tests.bench.page import document, overview
 
 HEAD = """# {title}
 
 `{command}` measures all of this again, as root and rootless, and writes this page. All figures are medians. Compared
 actions run in turn within one run, so the ratios are more reliable than the figures.
+"""
+CLUSTER_HEAD = """# Benchmarks of many nodes
+
+`make bench-cluster` measures all of this again and writes this page: slots on nodes that are processes of this machine,
+10,000 leases on simulated nodes, and runs on a real Slurm with four nodes on this one machine, as an ordinary user.
+The nodes share its processors. A simulated node is a process without containers.
 """
 # suite: (page, title, the command that writes it, parts)
 SUITES = {
@@ -31,6 +38,7 @@ SUITES = {
         "make bench-slots",
         ("slots", "rollouts"),
     ),
+    "cluster": ("docs/benchmarks-cluster.md", "", "", ()),  # measured by cluster.py, cluster_runs.py and losses.py
 }
 
 
@@ -49,8 +57,9 @@ def main() -> int:
     page, title, command, parts = SUITES[options.suite]
     if options.write:
         reports = [json.loads(Path(name).read_text()) for name in options.write]
-        head = HEAD.format(title=title, command=command)
-        Path(page).write_text(head + overview(reports) + "".join(document(report) for report in reports))
+        head = CLUSTER_HEAD if options.suite == "cluster" else HEAD.format(title=title, command=command)
+        head += "" if options.suite == "cluster" else overview(reports)
+        Path(page).write_text(head + "".join(document(report) for report in reports))
         return 0
     wanted = (options.only,) if options.only else parts
     report = measure(options.runtime, wanted, options.cycles, options.trajectories)
@@ -106,38 +115,6 @@ def slot_parts(cycles: int) -> list[Any]:
     """Return the measurements of slots."""
     single = [slots.sleep_rows, slots.throughput_rows, slots.lease_rows, slots.loss_rows, slots.owner_rows]
     return [processor.call_rows, *single, functools.partial(slots.cycle_rows, cycles=cycles)]
-
-
-def overview(reports: list[dict[str, Any]]) -> str:
-    """Return one table of all engines: each measurement, with its ratio to the comparison."""
-    names = dict.fromkeys(row["what"] for report in reports for row in report["rows"])
-    tables = [{row["what"]: row for row in report["rows"]} for report in reports]
-    lines = ["\n## All engines\n", "| what | " + " | ".join(report["short"] for report in reports) + " |"]
-    lines.append("|---" * (len(reports) + 1) + "|")
-    for name in names:
-        cells = [_short_cell(table[name]) if name in table else "" for table in tables]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def document(report: dict[str, Any]) -> str:
-    lines = [f"\n## {report['title']}\n", f"{report['machine']}\n"]
-    lines += ["| what | ours | beside | ratio | promise | holds |", "|---|---|---|---|---|---|"]
-    for row in report["rows"]:
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        holds = {True: "yes", False: "**no**", None: ""}[row["holds"]]
-        lines.append(f"| {row['what']} | {_value(row)} | {row['compared_to']} | {ratio} | {row['wanted']} | {holds} |")
-    return "\n".join(lines) + "\n"
-
-
-def _short_cell(row: dict[str, Any]) -> str:
-    ratio = "" if row["ratio"] is None else f" ({row['ratio']:.3g}x)"
-    return f"{_value(row)}{ratio}{' **no**' if row['holds'] is False else ''}"
-
-
-def _value(row: dict[str, Any]) -> str:
-    digits = 2 if isinstance(row["value"], float) and row["value"] < 10 else 0
-    return f"{row['value']:.{digits}f} {row['unit']}"
 
 
 if __name__ == "__main__":

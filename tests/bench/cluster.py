@@ -1,9 +1,10 @@
 """Benchmarks of many nodes: an exec over a connection beside a local one, and leases on simulated nodes.
 
-    python -m tests.bench.cluster [--nodes 100] [--execs 600] [--starts 360] [--runtime podman]
+    python -m tests.bench.cluster [--runtime podman] [--starts 360] [--execs 600] [--kills 5] [--nodes 100]
+                                  [--json FILE]
 
-A simulated node is a process of its own with the fake driver; its leases have no container, so that 10,000 of them fit
-on one machine.
+0 leaves a part out. A simulated node is a process of its own with the fake driver; its leases have no container, so
+that 10,000 of them fit on one machine.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import asyncio
 import multiprocessing
 import pickle
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -35,11 +38,13 @@ from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
-from tests.bench.measure import Row, machine
+from tests.bench.measure import Row
+from tests.bench.page import report
 
 RATE = 300.0
 SLOTS_EACH = 100
 CALLS = 2000.0
+CYCLES, ROUNDS = 100, 20
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -205,6 +210,9 @@ class Simulated:
         for node in self.nodes():
             function(node)
 
+    async def give_image(self, node: Node, image: str) -> None:
+        """Do nothing: no slot has a container."""
+
     async def wait_for_node(self) -> Node:
         return self.nodes()[0]
 
@@ -225,72 +233,147 @@ async def lease_rows(nodes: int) -> list[Row]:
     await pool.start()
     while len(pool._placement.members) < nodes:
         await asyncio.sleep(0.05)
-    us = psutil.Process()
     rows: list[Row] = []
     leases: list[Slot] = []
+    costs: dict[int, float] = {}
     for total in (100, 1000, nodes * SLOTS_EACH):
-        before, begin = us.cpu_times(), time.perf_counter()
-        count = total - len(leases)
-        took: list[float] = []
 
-        async def one(took: list[float] = took) -> None:
-            at = time.perf_counter()
+        async def acquire() -> None:
             leases.append(await pool.acquire())
-            took.append(time.perf_counter() - at)
 
-        rate = CALLS
-        tasks = []
-        for number in range(count):
-            await asyncio.sleep(max(0.0, begin + number / rate - time.perf_counter()))
-            tasks.append(asyncio.ensure_future(one()))
-        await asyncio.gather(*tasks)
-        after = us.cpu_times()
-        spent = after.user + after.system - before.user - before.system
+        took = await paced(acquire, total - len(leases), CALLS)
         rows.append(row(f"acquire up to {total} leases on {nodes} nodes, p99", quantile(took, 0.99) * 1e3, "ms", 50))
-        rows.append(Row(what=f"processor time for each lease, up to {total}", value=spent / count * 1e6, unit="us"))
-    rows.append(row(f"memory of the head with {len(leases)} leases", us.memory_info().rss / 1024**2, "MiB", 1024))
-    turn = iter(range(1 << 30))
-    before, begin = us.cpu_times(), time.perf_counter()
-
-    async def call() -> None:
-        await pool.execute(leases[next(turn) % len(leases)], "bash", {"command": "true"})
-
-    took = await paced(call, 10_000, CALLS)
-    after, seconds = us.cpu_times(), time.perf_counter() - begin
-    spent = after.user + after.system - before.user - before.system
-    what = f"tool calls at {10_000 / seconds:.0f}/s with {len(leases)} leases: cores of the head"
-    rows.append(row(what, spent / seconds, "", 1))
-    rows.append(Row(what="the same: median of a call", value=statistics.median(took) * 1e3, unit="ms"))
+        if total < nodes * SLOTS_EACH:
+            costs[total] = await _cost_of_a_lease(pool)
+    for slot in leases[-CYCLES:]:  # room for the cycles
+        await pool.release(slot)
+    del leases[-CYCLES:]
+    most, cost = len(leases), await _cost_of_a_lease(pool)
+    rows.append(
+        Row(
+            what=f"processor time of the head for a lease and its release, with {most} leases",
+            value=cost * 1e6,
+            unit="us",
+            compared_to=f"with 100 leases: {costs[100] * 1e6:.0f} us",
+            ratio=cost / costs[100],
+            wanted="flat: within 1.5 times",
+            holds=cost <= 1.5 * costs[100],
+        )
+    )
+    rows.append(row(f"memory of the head with {most} leases", psutil.Process().memory_info().rss / 2**20, "MiB", 1024))
+    rows += await _call_rows(pool, leases)
     await head.stop()
     for process in processes:
         process.kill()  # SIGTERM would only make it take no new work
     return rows
 
 
+async def _cost_of_a_lease(pool: ClusterPool) -> float:
+    """Return the processor seconds of the head for one acquire and its release, on average."""
+
+    async def cycle() -> None:
+        await pool.release(await pool.acquire())
+
+    spent = 0.0
+    for _ in range(ROUNDS):  # at once: an event loop that waits takes time for itself
+        before = time.process_time()
+        await asyncio.gather(*(cycle() for _ in range(CYCLES)))
+        spent += time.process_time() - before
+    return spent / ROUNDS / CYCLES
+
+
+async def _call_rows(pool: ClusterPool, leases: Sequence[Slot]) -> list[Row]:
+    turn = iter(range(1 << 30))
+    before, begin = time.process_time(), time.perf_counter()
+
+    async def call() -> None:
+        await pool.execute(leases[next(turn) % len(leases)], "bash", {"command": "true"})
+
+    took = await paced(call, 10_000, CALLS)
+    spent, seconds = time.process_time() - before, time.perf_counter() - begin
+    what = f"tool calls at {10_000 / seconds:.0f}/s with {len(leases)} leases: cores of the head"
+    return [
+        row(what, spent / seconds, "", 1),
+        Row(what="the same: median of a call", value=statistics.median(took) * 1e3, unit="ms"),
+    ]
+
+
 def row(what: str, value: float, unit: str, most: float) -> Row:
     return Row(what=what, value=value, unit=unit, wanted=f"under {most:g} {unit}".strip(), holds=value < most)
 
 
-def main() -> None:
+async def loss_rows(runtime_name: str, kills: int) -> list[Row]:
+    """Kill a node of two that are warm: how soon the head knows, and how soon there is a slot on the other one."""
+    config = hr.PoolConfig(spec=hr.ContainerSpec(image="localhost/hyperruntime/base:latest"), min_containers=1)
+    noticed, usual, again = [], [], []
+    with tempfile.TemporaryDirectory() as place:
+        cluster = Cluster(ClusterConfig(max_nodes=2, min_nodes=2, runtime=runtime_name, idle_s=1000), Path(place))
+        async with cluster, ClusterPool(cluster, config) as pool:
+            for _ in range(kills):
+                while len(await pool.statuses()) < 2:
+                    await asyncio.sleep(0.1)
+                leases = [await pool.acquire() for _ in range(4)]  # on both nodes
+                usual.append(await _new_slot(pool))
+                victim = cluster.head.nodes[leases[0].slot_id.partition("/")[0]]
+                lost = asyncio.Event()
+                victim.on_lost(partial(_set, lost))
+                begin = time.perf_counter()
+                psutil.Process(victim.facts["pid"]).kill()
+                await lost.wait()
+                noticed.append(time.perf_counter() - begin)
+                again.append(await _new_slot(pool))
+                for slot in leases:
+                    await pool.release_if_held(slot)
+    worst = max(again)
+    return [
+        Row(what="from SIGKILL of a node server to its loss on the head", value=statistics.median(noticed), unit="s"),
+        Row(
+            what=f"from then to a command in a new slot of a warm node, the slowest of {kills}",
+            value=worst,
+            unit="s",
+            compared_to=f"without a loss: {statistics.median(usual):.3f} s",
+            ratio=worst / statistics.median(usual),
+            wanted="within 5 s",
+            holds=worst <= 5,
+        ),
+    ]
+
+
+def _set(event: asyncio.Event, _: object) -> None:
+    event.set()
+
+
+async def _new_slot(pool: ClusterPool) -> float:
+    begin = time.perf_counter()
+    async with pool.lease() as lease:
+        (await lease.exec(["true"])).check()
+        return time.perf_counter() - begin
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.cluster", description=__doc__)
     parser.add_argument("--runtime", default="podman")
-    parser.add_argument("--execs", type=int, default=600)
-    parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--starts", type=int, default=360)
+    parser.add_argument("--execs", type=int, default=600)
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--nodes", type=int, default=100, help="simulated nodes, more than 11")
+    parser.add_argument("--json", metavar="FILE", help="write the rows to this file")
     options = parser.parse_args()
     hr.raise_file_limit()
-    print(machine())
+    with hr.open_runtime(options.runtime) as runtime:
+        runtime.images.ensure("base")
+        kind = "rootless" if runtime.info.rootless else "root"
     rows: list[Row] = []
     if options.starts:
         rows += asyncio.run(start_rows(options.runtime, options.starts, 32))
     if options.execs:
         rows += asyncio.run(exec_rows(options.runtime, options.execs))
+    if options.kills:
+        rows += asyncio.run(loss_rows(options.runtime, options.kills))
     if options.nodes:
         rows += asyncio.run(lease_rows(options.nodes))
-    for one in rows:
-        verdict = {True: "holds", False: "DOES NOT HOLD", None: ""}[one.holds]
-        print(f"{one.what:75} {one.value:9.2f} {one.unit:4} {one.compared_to:25} {one.wanted:22} {verdict}")
+    return report(f"Slots on nodes that are processes, {options.runtime}, {kind}", rows, options.json)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """Benchmarks of runs of the loop on a real Slurm with four nodes.
 
-scripts/on-slurm .venv/bin/python -m tests.bench.cluster_runs [--runtime bubblewrap]
+scripts/on-slurm .venv/bin/python -m tests.bench.cluster_runs [--runtime bubblewrap] [--json FILE]
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-import attrs
-
 from hyperruntime.host.process import run_process
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.testing import make_agent_repository
-from tests.bench.__main__ import document
-from tests.bench.measure import Row, machine
+from tests.bench.measure import Row
+from tests.bench.page import report
 
 SLURM = '[cluster]\nprovider = "slurm"\nwalltime = "00:20:00"\naddress = "127.0.0.1"\ndrain_s = 0\n'
 NODES, EACH, SLEEP_S = 4, 5, 10
@@ -117,7 +115,9 @@ def rate_row(folder: Path, runtime: str) -> Row:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.cluster_runs", description=__doc__)
     parser.add_argument("--runtime", default="bubblewrap", help="engine on the nodes")
-    runtime = parser.parse_args().runtime
+    parser.add_argument("--json", metavar="FILE", help="write the rows to this file")
+    given = parser.parse_args()
+    runtime = given.runtime
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         sleeps = f"import time; time.sleep({SLEEP_S}); improve()"
@@ -125,12 +125,7 @@ def main() -> int:
         for name, count in (("one", 1), ("four", NODES)):
             (folder / f"{name}.toml").write_text(f"{SLURM}min_nodes = {count}\nmax_nodes = {count}\n")
         rows = [start_row(folder, runtime), rate_row(folder, runtime)]
-    print(
-        document(
-            {"title": f"Runs on Slurm, {runtime}", "machine": machine(), "rows": [attrs.asdict(row) for row in rows]}
-        )
-    )
-    return 0 if all(row.holds for row in rows) else 1
+    return report(f"Runs on Slurm, {runtime}", rows, given.json)
 
 
 if __name__ == "__main__":

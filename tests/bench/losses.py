@@ -1,7 +1,7 @@
 """Runs on a real Slurm that lose nodes and their head: what was lost, made twice, left, or paid twice.
 
     scripts/on-slurm .venv/bin/python -m tests.bench.losses [--losses 100] [--seed 1] [--runtime bubblewrap]
-                                                            [--only generations|trajectories] [--count N]
+                                                            [--only generations|trajectories] [--count N] [--json FILE]
 
 Nodes are lost by `scancel` and by SIGKILL of their node servers; the head is killed, and the run resumed. All counts
 must be 0.
@@ -22,7 +22,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import attrs
 import psutil
 
 from hyperruntime.host.process import run_process, wait_until
@@ -32,9 +31,9 @@ from hyperruntime.rollout.run_files.run_dir import read_trajectories
 from hyperruntime.rollout.run_files.turn_journal import TURNS
 from hyperruntime.testing import make_agent_repository
 from hyperruntime.testing.model import ModelReply, scripted_model
-from tests.bench.__main__ import document
 from tests.bench.cluster_runs import NODES, SLURM
-from tests.bench.measure import Row, machine
+from tests.bench.measure import Row
+from tests.bench.page import report
 from tests.e2e.test_rollout import WORLD, number_of
 from tests.e2e.test_rollout_nodes import TURNS_EACH, counting
 from tests.slurm.conftest import containers, jobs, of_jobs, ready
@@ -207,17 +206,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of what is lost, and when")
     parser.add_argument("--count", type=int, help="generations or trajectories; by default 200 and 1000")
     parser.add_argument("--only", choices=("generations", "trajectories"), help="which runs")
+    parser.add_argument("--json", metavar="FILE", help="write the rows to this file")
     given = parser.parse_args()
-    holds = True
+    rows: list[Row] = []
     for name, measure in (("generations", generation_rows), ("trajectories", trajectory_rows)):
         if given.only in (None, name):
             with tempfile.TemporaryDirectory() as place:
                 count = given.count or COUNTS[name]
-                rows = measure(Path(place), given.runtime, count, given.losses, given.seed)
-            title = f"Losses of {name}, {given.runtime} on Slurm"
-            print(document({"title": title, "machine": machine(), "rows": [attrs.asdict(row) for row in rows]}))
-            holds = holds and all(row.holds is not False for row in rows)
-    return 0 if holds else 1
+                rows += measure(Path(place), given.runtime, count, given.losses, given.seed)
+    return report(f"Runs that lose nodes and heads, {given.runtime} on Slurm", rows, given.json)
 
 
 if __name__ == "__main__":

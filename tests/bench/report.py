@@ -18,8 +18,8 @@ from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.report.page.generations import LoopRun
 from hyperruntime.report.page.page import write_page
 from hyperruntime.report.page.secrets import Screen
-from tests.bench.__main__ import document
 from tests.bench.measure import Row, machine, seconds
+from tests.bench.page import document
 from tests.browser.conftest import Browser
 from tests.doubles.shown_runs import loop_run
 

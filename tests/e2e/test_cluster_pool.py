@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,7 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import SandboxLostError
 from hyperruntime.host.process import wait_until
+from tests.unit.cluster.test_connection import Relay
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
@@ -66,3 +68,47 @@ def test_slots_of_two_nodes_are_used_and_those_of_a_killed_node_are_lost_alone(
 
     asyncio.run(asyncio.wait_for(test(), 240))
     assert wait_until(lambda: not [one for one in runtime.containers() if one.owner.pid in pids], 20, 0.2)
+
+
+@pytest.mark.slow
+def test_a_partition_of_10_s_costs_nothing_and_one_of_60_s_the_node_and_its_containers(
+    runtime: hr.Runtime, runtime_name: str, base_image: str, tmp_path: Path
+) -> None:
+    """Simulated by relays that drop and refuse connections; the nodes are processes of this machine."""
+    config = hr.PoolConfig(spec=hr.ContainerSpec(image=base_image), slots_per_container=1, max_containers=1)
+    short, long = Relay(), Relay()
+
+    async def cut(relay: Relay, seconds: float) -> None:
+        relay.open = False
+        relay.cut()
+        await asyncio.sleep(seconds)
+        relay.open = True
+
+    async def test() -> None:
+        async with hr.Cluster(hr.ClusterConfig(max_nodes=3, runtime=runtime_name), tmp_path / "jobs") as cluster:
+            port, nodes = int(cluster.head._addresses[0].rpartition(":")[2]), []
+            for relay in (short, long):
+                cluster.head._addresses = (await relay.start(port),)
+                nodes.append(await cluster.add_node())
+            async with hr.ClusterPool(cluster, config) as pool:
+                slots = {(slot := await pool.acquire()).slot_id.partition("/")[0]: slot for _ in nodes}
+                kept, lost = (
+                    asyncio.ensure_future(pool.exec(slots[node.name], ["sh", "-c", "sleep 20; echo on"]))
+                    for node in nodes
+                )
+                await asyncio.sleep(1)
+                await asyncio.gather(cut(short, 10), cut(long, 60))
+                assert (await kept).stdout == b"on\n"
+                with pytest.raises(SandboxLostError, match=f"node {nodes[1].name} .* no connection for 30 s"):
+                    await lost
+                pid = nodes[1].facts["pid"]
+                gone = partial(_has_none, runtime, pid)
+                assert await asyncio.to_thread(wait_until, gone, 30, 0.2), "the lost node's containers go on"
+                assert (nodes[0].lost, nodes[0].leaving) == (None, "")
+                assert pool.status().lost == 1
+
+    asyncio.run(asyncio.wait_for(test(), 240))
+
+
+def _has_none(runtime: hr.Runtime, pid: int) -> bool:
+    return not [one for one in runtime.containers() if one.owner.pid == pid]

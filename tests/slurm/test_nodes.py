@@ -56,7 +56,10 @@ def test_a_check_finds_every_engine_and_exactly_the_granted_gpu(folder: Path) ->
     assert granted in ("0", "1")
     for engine in ENGINES:
         assert found[engine]["ok"] is True, found[engine]
-    for engine in ("podman", "apptainer"):  # bubblewrap has no GPUs
+    refused = found["bubblewrap: GPUs visible inside"]
+    assert (refused["ok"], refused["detail"]) == (None, "none")
+    assert refused["next_step"] == "it cannot give GPUs to containers; use another engine, if work needs GPUs"
+    for engine in ("podman", "apptainer"):
         seen = found[f"{engine}: GPUs visible inside"]
         assert (seen["ok"], seen["detail"]) == (True, f"/dev/fakegpu{granted}; granted: /dev/fakegpu{granted}")
 

@@ -123,6 +123,21 @@ def test_rollouts_on_four_nodes_of_which_one_is_cancelled_are_those_of_one_machi
     assert not jobs() or wait_until(lambda: not jobs(), SOON_S, 0.2)
 
 
+def test_a_node_that_is_preempted_with_30_s_notice_gives_its_work_to_others_at_once(folder: Path) -> None:
+    make_agent_repository(folder / "agent", dict.fromkeys(range(1, 25), SLEEPS))
+    with start(folder, *generate("bubblewrap", "left", "--max-generation", "24", *ON_NODES)) as head:
+        assert wait_until(lambda: len(running()) == 4, SOON_S, 0.2), (folder / "said").read_text()
+        time.sleep(2)
+        wrapped = f"squeue --noheader --format='%P %T' >{folder}/urgent"
+        asked = ["sbatch", "--parsable", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap", wrapped]
+        assert run_process(asked, timeout_s=30, cwd=folder).exit_code == 0
+    assert head.returncode == 0, (folder / "said").read_text()
+    assert wait_until((folder / "urgent").exists, SOON_S, 0.2), "nothing was preempted"
+    assert [genid for genid, _, _ in lineage(folder, "left")] == sorted(["initial", *map(str, range(1, 25))])
+    records = load_run(folder / "outputs" / "generate_left").generations
+    assert sum(record.attempts for record in records) > len(records), "a generation was made again elsewhere"
+
+
 def test_a_head_in_a_job_that_is_put_back_in_the_queue_goes_on_by_itself(folder: Path) -> None:
     make_agent_repository(folder / "agent", dict.fromkeys(range(1, 7), SLEEPS))
     words = generate("bubblewrap", "again", "--max-generation", "6", "--resume-or-start", *ON_NODES)

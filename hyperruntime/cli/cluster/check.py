@@ -72,6 +72,7 @@ async def _findings(config: ClusterConfig, directory: Path, image: str, timeout_
 
     from hyperruntime.cluster.check import check_node
     from hyperruntime.cluster.cluster import Cluster
+    from hyperruntime.cluster.node_findings import Needs
 
     with tempfile.TemporaryDirectory(prefix=".hyperrun-jobs-", dir=directory) as jobs:
         async with Cluster(config, Path(jobs)) as cluster:
@@ -80,4 +81,5 @@ async def _findings(config: ClusterConfig, directory: Path, image: str, timeout_
             except TimeoutError:
                 step = "look at the queue, ask for less, or wait longer with --timeout"
                 raise ClusterError(f"no node joined within {timeout_s:g} s; {step}") from None
-            return await check_node(node, directory, image, config.scratch)
+            needs = Needs(image=image, runtime=config.runtime, scratch=config.scratch, gpus=config.gpus_per_node)
+            return await check_node(node, directory, needs)

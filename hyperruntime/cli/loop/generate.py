@@ -243,7 +243,8 @@ def _machines(
     from hyperruntime.cluster.generations.run_cluster import RunCluster
 
     config = read_config(cluster, state.runtime)
-    config = attrs.evolve(config, withhold=(*config.withhold, *withheld))
+    images = tuple(dict.fromkeys((*config.images, image)))
+    config = attrs.evolve(config, withhold=(*config.withhold, *withheld), images=images)
     with RunCluster(config, run_dir.absolute()) as nodes:
         yield _Machines(f"at most {config.max_nodes} nodes by {config.provider}", nodes.runtime, nodes.executor)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from hyperruntime.json_values import is_integer, json_object
 from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import to_json
 from hyperruntime.rollout.agent.model import Model
+from hyperruntime.rollout.environment import Item
 from hyperruntime.rollout.run.episode import Job, failed_trajectory
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.progress import Keep, RolloutEvent
@@ -35,6 +36,7 @@ log = get_logger(__name__)
 
 _MOST_LOST = 20  # nodes that one trajectory may lose, one after another
 _MOST_UNFIT = 3  # nodes that cannot open a run, one after another
+_CACHES_KEPT = 256  # keys that the head remembers for a node
 _LOOK_S = 0.5
 _CLOSE_S = 30.0
 
@@ -81,10 +83,36 @@ class _Place:
     Attributes:
         node: the node.
         free: how many more trajectories it takes now.
+        caches: keys of the caches that it has, the latest last.
     """
 
     node: Node
     free: int
+    caches: dict[str, None] = attrs.field(factory=dict)
+
+    def take(self, key: str) -> None:
+        """Count a trajectory whose caches have a key."""
+        self.free -= 1
+        self.caches.pop(key, None)
+        self.caches[key] = None
+        while len(self.caches) > _CACHES_KEPT:
+            del self.caches[next(iter(self.caches))]
+
+
+def place_for(key: str, places: Sequence[_Place]) -> _Place | None:
+    """Return where a trajectory should be made, or None if no place is free.
+
+    That is the place with most room; or one that has the item's caches, unless it has less than half of that room.
+
+    Args:
+        key: of the item's caches.
+        places: nodes that may be used.
+    """
+    most = max(places, key=lambda place: place.free, default=None)
+    if most is None or most.free <= 0:
+        return None
+    close = [place for place in places if key in place.caches and 2 * place.free >= most.free]
+    return max(close, key=lambda place: place.free, default=most)
 
 
 class NodeEpisodes:
@@ -105,6 +133,7 @@ class NodeEpisodes:
         """
         self.capacity = options.parallel
         self._cluster, self._options, self._model = cluster, options, parts.model
+        self._environment = parts.environment
         self._each = -(-options.parallel // cluster.config.max_nodes)
         self._direct = not asks_head and options.model is not None and is_reachable_from_nodes(options.model)
         self._run = uuid.uuid4().hex
@@ -151,7 +180,7 @@ class NodeEpisodes:
         self._journals[job.id] = journal
         try:
             for _ in range(_MOST_LOST):
-                place = await self._take()
+                place = await self._take(self._key_of(job.item))
                 try:
                     with place.node.in_use():
                         return await self._run_on(place.node, job, journal)
@@ -165,16 +194,19 @@ class NodeEpisodes:
         assert lost is not None
         return failed_trajectory(self._options, self._model.name, job, lost, "node")
 
-    async def _take(self) -> _Place:
-        """Return a node with a free place, and take the place."""
+    def _key_of(self, item: Item) -> str:
+        key_of = getattr(self._environment, "cache_key", None)
+        return item.id if key_of is None else str(key_of(item))
+
+    async def _take(self, key: str) -> _Place:
+        """Return a node with a free place, if possible one that has the caches of a key, and take the place."""
         self._busy += 1
         try:
             while self._error is None:
                 self._cluster.want(-(-self._busy // self._each))
-                free = [place for place in self._places if place.free > 0 and self._is_usable(place)]
-                if free:
-                    place = max(free, key=lambda place: place.free)
-                    place.free -= 1
+                place = place_for(key, [place for place in self._places if self._is_usable(place)])
+                if place is not None:
+                    place.take(key)
                     return place
                 self._changed.clear()
                 await self._changed.wait()

@@ -246,12 +246,9 @@ class ClusterPool:
                 return status_of((await self._call(member, "pool.status")).value)
             return None
 
-        found = await asyncio.gather(*(ask(member) for member in self._placement.members))
-        return {
-            member.node.name: status
-            for member, status in zip(self._placement.members, found, strict=True)
-            if status is not None
-        }
+        members = tuple(self._placement.members)  # others may join meanwhile
+        found = await asyncio.gather(*(ask(member) for member in members))
+        return {member.node.name: status for member, status in zip(members, found, strict=True) if status is not None}
 
     def status(self) -> PoolStatus:
         """Return what the head knows of the pool; ``lost`` counts leases that were lost with their node."""
@@ -282,6 +279,7 @@ class ClusterPool:
 
     async def _join(self, node: Node) -> None:
         try:
+            await self._cluster.give_image(node, self.config.spec.image)
             answer = await node.peer.call("pool.start", {"pool": self._name}, pickle.dumps(self.config))
         except HyperRuntimeError as error:
             self._error = error

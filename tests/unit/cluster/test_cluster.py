@@ -82,6 +82,29 @@ def test_a_node_that_is_told_to_end_takes_no_new_work_and_finishes_what_it_has(t
     run(test)
 
 
+@pytest.mark.slow
+def test_a_node_takes_no_new_work_before_the_end_of_its_walltime_and_the_next_one_has_a_new_job(tmp_path: Path) -> None:
+    """The walltime begins with the job, which prepares itself for a second before the node server runs."""
+
+    async def test() -> None:
+        config = ClusterConfig(walltime="00:01:00", drain_s=35, setup=("sleep 1",))
+        async with Cluster(config, tmp_path) as cluster:
+            cluster.want(1)
+            await until(lambda: cluster.head.nodes)
+            node = cluster.head.nodes["node-1"]
+            with node.in_use():
+                await until(lambda: node.leaving)
+                assert node.leaving == "its walltime is nearly over"
+                assert node.facts["age_s"] >= 1
+                assert asyncio.get_running_loop().time() - node.job_began >= 60 - 35
+                assert (await node.peer.call("time")).value, "it finishes what it has"
+            second = cluster.head.nodes["node-2"]
+            await until(second.joined.is_set)
+            assert second.job_began > node.job_began + 1, "it is in the job whose time is over"
+
+    run(test)
+
+
 def test_nodes_that_never_come_are_an_error_that_says_why(tmp_path: Path) -> None:
     async def test() -> None:
         config = ClusterConfig(max_nodes=1, setup=("echo the module is missing >&2; exit 3",))

@@ -85,6 +85,9 @@ class FakeCluster:
         for function in self.functions:
             function(self.head.nodes[name])
 
+    async def give_image(self, node: Node, image: str) -> None:
+        """Do nothing: the fake driver has it."""
+
     async def wait_for_node(self) -> Node:
         while not self.nodes():
             await asyncio.sleep(0.01)
@@ -282,6 +285,17 @@ def test_the_cluster_grows_for_waiters_which_are_served_in_order() -> None:
             await made.release(slots[0])
             await asyncio.gather(*waiting, return_exceptions=True)
             assert order == [0, 2, 3, 4]
+
+    run(test)
+
+
+def test_the_status_may_be_asked_for_while_nodes_join() -> None:
+    async def test() -> None:
+        async with pool(1, most=4) as (slots, cluster):
+            cluster.want(4)
+            while len(slots._placement.members) < 4:
+                assert "n1" in await slots.statuses()
+            assert sorted(await slots.statuses()) == ["n1", "n2", "n3", "n4"]
 
     run(test)
 

@@ -9,8 +9,9 @@ import attrs
 import pytest
 
 from hyperruntime.cluster.config import ClusterConfig, read_config
-from hyperruntime.cluster.pilots import Pilots
+from hyperruntime.cluster.pilots import Pilots, launch_command
 from hyperruntime.errors import ClusterError, SpecError
+from hyperruntime.host.process import run_process
 
 FULL = """
 [cluster]
@@ -54,6 +55,16 @@ def test_a_table_becomes_a_job_script_of_slurm(tmp_path: Path, monkeypatch: pyte
     assert "key-of-the-head" not in job + text
 
 
+def test_a_job_begins_no_other_node_server_when_its_time_is_nearly_over() -> None:
+    """The time that the set-up lines took counts."""
+    words = launch_command("process_worker_pool.py --drain_period={drain_period} -p {other}", 9000 - 600)
+    program, period = words.removesuffix(" -p {other}").split(" --drain_period=")
+    assert program.endswith("process_worker_pool")
+    begun = f"HYPERRUNTIME_JOB_BEGAN=$(($(date +%s) - 1000)); echo {period}"
+    said = run_process(["sh", "-c", begun], timeout_s=30).stdout.decode().strip()
+    assert abs(int(said) - (9000 - 600 - 60 - 1000)) <= 1, "a minute before the head wants another node"
+
+
 @pytest.mark.parametrize("provider", ["pbs", "lsf"])
 def test_pbs_and_lsf_are_asked_for_the_same(provider: str, tmp_path: Path) -> None:
     """By arguments only: neither runs on the machines of the tests."""
@@ -72,6 +83,7 @@ def test_pbs_and_lsf_are_asked_for_the_same(provider: str, tmp_path: Path) -> No
         ("cluster = 1", r"has no table \[cluster\]"),
         ("[cluster]\nprovidr = 'slurm'", r"unknown key 'providr'; did you mean 'provider'\?"),
         ("[cluster]\nprovider = 'slurn'", "did you mean 'slurm'"),
+        ("[cluster]\nwalltime = '00:05:00'", "drain_s=300.0 is not allowed.*less than the walltime, which is 00:05:00"),
         ("[cluster]\nwalltime = 60", "a time such as '01:30:00'"),
         ("[cluster]\nmax_nodes = 0", "max_nodes=0 is not allowed"),
         ("[cluster]\nmin_nodes = 2", "at most max_nodes, which is 1"),

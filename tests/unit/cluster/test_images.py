@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import attrs
 import pytest
 from aiohttp import ClientSession, web
 
@@ -26,23 +27,31 @@ LOCAL = "localhost/hyperruntime/base:latest"
 
 
 class Store:
-    """The images of one simulated node: what it has, and the content of what it loaded."""
+    """The images of one simulated node, with their content, and what it loaded and made."""
 
-    def __init__(self, registry: str = "") -> None:
-        self.has: set[str] = set()
+    def __init__(self, registry: str = "", base: bytes | None = None) -> None:
+        self.has: dict[str, bytes] = {} if base is None else {LOCAL: base}
         self.loaded: list[bytes] = []
+        self.made: list[str] = []
         self._registry = registry
 
     def exists(self, reference: str) -> bool:
         return reference in self.has
 
+    def identifier(self, reference: str) -> str:
+        return hashlib.sha256(self.has[reference]).hexdigest() if reference in self.has else ""
+
     def load(self, archive: str | Path) -> None:
         self.loaded.append(Path(archive).read_bytes())
-        self.has.add(LOCAL)
+        self.has[LOCAL] = self.loaded[-1]
 
     def save(self, reference: str, archive: str, *, force: bool) -> None:
         assert force
-        Path(archive).write_bytes(reference.encode() * 400_000)
+        Path(archive).write_bytes(self.has[reference])
+
+    def ensure(self, name: str) -> None:
+        self.made.append(name)
+        self.has[LOCAL] = f"made {id(self)}".encode()
 
     def pull(self, reference: str) -> None:
         async def fetch() -> None:
@@ -52,7 +61,7 @@ class Store:
                 await answer.read()
 
         asyncio.run(fetch())
-        self.has.add(reference)
+        self.has[reference] = b"layers"
 
 
 class Simulated(NodeContext):
@@ -63,7 +72,7 @@ class Simulated(NodeContext):
         self.store = store
 
     async def runtime(self) -> Any:
-        return attrs.make_class("Runtime", {"images": attrs.field(default=self.store)})()
+        return SimpleNamespace(images=self.store, name="simulated")
 
 
 @asynccontextmanager
@@ -102,7 +111,7 @@ async def registry() -> AsyncIterator[tuple[str, Counter[str]]]:
 
 @pytest.fixture(autouse=True)
 def head_without_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images_module, "_save_here", lambda reference, path: False)
+    monkeypatch.setattr(images_module, "_identify_here", lambda reference: None)
 
 
 def test_each_of_64_nodes_pulls_an_image_once(tmp_path: Path) -> None:
@@ -124,8 +133,8 @@ def test_an_archive_is_made_once_and_read_where_it_is_shared_or_else_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test() -> None:
-        stores = [Store() for _ in range(4)]
-        stores[1].has.add(LOCAL)
+        content = LOCAL.encode() * 400_000
+        stores = [Store(), Store(base=content), Store(), Store()]
         source = ImageSource(tmp_path)
         async with nodes(stores, tmp_path) as joined:
             assert await source.give(joined[1], "base", joined) == "present"
@@ -141,7 +150,6 @@ def test_an_archive_is_made_once_and_read_where_it_is_shared_or_else_sent(
 
                 monkeypatch.setattr(node.peer, "call", call)
             assert [await source.give(node, "base", joined) for node in sees_nothing] == ["sent", "sent"]
-        content = LOCAL.encode() * 400_000
         assert len(content) > 3 * PART_BYTES
         assert [store.loaded for store in stores] == [[content], [], [content], [content]]
         assert len(list(tmp_path.iterdir())) == 1  # the archive
@@ -149,11 +157,48 @@ def test_an_archive_is_made_once_and_read_where_it_is_shared_or_else_sent(
     asyncio.run(test())
 
 
-def test_an_image_that_nobody_has_is_named_with_the_next_step(tmp_path: Path) -> None:
+def test_nodes_with_another_image_of_the_same_name_get_that_of_the_cluster(tmp_path: Path) -> None:
+    async def test() -> None:
+        stores = [Store(base=content) for content in (b"new", b"old", b"new", b"older")]
+        async with nodes(stores, tmp_path) as joined:
+            source = ImageSource(tmp_path)
+            given = [await source.give(node, "base", []) for node in joined]
+            assert given == ["present", "loaded", "present", "loaded"]
+        assert [store.has for store in stores] == [{LOCAL: b"new"}] * 4
+
+    asyncio.run(test())
+
+
+def test_an_image_that_nobody_has_is_made_on_one_node_and_given_to_the_others(tmp_path: Path) -> None:
+    async def test() -> None:
+        stores = [Store() for _ in range(16)]
+        async with nodes(stores, tmp_path) as joined:
+            source = ImageSource(tmp_path)
+            given = await asyncio.gather(*(source.give(node, "base", []) for node in joined))
+        assert Counter(given) == {"made": 1, "loaded": 15}
+        assert [store.made for store in stores if store.made] == [["base"]]
+        assert len({store.identifier(LOCAL) for store in stores}) == 1
+
+    asyncio.run(test())
+
+
+def test_nodes_that_share_a_store_load_an_image_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        shared = Store()
+        async with nodes([Store(base=b"x"), *[shared] * 16], tmp_path) as joined:
+            source = ImageSource(tmp_path)
+            given = await asyncio.gather(*(source.give(node, "base", [joined[0]]) for node in joined))
+        assert Counter(given) == {"present": 16, "loaded": 1}
+        assert shared.loaded == [b"x"]
+
+    asyncio.run(test())
+
+
+def test_an_image_that_nobody_has_and_nobody_can_make_is_named_with_the_next_step(tmp_path: Path) -> None:
     async def test() -> None:
         async with nodes([Store()], tmp_path) as joined:
             with pytest.raises(ClusterError, match="neither on the head's machine nor on a node; make it"):
-                await ImageSource(tmp_path).give(joined[0], "base", joined)
+                await ImageSource(tmp_path).give(joined[0], "localhost/mine:1", joined)
 
     asyncio.run(test())
 

@@ -23,7 +23,7 @@ from hyperruntime.cluster.node_server import run_node
 from hyperruntime.cluster.node_services import NodeContext, NodeSettings
 from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.cluster.rollouts.episode_service import EpisodeService
-from hyperruntime.cluster.rollouts.node_episodes import run_rollouts_on
+from hyperruntime.cluster.rollouts.node_episodes import _Place, place_for, run_rollouts_on
 from hyperruntime.cluster.rollouts.relayed_model import is_reachable_from_nodes, model_handler
 from hyperruntime.errors import ClusterError, ContextLengthError, EngineUnavailableError, ModelError, SpecError
 from hyperruntime.rollout.agent.agent import Tools
@@ -52,6 +52,7 @@ class Nodes:
     def __init__(self, config: ClusterConfig, directory: Path) -> None:
         self.running: dict[str, asyncio.Task[None]] = {}
         self.contexts: list[NodeContext] = []
+        self.walltime_s = None
         all_nodes.append(self)
 
     def start(self) -> None: ...
@@ -208,6 +209,21 @@ def test_two_nodes_make_the_records_of_one_machine(alone: Path, tmp_path: Path) 
     assert_same(tmp_path / "run", alone)
     assert {each.attempts for each in read_trajectories(tmp_path / "run")} == {1}
     assert [len(nodes.running) for nodes in all_nodes] == [0]
+
+
+def test_a_trajectory_goes_where_its_repository_is_unless_that_node_is_much_fuller_than_another() -> None:
+    a, b = (_Place(cast(Any, name), 4) for name in "ab")
+    a.take("django")
+    chosen = [place_for("django", [a, b])]
+    a.take("django")
+    chosen.append(place_for("django", [a, b]))
+    a.take("django")
+    chosen.append(place_for("django", [a, b]))
+    assert chosen == [a, a, b]
+    assert place_for("sympy", [a, b]) is b
+    a.free = b.free = 0
+    assert place_for("django", [a, b]) is None
+    assert place_for("django", []) is None
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.slow)])
