@@ -1,7 +1,7 @@
 """The interface of drivers, the adapters of engines. All other code is independent of the engine.
 
 The package of a driver registers a class in the entry-point group ``hyperruntime.runtimes``. The class is called
-without arguments and does nothing before a method is called.
+without arguments and does nothing before a method is called. It may have ``interface_version`` (docs/versions.md).
 
 docs/writing-a-driver.md shows a whole driver. Such a package may also use what ``hyperruntime.host.process`` has in
 ``__all__``, and ``engine_program``, ``engine_findings``, ``inherited``, ``owner``, ``probe_cache``, ``seccomp`` there.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,30 @@ TRAINERS = "hyperruntime.trainers"
 AGENTS = "hyperruntime.agents"
 OURS = "hyperruntime"  # the distribution
 AUTO_ORDER = ("podman", "apptainer", "docker")
+
+
+@attrs.frozen(kw_only=True)
+class Interface:
+    """The versions of one interface; docs/versions.md says when they change.
+
+    Attributes:
+        seam: the kind of plugin that implements it, as messages name it.
+        version: the version in this release.
+        oldest: the oldest version that this release supports.
+    """
+
+    seam: str
+    version: int
+    oldest: int = 1
+
+
+INTERFACES = {
+    RUNTIMES: Interface(seam="driver", version=1),
+    DOMAINS: Interface(seam="domain", version=1),
+    ENVIRONMENTS: Interface(seam="environment", version=1),
+    EXECUTORS: Interface(seam="executor", version=1),
+    TRAINERS: Interface(seam="trainer", version=1),
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -149,7 +173,47 @@ def _load(group: str, name: str, missing: Callable[[str, list[str]], Exception])
     if name not in known:
         raise missing(name, list(known))
     with blaming(group, name):
-        return known[name].load()
+        found = known[name].load()
+        check_interface(group, found, repr(name), known[name].source)
+        return found
+
+
+def package_version(name: str) -> str:
+    """Return the version of an installed distribution, or "" if there is none of this name."""
+    try:
+        return version(name)
+    except (PackageNotFoundError, ValueError):  # an empty name is a ValueError
+        return ""
+
+
+def check_interface(group: str, plugin: object, whose: str, source: str = "") -> None:
+    """Check the interface version that a plugin declares; one without ``interface_version`` has version 1.
+
+    Args:
+        group: entry-point group of the plugin; a group without interface versions needs none.
+        plugin: what the entry point names: a class, a function or another object.
+        whose: name of the plugin, for the message.
+        source: the distribution that publishes it, or "".
+
+    Raises:
+        DriverLoadError: this release does not support the version, or it is not a positive integer.
+    """
+    interface = INTERFACES.get(group)
+    declared = getattr(plugin, "interface_version", 1)
+    if interface is None or (type(declared) is int and interface.oldest <= declared <= interface.version):
+        return
+    ours = f"version {interface.version}"
+    if interface.oldest < interface.version:
+        ours = f"versions {interface.oldest} to {interface.version}"
+    if type(declared) is not int or declared < 1:
+        what, step = f"declares interface_version = {declared!r}", "it must be a positive integer; correct that package"
+    else:
+        what = f"is written for version {declared} of the {interface.seam} interface"
+        newer = declared > interface.version
+        step = "upgrade hyperruntime, or install an older version of that package" if newer else "upgrade that package"
+    theirs = f"{whose} of package {source!r} {package_version(source)}".rstrip() if source else whose
+    mine = f"{OURS} {package_version(OURS)}".rstrip()
+    raise DriverLoadError(f"{theirs} {what}, but {mine} supports {ours}: {step}")
 
 
 @contextmanager

@@ -31,6 +31,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "rollout": ("rollout.commands", "rollout", "Run and score agents in slots, and write training data."),
     "cluster": ("cluster.commands", "cluster", "Use many nodes of a batch system."),
     "report": ("loop.report", "report", "Write one file of HTML about a run, or two."),
+    "completion": ("machine.completion", "completion", "Complete commands with Tab in bash, zsh or fish."),
+    "bug-report": ("machine.bug_report", "bug_report", "Write an archive for a bug report, without keys."),
 }
 
 
@@ -60,15 +62,21 @@ def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> N
     callback=_set_debug,
     help="Print the traceback of an error.",
 )
-@click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s", help="Print the version.")
+@click.option("--version", "version", is_flag=True, help="Print the version.")
+@click.option("--json", "as_json", is_flag=True, help="With --version: print all versions that matter, as JSON.")
 @click.pass_context
-def app(ctx: click.Context, runtime: str | None, log_level: str, log_json: bool) -> None:
+def app(ctx: click.Context, runtime: str | None, log_level: str, log_json: bool, version: bool, as_json: bool) -> None:
     """Run self-improving agents and untrusted commands in containers, on any container engine of this machine.
 
     With --runtime and no command: run `generate` if the current directory contains a hyperrun.toml.
     """
     state = ctx.ensure_object(State)
     state.runtime, state.log_level, state.log_json = runtime, log_level, log_json
+    if version:
+        _print_version(as_json)
+        ctx.exit()
+    if as_json:
+        raise click.UsageError("--json before a command requires --version; write it after the command", ctx)
     if ctx.invoked_subcommand is not None:
         return
     if runtime is not None and Path(AGENT_FILE).is_file():
@@ -81,3 +89,13 @@ def app(ctx: click.Context, runtime: str | None, log_level: str, log_json: bool)
             generate.invoke(below)
     else:
         click.echo(ctx.get_help())
+
+
+def _print_version(as_json: bool) -> None:
+    if not as_json:
+        click.echo(f"{PROGRAM} {__version__}")
+        return
+    from hyperruntime.cli.tables import print_json
+    from hyperruntime.cli.versions import version_facts
+
+    print_json(version_facts())

@@ -14,6 +14,8 @@ import click
 from hyperruntime.errors import unknown_name
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from hyperruntime.cli.signals import SignalWatch
     from hyperruntime.runtime import Runtime
 
@@ -193,6 +195,15 @@ class LazyGroup(Group):
         module, name, _ = self.table[cmd_name]
         command: click.Command = getattr(import_module(f"hyperruntime.cli.{module}"), name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what may follow when the user presses Tab: commands, from the table, and options."""
+        from click.shell_completion import CompletionItem
+
+        named = [CompletionItem(name, help=text) for name, (_, _, text) in self.table.items()]
+        return [item for item in named if item.value.startswith(incomplete)] + click.Command.shell_complete(
+            self, ctx, incomplete
+        )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table of commands."""

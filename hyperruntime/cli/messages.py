@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
 import time
 
 import click
@@ -18,6 +22,15 @@ class WrongUsageError(HyperRuntimeError):
 def note(text: str) -> None:
     """Print one line for the user on standard error."""
     click.echo(text, err=True)
+
+
+def own_program() -> str:
+    """Return how the user can call ``hyperrun`` again: its name, or its path if it is not on PATH, as under pipx."""
+    folder, called = os.path.split(sys.argv[0])
+    beside = os.path.join(folder, "hyperrun")
+    if shutil.which("hyperrun") or called not in ("hyperrun", "hyperruntime") or not os.path.isfile(beside):
+        return "hyperrun"
+    return shlex.quote(beside)
 
 
 class Lines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -43,9 +43,14 @@ _MANIFESTS = frozenset({"manifest.json", "index.json"})
 class ImageStore:
     """The images of an open engine."""
 
-    def __init__(self, images: Images) -> None:
-        """Wrap a driver's images."""
-        self._images = images
+    def __init__(self, images: Images, refuses: Callable[[], Collection[str]] = tuple) -> None:
+        """Wrap a driver's images.
+
+        Args:
+            images: the driver's images.
+            refuses: returns the image operations that the driver refuses, as in ``EngineInfo.refuses``.
+        """
+        self._images, self._refuses = images, refuses
 
     def exists(self, reference: str) -> bool:
         """Return whether the engine has an image with exactly this reference."""
@@ -174,6 +179,7 @@ class ImageStore:
 
         Raises:
             ImageBuildError: mmdebstrap is missing, or the build failed.
+            UnsupportedOptionError: the engine takes no images.
             SpecError: the name is another one.
         """
         if name not in PACKAGES:
@@ -182,6 +188,8 @@ class ImageStore:
         with _lock(reference):
             if not force and self.exists(reference):
                 return reference
+            if "images.load_rootfs" in self._refuses():  # ask now: the build takes minutes
+                self._images.load_rootfs(Path(os.devnull), reference)
             with owned_directory() as directory:
                 tar = Path(directory, f"{name}.tar")
                 build_rootfs(name, tar, on_output or _ignore)

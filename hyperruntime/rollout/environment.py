@@ -136,7 +136,8 @@ class Environment(UnscoredEnvironment, Protocol):
     Any exception from ``setup`` or ``verify`` is recorded as an infrastructure failure and retried. It is never a
     reward.
 
-    Four members are optional. ``slots_per_container`` is the number of agents that may share a container, each with
+    Five members are optional. ``interface_version`` is the version of this interface that the class was written for
+    (docs/versions.md). ``slots_per_container`` is the number of agents that may share a container, each with
     its own user; without it each agent has its own container and runs as that container's user. ``time_limit_s(item)``
     returns the maximum duration of a conversation in seconds, or None. ``check_items(items, base)`` raises
     ``SpecError`` if the run's container spec lacks something that its items need; it is called in a thread before

@@ -19,7 +19,7 @@ from typing import Any, cast
 import attrs
 
 from hyperruntime.errors import DriverLoadError, HyperRuntimeError, SpecError, name_hint
-from hyperruntime.registry import ENVIRONMENTS, blaming, load_environment_class, plugins
+from hyperruntime.registry import ENVIRONMENTS, blaming, check_interface, load_environment_class, plugins
 from hyperruntime.rollout.agent.agent import Agent, run_agent
 from hyperruntime.rollout.environment import Environment
 
@@ -133,7 +133,9 @@ def load_named(kind: Kind, reference: str, options: Mapping[str, Any] | None = N
     """
     if ":" in reference or kind.group is None or kind.load is None:
         with _naming(kind, reference):
-            return _make(kind, reference, _from_code(kind, reference), options or {})
+            made = _from_code(kind, reference)
+            check_interface(kind.group or "", made, f"the {kind.word} {reference!r}")
+            return _make(kind, reference, made, options or {})
     made = kind.load(reference)
     with blaming(kind.group, reference):
         return _make(kind, reference, made, options or {})

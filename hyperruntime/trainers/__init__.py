@@ -1,7 +1,8 @@
 """The trainer interface: a trainer takes scored groups and learns from them.
 
 A trainer is any class with the members of ``Trainer``; the user's options are its keyword arguments. Users name it by
-an entry point of the group ``hyperruntime.trainers``, or by ``module:Class``.
+an entry point of the group ``hyperruntime.trainers``, or by ``module:Class``. Its optional attribute
+``interface_version`` is the version of this interface that it was written for (docs/versions.md).
 
 May import ``report`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -32,7 +32,7 @@ from hyperruntime_bubblewrap.args import IMAGE, MARK, NAME, refuse, run_args
 BASE_NAMES, BASE_PROGRAMS = (f"{PREFIX}{BASE}:latest", f"{PREFIX}{BASE}"), ("git", "patch", "python3", "tar")
 REFUSED, NETS, ENV = frozenset((*IMAGE_OPERATIONS, "user")), ("none", "host"), {"PATH": os.defpath}
 ABLE = EngineInfo(engine=NAME, version="", rootless=True, networks=NETS, refuses=REFUSED)
-ONLY_USR = "its only image is this machine's /usr; use another engine"
+ONLY_USR = f"this machine's /usr is its only image, and `base` if it has {', '.join(BASE_PROGRAMS)}; use another engine"
 CLEANUP = """import sys, hyperruntime_bubblewrap.driver as driver; name, value = sys.argv[1].split("=", 1)
 driver.end(lambda record: record.labels.get(name) == value)"""
 SCRIPT = b"echo works; { for n in $(seq 20); do sleep 600& done; echo unlimited; } 2>&1|{ read s;echo $s;kill -9 -1;}\n"

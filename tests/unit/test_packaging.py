@@ -191,8 +191,9 @@ def test_every_entry_point_loads_from_the_wheel(installed: Installed) -> None:
     assert {file for file in ours.values() if not file.startswith(str(installed.prefix))} == set()
 
 
-def test_the_command_works_from_the_wheel(installed: Installed) -> None:
-    assert "generate" in run(installed.prefix / "bin/hyperrun", "--help", cwd=installed.elsewhere)
+@pytest.mark.parametrize("program", ["hyperrun", "hyperruntime"])
+def test_the_command_works_from_the_wheel(installed: Installed, program: str) -> None:
+    assert "generate" in run(installed.prefix / "bin" / program, "--help", cwd=installed.elsewhere)
 
 
 def test_every_module_of_the_checkout_is_in_the_wheel(installed: Installed) -> None:

@@ -15,7 +15,7 @@ from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.loop.generate import exit_code, run_generations
 from hyperruntime.cli.loop.generations import best_generation, print_generations, run_to_json
 from hyperruntime.cli.loop.report import print_pictures
-from hyperruntime.cli.messages import note
+from hyperruntime.cli.messages import note, own_program
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.loop.evaluation.evaluator import selected_split
 from hyperruntime.loop.run_files.archive import load_run
@@ -108,6 +108,7 @@ def _print_best(records: Sequence[GenerationRecord], duration_s: float) -> None:
 
 def _print_next(run_dir: str, generations: int, *, interrupted: bool) -> None:
     further = "" if interrupted else f" --max-generation {generations + 10}"
-    click.echo(f"\nresume:  hyperrun resume {shlex.quote(str(run_dir))}{further}")
-    click.echo(f"read:    hyperrun status {shlex.quote(str(run_dir))}")
+    program = own_program()
+    click.echo(f"\nresume:  {program} resume {shlex.quote(str(run_dir))}{further}")
+    click.echo(f"read:    {program} status {shlex.quote(str(run_dir))}")
     click.echo(f"a patch: less {shlex.quote(str(run_dir))}/gen_1/agent_output/model_patch.diff")

@@ -258,7 +258,7 @@ def ensure_image(runtime: Runtime, name: str) -> None:
     """
     reference = image_reference(name)
     if not runtime.images.exists(reference):
-        if name == BASE:
+        if name == BASE and "images.load_rootfs" not in runtime.info.refuses:
             note(f"image {reference} is missing; making it, which takes about a minute")
         runtime.images.ensure(name, on_output=Lines())
 

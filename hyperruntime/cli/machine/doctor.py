@@ -50,14 +50,19 @@ def doctor(state: State, name: str | None, image: str | None, gpus: str | tuple[
         state.runtime = name or state.runtime
         return _examine_gpus(state, image, gpus, as_json=as_json)
     names = engine_names(name or state.runtime)
-    job = list(job_findings(look_around()))
-    parts = {"machine": [*machine_findings(), *job], **{engine: diagnose_engine(engine) for engine in names}}
+    parts = all_findings(names)
     usable = [engine for engine in names if view_engine(engine).usable]
     if as_json:
         print_json({"usable": usable, "findings": parts})
     else:
         _print(parts, usable, names)
     return 0 if usable else _EXIT_NO_RUNTIME
+
+
+def all_findings(engines: Sequence[str]) -> dict[str, list[Finding]]:
+    """Return the findings about the machine, and about each named engine."""
+    job = list(job_findings(look_around()))
+    return {"machine": [*machine_findings(), *job], **{engine: diagnose_engine(engine) for engine in engines}}
 
 
 def _examine_gpus(state: State, image: str, gpus: str | tuple[str, ...], *, as_json: bool) -> int:

@@ -120,7 +120,7 @@ def runtimes(as_json: bool) -> None:
     """List the container engines and what each can do on this machine, in the order that auto tries them."""
     views = view_engines()
     if as_json:
-        print_json([_to_json(view) for view in views])
+        print_json([engine_to_json(view) for view in views])
         return
     print_table(_COLUMNS, [_row(view) for view in views])
     for view in views:
@@ -161,7 +161,8 @@ def _limits_text(info: EngineInfo) -> str:
     return ", ".join(f"{name.removesuffix('_bytes')} {how}" for name, how in info.limits.items())
 
 
-def _to_json(view: EngineView) -> dict[str, Any]:
+def engine_to_json(view: EngineView) -> dict[str, Any]:
+    """Return a view as JSON values."""
     facts = {} if view.info is None else attrs.asdict(view.info, recurse=False)
     facts.pop("engine", None)
     if "limits" in facts:

@@ -17,7 +17,7 @@ from hyperruntime.host.process import DEVNULL, kill_group, process_start_ticks, 
 from hyperruntime.images.store import ImageStore
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_bubblewrap.args import KEEPER, MARK, OWN_ETC, ROOT, refuse, run_args
-from hyperruntime_bubblewrap.driver import BubblewrapDriver
+from hyperruntime_bubblewrap.driver import REFUSED, BubblewrapDriver
 
 
 def args_of(filter_path: str = "", *, users: bool = False, **fields: Any) -> list[str]:
@@ -150,6 +150,9 @@ def test_the_host_is_the_base_image_if_it_has_the_required_programs(
     assert store.ensure("host") == "host"
     assert [image.references for image in store.list()] == [("host", "localhost/hyperruntime/base:latest")]
     (tmp_path / "patch").unlink()
+    refusing = ImageStore(BubblewrapDriver().images, lambda: REFUSED)
+    with pytest.raises(UnsupportedOptionError, match="`base` if it has git, patch, python3, tar"):
+        refusing.ensure("base")
     assert not store.exists("localhost/hyperruntime/base:latest")
     assert not store.exists("localhost/other:latest")
 

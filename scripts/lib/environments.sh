@@ -1,0 +1,50 @@
+# shellcheck shell=bash
+# Virtual environments beside the main one, for tests with other versions. Needs common.sh.
+
+readonly ENVIRONMENTS=.venv/envs
+# All extras but `train`: torch takes gigabytes, and its tests have no other purpose than the newest one.
+readonly TESTED_EXTRAS=(report tokens hpc babyai swe terminal dev)
+
+# find_python_version VERSION: print a Python of this version, from PATH or pyenv.
+find_python_version() {
+    local candidate
+    for candidate in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python; do
+        if "$candidate" -c "import ensurepip, sys, venv; sys.exit('%d.%d' % sys.version_info[:2] != '$1')" 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+# make_environment NAME PYTHON [oldest]: make or update an environment with the project; with `oldest` it has the oldest
+# version of each requirement that setup.cfg allows. uv finds these versions; pip cannot.
+make_environment() {
+    local place=$ENVIRONMENTS/$1 python=$2 wanted=highest fingerprint extras
+    [ "${3-}" != oldest ] || wanted=lowest-direct
+    fingerprint=$(cat setup.cfg scripts/lib/environments.sh <(pwd; "$python" --version) | sha256sum)
+    if [ "$(cat "$place/.done" 2>/dev/null)" = "$fingerprint" ]; then return; fi
+    say "making the environment $place with $("$python" --version)"
+    rm -rf "$place"
+    "$python" -m venv "$place"
+    "$place/bin/python" -m pip install -qq --no-input --disable-pip-version-check uv </dev/null >&2 \
+        || die "pip could not install uv; check the network, or PIP_INDEX_URL for another index."
+    extras=$(IFS=,; printf '%s' "${TESTED_EXTRAS[*]}")
+    (
+        if [ -n "${PIP_CERT-}" ]; then export SSL_CERT_FILE=${SSL_CERT_FILE:-$PIP_CERT}; fi
+        if [ -n "${PIP_INDEX_URL-}" ]; then export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$PIP_INDEX_URL}; fi
+        "$place/bin/uv" pip install --quiet --python "$place/bin/python" --resolution "$wanted" --editable ".[$extras]"
+    ) </dev/null >&2 || die "uv could not install into $place ($wanted versions); check the bounds in setup.cfg."
+    [ "$wanted" = highest ] || say "oldest versions: $("$place/bin/uv" pip freeze --python "$place/bin/python" | tr '\n' ' ')"
+    printf '%s\n' "$fingerprint" >"$place/.done"
+}
+
+# run_unit_tests NAME [ARGUMENT]...: run the unit tests that are not slow in an environment. A warning is no error there:
+# old versions warn about new versions of what they use themselves.
+run_unit_tests() {
+    local place=$ENVIRONMENTS/$1
+    shift
+    # The published packages are built and inspected by the main environment.
+    "$place/bin/python" -m pytest --quiet -p no:cacheprovider -o filterwarnings= --numprocesses "${WORKERS:-$(nproc)}" -m "not slow" \
+        --ignore tests/unit/test_packaging.py tests/unit "$@"
+}
