@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-weather bench bench-slots bench-cluster bench-report setup clean
+.PHONY: help demo test test-all test-weather bench bench-slots bench-cluster bench-report docs-pictures setup clean
 
 # Options of the command: make demo ARGS="--seed 3", make test ARGS="-k session"
 ARGS ?=
@@ -38,9 +38,14 @@ bench-cluster: ## measure many nodes, as root and on a Slurm that it starts, and
 	@scripts/setup test
 	@scripts/bench cluster
 
-bench-report: ## measure the page about a run in Chromium
+bench-report: ## measure the page about a run in Chromium, and the cost of 100 viewers of a live one
 	@scripts/setup test
 	@.venv/bin/python -m tests.bench.report
+	@.venv/bin/python -m tests.bench.live
+
+docs-pictures: ## draw docs/pictures again: the report, the live page, and the site's first page if it is built
+	@scripts/setup test
+	@scripts/docs-pictures $(ARGS)
 
 setup: ## only install what the other commands need
 	@scripts/setup test

@@ -33,6 +33,7 @@ class State:
         log_json: whether log lines are JSON.
         signal: number of the ending signal, for the exit code; SIGINT before one comes.
         ending: whether an ending signal came; errors after it are reported with its exit code.
+        has_live_page: whether ``--watch`` was given.
         ended_at: monotonic time at which a handler took it; 0 before.
         watch: records ending signals; None outside of :func:`hyperruntime.cli.main`, in other threads than the main
             one, or if it could not start.
@@ -47,6 +48,7 @@ class State:
         self.signal: int = signal.SIGINT
         self.ending = False
         self.ended_at = 0.0
+        self.has_live_page = False
         self.watch: SignalWatch | None = None
 
     def check_interrupted(self) -> None:

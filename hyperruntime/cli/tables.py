@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 _MANY_ROWS = 1000  # rich takes about 1 ms per row
+_ACTS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _LARGE_JSON = 256 * 1024
+
+
+def printable(text: str) -> str:
+    """Return a text that a terminal shows as it is; line breaks and tabs stay.
+
+    Control characters, and those that turn the order of letters around, become escapes.
+    Source: Unicode Standard Annex 9, explicit directional characters.
+    """
+    return _ACTS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -95,8 +109,20 @@ def plain_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Se
 
 
 def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
-    from rich import box
     from rich.console import Console
+
+    Console(highlight=False).print(rich_table(columns, rows, right))
+
+
+def rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> Table:
+    """Return a table for a terminal.
+
+    Args:
+        columns: the headings.
+        rows: each has one text per column.
+        right: headings of the columns to align right.
+    """
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
@@ -105,4 +131,4 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Se
         table.add_column(column, justify="right" if column in right else "left")
     for row in rows:
         table.add_row(*(Text(cell or "-") for cell in row))
-    Console(highlight=False).print(table)
+    return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -135,6 +136,25 @@ def test_a_page_fits_its_window_in_both_colours(width: int, dark: bool, browser:
     wait(browser, f"document.documentElement.dataset.theme === '{'light' if dark else 'dark'}'")
 
 
+def test_paper_gets_ink_all_that_is_folded_and_the_table(browser: Browser, tmp_path: Path) -> None:
+    browser.view(width=800, dark=True)
+    browser.driver.get(page_of(loop_run(tmp_path / "generate_1", 20)))
+    browser.run("state.table.choose(5)")
+    wait(browser, "document.querySelector('pre.diff') !== null")
+    browser.run("window.seen = null; window.addEventListener('beforeprint', () => { window.seen = {"
+                "theme: document.documentElement.dataset.theme,"
+                "folded: document.querySelectorAll('details:not([open])').length } })")  # fmt: skip
+    browser.driver.execute_cdp_cmd("Page.printToPDF", {})
+    wait(browser, "window.seen !== null && document.documentElement.dataset.theme === 'dark'")
+    assert browser.run("return [window.seen.theme, window.seen.folded]") == ["light", 0]
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    shown = "return getComputedStyle(document.querySelector(arguments[0])).display"
+    assert browser.run(shown, ".panel h2") != "none"
+    assert browser.run(shown, "section.plain") == "block"
+    assert browser.run(shown, ".panel .bar button") == "none"
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_text_of_an_agent_runs(every: int, browser: Browser, tmp_path: Path) -> None:
     """200 attempts: each of 40 texts as a diff, a transcript, a log, a failure and the name of a task."""
@@ -152,7 +172,7 @@ def test_no_text_of_an_agent_runs(every: int, browser: Browser, tmp_path: Path) 
     for number in range(0, count, every):
         browser.run("state.table.choose(arguments[0])", number)
         name = "initial" if number == 0 else str(number)
-        wait(browser, f"document.querySelector('.panel h2').innerText.startsWith('Generation {name}:')")
+        wait(browser, f"document.querySelector('.panel h2')?.innerText.startsWith('Generation {name}:')")
         browser.run("for (const one of document.querySelectorAll('.panel details')) one.open = true")
     texts = [one.replace("{{", "{").replace("}}", "}").replace("{}", PWN) for one in HOSTILE]
     rolled = rollout_run(tmp_path / "rollout_1", len(texts), 1, lambda number: texts[number])
@@ -160,8 +180,29 @@ def test_no_text_of_an_agent_runs(every: int, browser: Browser, tmp_path: Path) 
     browser.driver.get(page_of(rolled))
     for number in range(0, len(texts), every):
         browser.run("state.table.choose(arguments[0])", number)
-        wait(browser, f"document.querySelector('.panel h2').innerText.startsWith('Trajectory item {number}/0')")
+        wait(browser, f"document.querySelector('.panel h2')?.innerText.startsWith('Trajectory item {number}/0')")
         browser.run("for (const one of document.querySelectorAll('.panel details')) one.open = true")
+    assert browser.run("return window.pwned") is None
+
+
+def test_no_name_runs(browser: Browser, tmp_path: Path) -> None:
+    """Names of a run, of items, of parts of a reward and of models, in tables, legends, titles and tool tips."""
+    name = f"<img src=x onerror={PWN.replace(' ', '')}>"
+    one, other = loop_run(tmp_path / name, 5), loop_run(tmp_path / f"2{name}", 5)
+    (one / "exchanges.jsonl").write_text(json.dumps({"sent_as": name, "usage": {"input_tokens": 1}}) + "\n")
+    browser.driver.get(page_of(one, other))
+    assert name in browser.run("return document.querySelector('.u-legend').textContent")
+    browser.run("state.table.choose(2)")
+    wait(browser, f"{PANEL}.innerText.includes('+new 2')")
+    rolled = rollout_run(tmp_path / "rollout_1", 2, 2)
+    lines = (rolled / "trajectories.jsonl").read_text().replace("item ", json.dumps(f"{name} ")[1:-1])
+    lines = lines.replace('"parts":{}', json.dumps({"parts": {name: 1.0, "__proto__": 2.0}})[1:-1])
+    lines = lines.replace('"parts": {}', json.dumps({"parts": {name: 1.0, "__proto__": 2.0}})[1:-1])
+    (rolled / "trajectories.jsonl").write_text(lines)
+    browser.driver.get(page_of(rolled))
+    browser.run("state.table.choose(1)")
+    wait(browser, f"{PANEL}.innerText.includes('{name} 0/1')")
+    assert "__proto__" in browser.run("return document.querySelector('.head').innerText")
     assert browser.run("return window.pwned") is None
 
 
@@ -223,4 +264,4 @@ def test_ten_thousand_generations_open_sort_and_scroll(browser: Browser, tmp_pat
     browser.run("document.querySelector('.rows').scrollTop = 1e9")
     wait(browser, "document.querySelectorAll('.row').length > 5 && document.querySelector('.rows').scrollTop > 2e5")
     browser.run("state.table.choose(9999)")
-    wait(browser, "document.querySelector('.panel h2').innerText.startsWith('Generation 9999:')")
+    wait(browser, "document.querySelector('.panel h2')?.innerText.startsWith('Generation 9999:')")

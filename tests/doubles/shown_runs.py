@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,21 +57,64 @@ def plain(number: int) -> dict[str, str]:
 
 
 def loop_run(
-    folder: Path, count: int, texts: Callable[[int], Mapping[str, str]] = plain, *, with_files: bool = True
+    folder: Path,
+    count: int,
+    texts: Callable[[int], Mapping[str, str]] = plain,
+    *,
+    with_files: bool = True,
+    made: int | None = None,
 ) -> Path:
     """Write a run of the loop with so many generations; every seventh failed.
 
     Args:
         folder: the run directory, which must not exist.
-        count: generations.
+        count: generations that the run wants.
         texts: what a generation says, see :func:`plain`.
         with_files: whether generations have their directories.
+        made: number of finished generations; None means all. :func:`grow` adds more.
     """
-    chance, layout = random.Random(7), Layout(folder)
+    layout = Layout(folder)
     folder.mkdir(parents=True)
     options = GenerateOptions(domains="circle_packing", max_generation=max(0, count - 1), seed=5)
     layout.run.write_text(json.dumps({"options": to_json(options), "seed": 5}))
-    lines, score = [], 0.2
+    layout.journal.touch()
+    grow(folder, count, range(count if made is None else made), texts, with_files=with_files)
+    used = {"usage": {"input_tokens": 10, "output_tokens": 2}, "money": 0.5, "duration_s": 1.0}
+    layout.exchanges.write_text(json.dumps({"sent_as": "small", **used}) + "\n")
+    return folder
+
+
+def grow(
+    folder: Path,
+    count: int,
+    numbers: Sequence[int],
+    texts: Callable[[int], Mapping[str, str]] = plain,
+    *,
+    with_files: bool = True,
+) -> None:
+    """Finish generations of a run that :func:`loop_run` began, in the given order.
+
+    Args:
+        folder: the run directory.
+        count: generations that the run wants.
+        numbers: the generations.
+        texts: as for :func:`loop_run`.
+        with_files: as for :func:`loop_run`.
+    """
+    layout, lines = Layout(folder), []
+    made = _records(count, texts) if numbers else []
+    for number in numbers:
+        record, said = made[number]
+        lines.append(json.dumps(record_to_json(record)) + "\n")
+        if with_files:
+            shown = None if record.failure else record.score
+            _generation_files(layout.generation(record.genid), said, shown)
+    with layout.journal.open("a") as file:
+        file.write("".join(lines))
+
+
+def _records(count: int, texts: Callable[[int], Mapping[str, str]]) -> list[tuple[GenerationRecord, Mapping[str, str]]]:
+    chance, score, made = random.Random(7), 0.2, []
     for number in range(count):
         said = texts(number)
         score = min(0.99, score + chance.random() * 3 / count)
@@ -89,13 +132,8 @@ def loop_run(
             started=f"2026-11-{1 + number // 1440 % 28:02}T{number // 60 % 24:02}:{number % 60:02}:00+00:00",
             usage=Spent(requests=3, input_tokens=1000 + number, output_tokens=100, money=0.01),
         )
-        lines.append(json.dumps(record_to_json(record)))
-        if with_files:
-            _generation_files(layout.generation(record.genid), said, None if is_failed else shown)
-    layout.journal.write_text("\n".join(lines) + "\n")
-    used = {"usage": {"input_tokens": 10, "output_tokens": 2}, "money": 0.5, "duration_s": 1.0}
-    layout.exchanges.write_text(json.dumps({"sent_as": "small", **used}) + "\n")
-    return folder
+        made.append((record, said))
+    return made
 
 
 def _parent(number: int, chance: random.Random) -> GenId | None:

@@ -50,6 +50,7 @@ HOMES = {
     "aiohttp": (
         "hyperruntime/cluster/",
         "hyperruntime/gateway/",
+        "hyperruntime/report/live/",
         "hyperruntime/rollout/models/",
         "hyperruntime/testing/",
         "hyperruntime/trainers/",

@@ -17,6 +17,7 @@ import click
 from hyperruntime.agents import agent_folder, template_path
 from hyperruntime.cli.command import SpreadingCommand, State, example
 from hyperruntime.cli.config_file import agent_domains
+from hyperruntime.cli.live_page import live_page, watch_option
 from hyperruntime.cli.loop.generations import ensembles_failed, print_generations, run_to_json
 from hyperruntime.cli.loop.options import (
     ORIGINAL,
@@ -65,6 +66,7 @@ _SITE = ("image", "gateway")  # options that say where a run is made
     ),
 )
 @option_decorators
+@watch_option
 @json_option
 @click.pass_context
 def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
@@ -103,6 +105,7 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
 )
 @click.argument("run_dir", type=RUN_DIRECTORY)
 @resume_decorators
+@watch_option
 @json_option
 @click.pass_obj
 def resume(
@@ -168,7 +171,9 @@ def go_on(
         _machines(state, layout.root, str(options.run_id), image, cluster, withheld) as machines,
         last_signal(state) as number,
         _shown_progress(tracker) as on_event,
+        live_page(state) as start_page,
     ):
+        start_page(Path(run_dir))
         summary = resume_run(
             machines.runtime, run_dir, changes=changes, on_event=on_event, make_executor=machines.make_executor
         )
@@ -200,8 +205,14 @@ def run_generations(state: State, options: GenerateOptions, cluster: Path | None
     with _machines(state, plan.layout.root, run_id, plan.image, cluster, withheld) as machines:
         said = f"seed {plan.options.seed}, {machines.name}"
         plan = attrs.evolve(plan, make_executor=machines.make_executor or plan.make_executor)
-        with last_signal(state) as number, _shown_progress(Tracker(options.max_generation + 1)) as on_event:
-            summary = start_run(machines.runtime, plan, on_event, on_start=lambda path: note(f"run {path}, {said}"))
+        tracker = Tracker(options.max_generation + 1)
+        with last_signal(state) as number, _shown_progress(tracker) as on_event, live_page(state) as start_page:
+
+            def on_start(path: Path) -> None:
+                note(f"run {path}, {said}")
+                start_page(path)
+
+            summary = start_run(machines.runtime, plan, on_event, on_start=on_start)
     return summary, number()
 
 

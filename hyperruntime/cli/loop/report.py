@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +22,10 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.report.pictures import Picture, write_pictures, write_plots
 from hyperruntime.units import format_size
 
+if TYPE_CHECKING:
+    from hyperruntime.report.page.page import ShownRun
+    from hyperruntime.report.page.secrets import Screen
+
 PAGE = "report.html"
 
 
@@ -31,6 +36,7 @@ PAGE = "report.html"
         "hyperrun report outputs/generate_1 outputs/generate_2 -o both.html",
         "hyperrun report outputs/rollout_1 --max-size 10m",
         "hyperrun report outputs/generate_1 --pictures ./pictures",
+        "hyperrun report outputs/generate_1 --tensorboard ./tensorboard",
     ),
 )
 @click.argument("run_dir", type=ANY_RUN_DIRECTORY)
@@ -38,9 +44,16 @@ PAGE = "report.html"
 @click.option("-o", "--output", metavar="FILE", help="The file to write; default: report.html in RUN_DIR.")
 @click.option("--max-size", type=SIZE, default="50m", show_default=True, help="Largest size of the file.")
 @click.option("--pictures", metavar="DIR", help="Draw pictures as SVG and PNG into DIR instead.")
+@click.option("--tensorboard", metavar="DIR", help="Write the numbers for TensorBoard below DIR instead.")
 @json_option
 def report(
-    run_dir: str, other: str | None, output: str | None, max_size: int, pictures: str | None, as_json: bool
+    run_dir: str,
+    other: str | None,
+    output: str | None,
+    max_size: int,
+    pictures: str | None,
+    tensorboard: str | None,
+    as_json: bool,
 ) -> None:
     """Write one file of HTML about the run in RUN_DIR, or about two runs side by side.
 
@@ -48,20 +61,22 @@ def report(
     and tokens. It needs no network, and keys are removed. Details that do not fit into the size are left out, the
     lowest scores and the oldest first.
     """
-    if pictures is not None:
-        _pictures(run_dir, other, output, pictures, as_json=as_json)
+    if pictures is not None or tensorboard is not None:
+        if other is not None or output is not None or (pictures is not None and tensorboard is not None):
+            raise WrongUsageError(
+                "--pictures and --tensorboard write one run into their directory; leave out the second run, --output "
+                "and the other one"
+            )
+        if pictures is not None:
+            _pictures(run_dir, pictures, as_json=as_json)
+        else:
+            _tensorboard(run_dir, str(tensorboard), as_json=as_json)
         return
-    from hyperruntime.report.page.generations import LoopRun
-    from hyperruntime.report.page.page import ShownRun, write_page
+    from hyperruntime.report.page.page import write_page
     from hyperruntime.report.page.secrets import Screen
-    from hyperruntime.report.page.trajectories import RolloutRun
 
     screen = Screen()
-    shown: list[ShownRun] = [
-        RolloutRun(Path(one), screen) if is_rollout(Path(one)) else LoopRun(load_run(one), screen)
-        for one in (run_dir, other)
-        if one is not None
-    ]
+    shown = [_shown_run(one, screen) for one in (run_dir, other) if one is not None]
     page = write_page(shown, Path(output) if output else Path(run_dir) / PAGE, max_bytes=max_size)
     for problem in page.notes:
         note(f"problem: {problem}")
@@ -72,9 +87,27 @@ def report(
     click.echo(f"{page.path}: {format_size(page.size)}{missing}")
 
 
-def _pictures(run_dir: str, other: str | None, output: str | None, folder: str, *, as_json: bool) -> None:
-    if other is not None or output is not None:
-        raise WrongUsageError("--pictures draws one run into its directory; leave out the second run and --output")
+def _shown_run(run_dir: str, screen: Screen) -> ShownRun:
+    from hyperruntime.report.page.generations import LoopRun
+    from hyperruntime.report.page.trajectories import RolloutRun
+
+    path = Path(run_dir)
+    return RolloutRun(path, screen) if is_rollout(path) else LoopRun(load_run(run_dir), screen)
+
+
+def _tensorboard(run_dir: str, folder: str, *, as_json: bool) -> None:
+    from hyperruntime.report.page.secrets import Screen
+    from hyperruntime.report.tensorboard import write_events
+
+    written = write_events(_shown_run(run_dir, Screen()).facts(), Path(folder))
+    if as_json:
+        print_json({"events": str(written)})
+        return
+    click.echo(str(written))
+    note(f"look at it with: tensorboard --logdir {shlex.quote(folder)}")
+
+
+def _pictures(run_dir: str, folder: str, *, as_json: bool) -> None:
     view = load_run(RUN_DIRECTORY.convert(run_dir, None, None))
     target = Path(folder)
     drawn = write_pictures(view, best_generation(view.generations), target)

@@ -15,6 +15,7 @@ import click
 
 from hyperruntime.cli.command import SpreadingCommand, State, example
 from hyperruntime.cli.field_options import given_changes
+from hyperruntime.cli.live_page import live_page, watch_option
 from hyperruntime.cli.messages import WrongUsageError, note
 from hyperruntime.cli.rollout.options import make_options, option_decorators
 from hyperruntime.cli.rollout.progress import shown_progress
@@ -48,6 +49,7 @@ _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
     ),
 )
 @option_decorators
+@watch_option
 @json_option
 @click.pass_context
 def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
@@ -67,7 +69,8 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
         options, place = make_options(values).settled(), run_directory(values)
     with place as run_dir, _machines(state, config, run_dir) as (where, run_on):
         note(f"run {run_dir}, seed {options.seed}, {where}")
-        with shown_progress() as on_event:
+        with shown_progress() as on_event, live_page(state) as start_page:
+            start_page(run_dir)
             try:
                 work = run_on(options, run_dir=run_dir, on_event=on_event)
                 summary = run_until_signal(work, state)  # slots are released first

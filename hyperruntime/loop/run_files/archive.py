@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -263,19 +263,28 @@ def load_run(run_dir: str | os.PathLike[str]) -> RunView:
     options, stored = read_run(layout)
     is_owned = owner_state(layout.root) == "alive"  # before the archive is read: the run may end meanwhile
     archive = Archive.load(layout)
-    state: RunState = "interrupted"
-    if is_owned:
-        state = "running"
-    elif options.first_genid in archive and all(number in archive for number in range(1, options.max_generation + 1)):
-        state = "finished"
     return RunView(
         run_dir=str(run_dir),
         options=options,
         seed=stored["seed"],
-        state=state,
+        state=state_of(options, archive, is_owned=is_owned),
         generations=tuple(archive),
         problems=tuple(archive.problems),
     )
+
+
+def state_of(options: GenerateOptions, made: Container[object], *, is_owned: bool) -> RunState:
+    """Return the state of a run.
+
+    Args:
+        options: the options of the run.
+        made: ids of the finished generations.
+        is_owned: whether a live process owned the run's directory before ``made`` was read.
+    """
+    if is_owned:
+        return "running"
+    is_full = options.first_genid in made and all(number in made for number in range(1, options.max_generation + 1))
+    return "finished" if is_full else "interrupted"
 
 
 def write_run(layout: Layout, options: GenerateOptions, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -140,13 +140,24 @@ def read_journal(path: Path, problems: list[str]) -> Iterator[tuple[int, Generat
         raise ArchiveError(f"{str(path)!r} cannot be read: {error.strerror}") from error
     for number, line in enumerate(lines, 1):
         try:
-            value = json.loads(line)
-            if isinstance(value, dict) and "mark" in value:
-                yield number, structured(GenerationMark, {**value, "kind": value["mark"]})
-            else:
-                yield number, record_from_json(value)
-        except (ValueError, OverflowError, RecursionError) as error:
+            yield number, entry_of_line(line)
+        except ValueError as error:
             problems.append(f"line {number} of {path.name} is damaged and was skipped: {error}")
+
+
+def entry_of_line(line: bytes) -> GenerationRecord | GenerationMark:
+    """Return the content of a line of the journal.
+
+    Raises:
+        ValueError: the line is damaged.
+    """
+    try:
+        value = json.loads(line)
+        if isinstance(value, dict) and "mark" in value:
+            return structured(GenerationMark, {**value, "kind": value["mark"]})
+        return record_from_json(value)
+    except (OverflowError, RecursionError) as error:
+        raise ValueError(str(error)) from error
 
 
 def structured(kind: type[_Kind], value: Mapping[str, Any]) -> _Kind:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -13,13 +12,13 @@ from typing import Any
 
 from hyperruntime.domain import Domain, Task
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.json_values import json_object
-from hyperruntime.loop.generation.series import best_path, best_so_far, whole_run
 from hyperruntime.loop.run.plan import contract_adapter, load_domains
 from hyperruntime.loop.run_files.archive import RunView
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, CHAT_HISTORY, LOG, PATCH, Layout, evaluation_name
+from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.report.page.columns import number, time_of
+from hyperruntime.report.page.model_use import ModelUse
 from hyperruntime.report.page.secrets import Screen
 from hyperruntime.report.pictures import read_figures, read_predictions
 
@@ -34,7 +33,6 @@ class LoopRun:
     """A run of the loop.
 
     Attributes:
-        scores: the score of each generation, by number; None if it has none.
         notes: what could not be read.
     """
 
@@ -45,19 +43,41 @@ class LoopRun:
             view: the run.
             screen: removes keys.
         """
-        self._view, self._screen, self._layout = view, screen, Layout(Path(view.run_dir))
-        self._records = sorted(view.generations, key=lambda one: -1 if isinstance(one.genid, str) else one.genid)
-        self.notes: list[str] = list(view.problems)
-        self.scores = [None if one.failure else one.score for one in self._records]
+        self._screen, self._layout = screen, Layout(Path(view.run_dir))
+        self._models = ModelUse(self._layout.exchanges, screen)
+        self.notes: list[str] = []
+        self.show(view)
+        self.notes += view.problems
+
+    def show(self, view: RunView) -> None:
+        """Show the run as ``view`` describes it."""
+        self._view = view
+        self.__dict__.pop("_records", None)
+
+    @cached_property
+    def _records(self) -> list[GenerationRecord]:
+        return sorted(self._view.generations, key=lambda one: -1 if isinstance(one.genid, str) else one.genid)
+
+    @property
+    def scores(self) -> list[float | None]:
+        """The score of each generation, by number; None if it has none."""
+        return [None if one.failure else one.score for one in self._records]
 
     def facts(self) -> dict[str, Any]:
         """Return what the page says of the whole run, and its columns, as JSON values."""
-        records, view = self._records, self._view
-        places = {record.genid: index for index, record in enumerate(records)}
-        nodes = whole_run(records)
-        splits = dict.fromkeys((d, s) for record in records for d, found in record.scores.items() for s in found)
-        steps = dict.fromkeys(step for record in records for step in record.durations)
-        options = view.options
+        columns = self.columns(self._records)
+        places = {genid: index for index, genid in enumerate(columns["ids"])}
+        parents = [-1 if genid is None else places.get(genid, -1) for genid in columns["parent"]]
+        return {**self.head(), **columns, "parent": parents}
+
+    def head(self) -> dict[str, Any]:
+        """Return what the page says of the whole run."""
+        view, options = self._view, self._view.options
+        try:
+            models = self._models.rows()
+        except OSError as error:
+            models = []
+            self._note(f"the log of the models' use cannot be read: {error.strerror}")
         return {
             "kind": "loop",
             "name": Path(view.run_dir).resolve().name,
@@ -67,11 +87,17 @@ class LoopRun:
                 "parents by": options.parent_selection, "generations wanted": options.max_generation + 1,
                 "at once": options.parallel,
             },
+            "models": models,
+        }  # fmt: skip
+
+    def columns(self, records: Sequence[GenerationRecord]) -> dict[str, Any]:
+        """Return the columns of some generations; each parent is an id, or None."""
+        splits = dict.fromkeys((d, s) for record in records for d, found in record.scores.items() for s in found)
+        steps = dict.fromkeys(step for record in records for step in record.durations)
+        return {
             "ids": [str(record.genid) for record in records],
-            "parent": [-1 if record.parent is None else places.get(record.parent, -1) for record in records],
-            "score": [number(score) for score in self.scores],
-            "best": [number(score) for score in best_so_far(nodes)],
-            "path": [places[genid] for genid in best_path(nodes)],
+            "parent": [None if record.parent is None else str(record.parent) for record in records],
+            "score": [None if record.failure else number(record.score) for record in records],
             "scores": {
                 f"{domain} {split}": [number(record.scores.get(domain, {}).get(split)) for record in records]
                 for domain, split in splits
@@ -82,10 +108,12 @@ class LoopRun:
             "duration": [number(sum(record.durations.values())) for record in records],
             "steps": {step: [number(record.durations.get(step)) for record in records] for step in steps},
             "attempts": [record.attempts for record in records],
-            "parents": [int(record.valid_parent) for record in records],
-            "usage": self._usage_columns(),
-            "models": self._models(),
-        }  # fmt: skip
+            "usage": _usage_columns(records),
+        }
+
+    def details_of(self, genid: GenId) -> dict[str, Any] | None:
+        """Return the details of a generation by its id; None if there is no such generation."""
+        return next((self.details(index) for index, one in enumerate(self._records) if one.genid == genid), None)
 
     def details(self, index: int) -> dict[str, Any]:
         """Return the details of a generation: its diff, logs, transcripts, answers and scores by task."""
@@ -104,37 +132,9 @@ class LoopRun:
             "settings": self._screen.value(record.settings),
         }
 
-    def _usage_columns(self) -> dict[str, list[Any]]:
-        used = [record.usage for record in self._records]
-        if not any(used):
-            return {}
-        names = ("requests", "input_tokens", "output_tokens", "money")
-        return {name: [None if one is None else number(getattr(one, name)) for one in used] for name in names}
-
-    def _models(self) -> list[dict[str, Any]]:
-        """Return the use of each model, from the log of exchanges."""
-        found: dict[str, Counter[str]] = {}
-        try:
-            with self._layout.exchanges.open("rb") as lines:
-                for line in lines:
-                    entry = json_object(line) or {}
-                    used = found.setdefault(str(entry.get("sent_as") or entry.get("model") or "unknown"), Counter())
-                    usage = entry.get("usage") or {}
-                    used["requests"] += 1
-                    used["errors"] += bool(entry.get("error"))
-                    for name, value in (
-                        ("input_tokens", usage.get("input_tokens")), ("output_tokens", usage.get("output_tokens")),
-                        ("money", entry.get("money")), ("seconds", entry.get("duration_s")),
-                    ):  # fmt: skip
-                        used[name] += value if isinstance(value, int | float) else 0  # type: ignore[assignment]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            self.notes.append(f"the log of the models' use cannot be read: {error.strerror}")
-        return [
-            {"model": self._screen.text(name), **{key: number(value) for key, value in used.items()}}
-            for name, used in sorted(found.items())
-        ]
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
     def _read(self, path: Path) -> str:
         try:
@@ -192,7 +192,7 @@ class LoopRun:
         try:
             return {one.name: one for one in load_domains(options.domains, contract_adapter(options.contract))}
         except HyperRuntimeError as error:
-            self.notes.append(f"no pictures of answers: {error}")
+            self._note(f"no pictures of answers: {error}")
             return {}
 
     @cached_property
@@ -203,6 +203,14 @@ class LoopRun:
             for split in domain.splits
             for task in domain.tasks(split.name)
         }
+
+
+def _usage_columns(records: Sequence[GenerationRecord]) -> dict[str, list[Any]]:
+    used = [record.usage for record in records]
+    if not any(used):
+        return {}
+    names = ("requests", "input_tokens", "output_tokens", "money")
+    return {name: [None if one is None else number(getattr(one, name)) for one in used] for name in names}
 
 
 def shortened(text: str, most: int = _MOST_TEXT) -> str:

@@ -26,21 +26,25 @@ from hyperruntime.units import format_size
 
 MOST_BYTES = 50_000_000
 _LEAST_BYTES = 1_000_000
+_MOST_NAMED = 1000  # characters that name the entries without details
 _TABLE_ROWS = 1000  # in the table that is there without a script
 _SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "dom.js", "charts.js", "table.js", "details.js", "main.js")
+_LIVE = "live.js"
 _STYLES = ("vendor/uplot/uPlot.min.css", "page.css")
 
 
 class ShownRun(Protocol):
-    """A run that a page can show.
+    """A run that a page can show."""
 
-    Attributes:
-        scores: the score of each entry.
-        notes: what could not be read.
-    """
+    @property
+    def scores(self) -> Sequence[float | None]:
+        """The score of each entry."""
+        ...
 
-    scores: list[float | None]
-    notes: list[str]
+    @property
+    def notes(self) -> Sequence[str]:
+        """What could not be read."""
+        ...
 
     def facts(self) -> dict[str, Any]:
         """Return facts and columns."""
@@ -87,34 +91,43 @@ def write_page(runs: Sequence[ShownRun], path: Path, *, max_bytes: int = MOST_BY
     if len({one["kind"] for one in facts}) > 1:
         raise SpecError("runs", ", ".join(one["name"] for one in facts), "two runs of the loop, or two rollout runs")
     bare = len(_render(facts, [Blocks([], [None] * len(run.scores)) for run in runs]))
-    index_bytes = sum(24 * len(run.scores) for run in runs)
+    index_bytes = sum(24 * len(run.scores) + 8 * _MOST_NAMED for run in runs)
     room = max(0, max_bytes - bare - index_bytes) // len(runs)
     blocks = [make_blocks(len(run.scores), best_and_newest(run.scores), run.details, room) for run in runs]
-    for one, run in zip(facts, runs, strict=True):
-        one["notes"] = list(run.notes)
+    for one, run, its in zip(facts, runs, blocks, strict=True):
+        one["notes"] = [*run.notes, *_omissions(one, its)]
     data = _render(facts, blocks)
     write_atomic(path, data)
     left_out = sum(one.left_out for one in blocks)
     return Page(path=path, size=len(data), left_out=left_out, notes=tuple(note for run in runs for note in run.notes))
 
 
-def _render(facts: Sequence[dict[str, Any]], blocks: Sequence[Blocks]) -> bytes:
-    for one, its in zip(facts, blocks, strict=True):
+def live_page(facts: dict[str, Any], position: str) -> tuple[bytes, str]:
+    """Return a page that follows a run, and its Content-Security-Policy.
+
+    The page takes new rows as events from ``events`` beside it, and details from ``details``.
+
+    Args:
+        facts: the run, with ``notes``.
+        position: the event up to which ``facts`` know the run.
+    """
+    page = _render([facts], (), position)
+    return page, _policy(is_live=True)
+
+
+def _render(facts: Sequence[dict[str, Any]], blocks: Sequence[Blocks], position: str | None = None) -> bytes:
+    for one, its in zip(facts, blocks):  # noqa: B905 - a live page has no blocks
         one["details"] = its.index
         one.setdefault("notes", [])
-        one["left_out"] = its.left_out
-    script, style = _asset_text(_SCRIPTS), _asset_text(_STYLES)
-    policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    is_live = position is not None
     page = _environment().get_template("page.html.j2")
     text = page.render(
         title=" and ".join(one["name"] for one in facts),
         version=__version__,
-        policy=policy,
-        script=script,
-        style=style,
+        policy=_policy(is_live=is_live),
+        script=_script(is_live=is_live),
+        style=_asset_text(_STYLES),
+        position=position,
         licence=_asset("vendor/uplot/LICENSE").replace("--", "- -"),
         data=in_script(facts),
         facts=facts,
@@ -124,6 +137,43 @@ def _render(facts: Sequence[dict[str, Any]], blocks: Sequence[Blocks]) -> bytes:
         block_runs=[run for run, one in enumerate(blocks) for _ in one.texts],
     )
     return text.encode(errors="replace")
+
+
+def _omissions(facts: Mapping[str, Any], blocks: Blocks) -> list[str]:
+    """Return a sentence that names the entries without details, or nothing."""
+    if not blocks.left_out:
+        return []
+    ids, ranges = facts["ids"], list[list[int]]()
+    for n, place in enumerate(blocks.index):
+        if place is not None:
+            continue
+        if ranges and ranges[-1][1] == n - 1:
+            ranges[-1][1] = n
+        else:
+            ranges.append([n, n])
+    named = ", ".join(ids[a] if a == b else f"{ids[a]} to {ids[b]}" for a, b in ranges)
+    named = named if len(named) <= _MOST_NAMED else f"{named[:_MOST_NAMED]}..."
+    return [
+        f"Details of {blocks.left_out} of {len(ids)} were left out: they did not fit into the size of this file, or "
+        f"have none: {named}. Scores and records are all here."
+    ]
+
+
+def _script(*, is_live: bool) -> str:
+    return _asset_text((*_SCRIPTS, _LIVE) if is_live else _SCRIPTS)
+
+
+def _policy(*, is_live: bool) -> str:
+    allowed = {
+        "default-src": "'none'",
+        "script-src": f"'{_hash(_script(is_live=is_live))}'",
+        "style-src": f"'{_hash(_asset_text(_STYLES))}'",
+        "img-src": "data:",
+        **({"connect-src": "'self'"} if is_live else {}),
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in allowed.items())
 
 
 def in_script(value: object) -> str:

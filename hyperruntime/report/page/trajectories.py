@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.json_values import json_object
-from hyperruntime.logs import get_logger
 from hyperruntime.report.page.columns import number
 from hyperruntime.report.page.generations import shortened
 from hyperruntime.report.page.secrets import Screen
 from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
 from hyperruntime.rollout.run.store import stored_options
+from hyperruntime.rollout.run_files.follow import TrajectoryFollower
 from hyperruntime.rollout.run_files.record import SCORED, Segment, Trajectory
-from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, trajectory_of
-from hyperruntime.storage.run_lock import owner_state
-
-log = get_logger(__name__)
+from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES
+from hyperruntime.storage.growing_file import GrowingFile
 
 _PHASES = ("acquire_s", "setup_s", "model_s", "tools_s", "verify_s", "fresh_s", "release_s")
 _MOST_TOKENS = 20_000  # of one trajectory that are shown one by one
@@ -29,53 +24,81 @@ _MOST_MESSAGE = 64 * 1024
 
 
 class RolloutRun:
-    """A rollout run.
+    """A rollout run."""
 
-    Attributes:
-        scores: the reward of each trajectory, in the order of their first lines; None if it has none.
-        notes: what could not be read.
-    """
-
-    def __init__(self, run_dir: Path, screen: Screen) -> None:
+    def __init__(self, run_dir: Path, screen: Screen, *, reads: bool = True) -> None:
         """Read the records once; only their small fields are kept.
 
         Args:
             run_dir: the directory.
             screen: removes keys.
+            reads: whether to read the records now; else the first :meth:`read_new` does.
 
         Raises:
             ArchiveError: it is not the directory of a rollout run.
         """
         self._run_dir, self._screen = run_dir, screen
         self._options = stored_options(run_dir)
-        self.notes: list[str] = []
-        self._path = run_dir / TRAJECTORIES
-        self._places: dict[str, tuple[int, int]] = {}
-        small: dict[str, Trajectory] = {}
-        for trajectory, place in self._lines():
-            small[trajectory.id] = attrs.evolve(trajectory, messages=(), tools=(), segments=(), tool_errors=())
-            self._places[trajectory.id] = place
-        self._small = list(small.values())
-        self.scores = [one.reward for one in self._small]
+        self._follower = TrajectoryFollower(run_dir)
+        self._notes: list[str] = []
         self._tokenizer = self._load_tokenizer()
+        if reads:
+            self.read_new()
+
+    def read_new(self) -> list[tuple[int, str]]:
+        """Read new lines, see :meth:`TrajectoryFollower.read_new`."""
+        return self._follower.read_new()
+
+    @property
+    def scores(self) -> list[float | None]:
+        """The reward of each trajectory, in the order of their first lines; None if it has none."""
+        return [one.reward for one in self._follower.records.values()]
+
+    @property
+    def journal(self) -> GrowingFile:
+        """The file that is read."""
+        return self._follower.journal
+
+    @property
+    def names(self) -> list[str]:
+        """The ids of the trajectories, in the order of their first lines."""
+        return list(self._follower.records)
+
+    @property
+    def notes(self) -> list[str]:
+        """What could not be read."""
+        damaged = self._follower.damaged
+        said = [f"{damaged} lines of {TRAJECTORIES} are damaged and were skipped"] if damaged else []
+        return said + self._notes
 
     def facts(self) -> dict[str, Any]:
         """Return what the page says of the whole run, and its columns, as JSON values."""
-        made, options = self._small, self._options
-        items = {item: index for index, item in enumerate(dict.fromkeys(one.item_id for one in made))}
-        parts = dict.fromkeys(name for one in made for name in one.parts)
-        is_alive = owner_state(self._run_dir) == "alive"
+        columns = self.columns(list(self._follower.records))
+        items = {item: index for index, item in enumerate(dict.fromkeys(columns["item"]))}
+        return {**self.head(), **columns, "items": list(items), "item": [items[name] for name in columns["item"]]}
+
+    def head(self) -> dict[str, Any]:
+        """Return what the page says of the whole run."""
+        options, made = self._options, self._follower.records
         return {
             "kind": "rollout",
             "name": self._run_dir.resolve().name,
-            "state": "running" if is_alive else "not running",
+            "state": "running" if self._follower.is_owned else "not running",
             "options": {
-                "environment": options.environment, "model": made[0].model if made else "", "seed": options.seed,
-                "group size": options.group_size, "at once": options.parallel,
+                "environment": options.environment,
+                "model": self._screen.text(next(iter(made.values())).model) if made else "",
+                "seed": options.seed, "group size": options.group_size, "at once": options.parallel,
             },
-            "items": [self._screen.text(item) for item in items],
+            "models": [],
+        }  # fmt: skip
+
+    def columns(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the columns of some trajectories by their ids; each item is a name."""
+        made = [self._follower.records[name] for name in names]
+        parts = dict.fromkeys(name for one in made for name in one.parts)
+        return {
             "ids": [self._screen.text(one.id) for one in made],
-            "item": [items[one.item_id] for one in made],
+            "item": [self._screen.text(one.item_id) for one in made],
             "score": [number(one.reward) for one in made],
             "parts": {self._screen.text(name): [number(one.parts.get(name)) for one in made] for name in parts},
             "failure": ["" if one.status == SCORED else _why(one) for one in made],
@@ -91,18 +114,19 @@ class RolloutRun:
                 "input_tokens": [number(one.usage.get("prompt_tokens")) for one in made],
                 "output_tokens": [number(one.usage.get("completion_tokens")) for one in made],
             },
-            "models": [],
-        }  # fmt: skip
+        }
 
     def details(self, index: int) -> dict[str, Any] | None:
         """Return a trajectory's conversation, tokens, verdict and replay; None if its line is gone."""
-        begin, length = self._places[self._small[index].id]
-        with self._path.open("rb") as file:
-            file.seek(begin)
-            value = json_object(file.read(length))
-        if value is None:
+        return self.details_of(list(self._follower.records)[index])
+
+    def details_of(self, name: str) -> dict[str, Any] | None:
+        """Return the details of a trajectory by its id, as the page shows it; None if there is none."""
+        records = self._follower.records
+        name = name if name in records else next((one for one in records if self._screen.text(one) == name), "")
+        one = self._follower.whole(name) if name in records else None
+        if one is None:
             return None
-        one = trajectory_of(value)
         return {
             "messages": [self._message(message) for message in one.messages],
             "tools": [str((tool.get("function") or tool).get("name", "")) for tool in one.tools],
@@ -112,26 +136,6 @@ class RolloutRun:
             "replay": self._plain(one.replay),
             "segments": [self._segment(segment) for segment in one.segments],
         }
-
-    def _lines(self) -> Iterator[tuple[Trajectory, tuple[int, int]]]:
-        """Yield the trajectories, and the offset and the length of their lines."""
-        begin = damaged = 0
-        try:
-            with self._path.open("rb") as file:
-                for line in file:
-                    value = json_object(line)
-                    if value is not None:
-                        try:
-                            yield trajectory_of(value), (begin, len(line))
-                        except (TypeError, AttributeError):
-                            damaged += 1
-                    else:
-                        damaged += 1
-                    begin += len(line)
-        except FileNotFoundError:
-            return
-        if damaged:
-            self.notes.append(f"{damaged} lines of {TRAJECTORIES} are damaged and were skipped")
 
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         content = message.get("content")
@@ -166,7 +170,7 @@ class RolloutRun:
         try:
             return [self._screen.text(self._tokenizer.decode([token])) for token in ids]
         except Exception as error:  # noqa: BLE001 - of the user's tokenizer; the page shows the numbers
-            self.notes.append(f"tokens are shown as numbers: {type(error).__name__}")
+            self._notes.append(f"tokens are shown as numbers: {type(error).__name__}")
             self._tokenizer = None
             return []
 
@@ -177,7 +181,7 @@ class RolloutRun:
         try:
             return DirectoryTokenizer(str(directory))
         except HyperRuntimeError as error:
-            self.notes.append(f"tokens are shown as numbers: {error}")
+            self._notes.append(f"tokens are shown as numbers: {error}")
             return None
 
     def _plain(self, value: object) -> Any:  # noqa: ANN401 - JSON

@@ -119,6 +119,7 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call]:
     """Yield a function that runs ``hyperrun`` in a fork of the server."""
     home = tmp_path_factory.mktemp("conditions")
     env = {**os.environ, "HYPERRUNTIME_RUNTIME": "fake", "XDG_CACHE_HOME": str(home / "cache"), "COLUMNS": "200"}
+    env["XDG_STATE_HOME"] = str(home / "state")
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": home}
     server = subprocess.Popen([sys.executable, "-c", SERVER], env=env, **pipes)
     assert server.stdin is not None
@@ -196,6 +197,8 @@ def usual(words: str, new: str, model: ScriptedModel) -> tuple[str, ...]:
         "generate": (*loop, "--output-dir-parent", new),
         "resume": (run,),
         "status": (run,),
+        "show": (run, "best"),
+        "watch": (run, "--with-parent"),  # it ends, because standard input does
         "evaluate": (run, "best", "--split", "val", "--samples", "1"),
         "export": (run, "best", new),
         "cluster check": ("none.toml",),

@@ -156,7 +156,14 @@ def test_a_page_is_not_larger_than_asked_and_keeps_the_best_and_the_newest(max_b
     best = max((score, -entry) for entry, score in enumerate(run["score"]) if score is not None)
     assert {-best[1], 79} <= set(there)
     assert 0 < len(there) < 80
-    assert run["left_out"] == 80 - len(there)
+    (note,) = run["notes"]
+    assert note.startswith(f"Details of {80 - len(there)} of 80 were left out")
+    named = set[int]()
+    for first, last in re.findall(
+        r"[ ,](\d+)(?: to (\d+))?(?=[,.])", note.partition("none:")[2].replace("initial", "0")
+    ):
+        named |= set(range(int(first), int(last or first) + 1))
+    assert named == set(range(80)) - set(there)
 
 
 def test_the_best_and_the_newest_come_first() -> None:
@@ -217,7 +224,7 @@ def test_wrong_options_are_refused_in_one_sentence(tmp_path: Path, capsys: pytes
     run_dir = loop_run(tmp_path / "generate_1", 2)
     for words, said in (
         (["--max-size", "1k"], "at least 976.6 KiB"),
-        (["--pictures", "p", "-o", "x.html"], "leave out the second run and --output"),
+        (["--pictures", "p", "-o", "x.html"], "leave out the second run, --output"),
         (["-o", str(run_dir / "run.json" / "x.html")], "part of the path is a file"),
     ):
         assert main(["report", str(run_dir), *words]) != 0

@@ -1,11 +1,14 @@
 "use strict";
 // Charts by uPlot: this file says what is drawn, and adds a wheel that zooms and a drag that pans.
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const SHADES = ["#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"]; // cividis: safe for colour-blind eyes
+// Cividis, which is safe for colour-blind eyes; on a dark ground its dark end is lighter.
+const SHADES = ["#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"];
+const SHADES_ON_DARK = ["#4d73b8", "#6f83ab", "#8c909a", "#a8a187", "#c8b866", "#fee838"];
 
 function shade(value, low, high) {
   const at = high > low ? (value - low) / (high - low) : 0.5;
-  return SHADES[Math.min(SHADES.length - 1, Math.floor(at * SHADES.length))];
+  const shades = isDark() ? SHADES_ON_DARK : SHADES;
+  return shades[Math.min(shades.length - 1, Math.floor(at * shades.length))];
 }
 
 function moves() {
@@ -13,7 +16,7 @@ function moves() {
     hooks: {
       ready: (plot) => {
         const over = plot.over;
-        const set = (key, min, max) => plot.setScale(key, { min, max });
+        const set = (key, min, max) => { plot.wasMoved = true; plot.setScale(key, { min, max }); };
         over.addEventListener("wheel", (event) => {
           event.preventDefault();
           const box = over.getBoundingClientRect();
@@ -29,6 +32,7 @@ function moves() {
         over.addEventListener("pointerdown", (event) => {
           from = { x: event.clientX, y: event.clientY, sx: { ...plot.scales.x }, sy: { ...plot.scales.y }, far: false };
           over.setPointerCapture(event.pointerId);
+          state.isHeld = true;
         });
         over.addEventListener("pointermove", (event) => {
           if (!from) return;
@@ -40,8 +44,9 @@ function moves() {
           set("x", from.sx.min - (dx / wide) * rx, from.sx.max - (dx / wide) * rx);
           set("y", from.sy.min + (dy / high) * ry, from.sy.max + (dy / high) * ry);
         });
-        over.addEventListener("pointerup", () => { plot.wasDragged = from !== null && from.far; from = null; });
-        over.addEventListener("dblclick", () => plot.setData(plot.data)); // all of it again
+        over.addEventListener("pointerup", () => { plot.wasDragged = from !== null && from.far; from = null; state.isHeld = false; });
+        over.addEventListener("pointercancel", () => { from = null; state.isHeld = false; });
+        over.addEventListener("dblclick", () => { plot.wasMoved = false; plot.setData(plot.data); }); // all of it again
       },
     },
   };
@@ -103,7 +108,7 @@ function progressChart(place, runs, column) {
     const first = series.length;
     for (const [k, label, facts] of [
       [1, "best so far", { width: 2, stroke: ink }], [3, "median", { width: 1, stroke: ink, dash: [4, 3] }],
-      [4, "90 %", { width: 0, stroke: soft }], [2, "10 %", { width: 0, stroke: soft }],
+      [4, "90th percentile", { width: 0, stroke: soft }], [2, "10th percentile", { width: 0, stroke: soft }],
     ]) {
       series.push({ label: name + label, spanGaps: true, points: { show: false }, value: (_, v) => text.score(v), ...facts });
       data.push(xs.map((x) => (at[r].has(x) ? parts[r][k][at[r].get(x)] : undefined)));

@@ -1,6 +1,10 @@
 "use strict";
 // The details of one generation or trajectory: read from its block when it is opened.
 async function detailsOf(run, number, n) {
+  if (isLive) {
+    const answer = await fetch(`details?id=${encodeURIComponent(run.ids[n])}`);
+    return answer.ok ? answer.json() : null;
+  }
   const place = run.details[n];
   if (!place) return null;
   const [block, offset, length] = place;
@@ -29,7 +33,7 @@ const isTool = (title) => /^(tool|call|result|output)/i.test(title);
 
 function transcriptView(transcript, open) {
   return fold(transcript.title, open, transcript.parts.map(([title, body]) => (title
-    ? fold(title, body.length < 4000 && !isTool(title), el("pre", {}, body)) : el("pre", {}, body))));
+    ? fold(title, body.length < 4000 && !isTool(title), body ? el("pre", {}, body) : null) : el("pre", {}, body))));
 }
 
 function tasksView(tasks) {
@@ -42,7 +46,7 @@ function tasksView(tasks) {
   const answers = tasks.filter((task) => task.answer).map((task) => fold(`answer to ${task.split} ${task.task}`, false, el("pre", {}, task.answer)));
   return [
     el("h3", {}, "Scores by task"),
-    el("div", { className: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ["domain", "split", "task", "score", "", "what the domain says"].map((name) => el("th", {}, name)))), el("tbody", {}, rows))),
+    el("div", { className: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ["domain", "split", "task", "score", "", "what the domain says"].map((name) => el("th", { className: name === "score" ? "n" : "" }, name)))), el("tbody", {}, rows))),
     el("div", { className: "pictures" }, pictures),
     answers.length ? fold("Answers", false, answers) : null,
   ];

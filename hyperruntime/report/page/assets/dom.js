@@ -1,4 +1,6 @@
 "use strict";
+const isLive = document.getElementById("position") !== null;
+
 // Every text of a run becomes a text node: no text of an agent is ever read as HTML.
 function el(tag, facts, ...children) {
   const made = document.createElement(tag);

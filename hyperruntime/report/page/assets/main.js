@@ -1,20 +1,40 @@
 "use strict";
 const runs = JSON.parse(document.getElementById("data").textContent);
-const state = { run: 0, column: "", byTime: false, chosen: null, charts: [], table: null };
+const state = { run: 0, column: "", byTime: false, chosen: null, charts: [], table: null, isHeld: false };
+
+// From the first generation to the best one; of equal scores, the earlier one is the best.
+function bestPath(run) {
+  let best = -1;
+  run.score.forEach((score, n) => { if (score !== null && (best < 0 || score > run.score[best])) best = n; });
+  const path = new Set();
+  for (let at = best; at >= 0 && !path.has(at); at = run.parent[at]) path.add(at);
+  return [...path].reverse();
+}
+for (const run of runs) if (run.kind === "loop") run.path = bestPath(run);
 
 function theme(name) {
   document.documentElement.dataset.theme = name;
-  charts();
+  charts(true);
 }
 
 function columnOf(run) {
   return (state.column && (run.scores || {})[state.column]) || run.score;
 }
 
+function costOf(run) {
+  return run.models.length ? sum(run.models.map((one) => one.money)) : sum(run.usage.money || []);
+}
+
+function counts(names) {
+  const found = new Map();
+  for (const name of names) found.set(name, (found.get(name) || 0) + 1);
+  return [...found].sort((a, b) => b[1] - a[1]);
+}
+
 function tiles(run) {
   const loop = run.kind === "loop", known = run.score.filter((score) => score !== null);
   const best = known.length ? known.reduce((a, b) => Math.max(a, b)) : null;
-  const spent = run.models.length ? sum(run.models.map((one) => one.money)) : sum(run.usage.money || []);
+  const spent = costOf(run);
   const facts = [
     [loop ? "best score" : "mean reward", text.score(loop ? best : known.length ? sum(known) / known.length : null) || "none"],
     [loop ? "best generation" : "best reward", loop ? (run.path.length ? run.ids[run.path[run.path.length - 1]] : "none") : text.score(best) || "none"],
@@ -37,7 +57,10 @@ function comparison() {
   const rows = [
     ["state", (run) => run.state], ["entries", (run) => text.count(run.ids.length)], ["best", (run) => text.score(best(run))],
     ["mean", (run) => text.score(mean(run))], ["failed", (run) => text.count(run.failure.filter(Boolean).length)],
+    ["failed by class", (run) => counts(run.failure.filter(Boolean)).map(([name, count]) => `${name} ${count}`).join(", ")],
     ["time, all together", (run) => text.seconds(sum(run.duration))],
+    ["tokens read", (run) => text.count(sum(run.usage.input_tokens || []))], ["tokens written", (run) => text.count(sum(run.usage.output_tokens || []))],
+    ["cost", (run) => { const spent = costOf(run); return spent ? spent.toPrecision(3) : ""; }],
     ...names.map((name) => [name, (run) => run.options[name] ?? ""]),
   ];
   return el("div", { className: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, ""), runs.map((run) => el("th", {}, run.name)))),
@@ -45,14 +68,14 @@ function comparison() {
 }
 
 function tables(run) {
-  const failures = Object.entries(run.failure.filter(Boolean).reduce((counts, name) => ({ ...counts, [name]: (counts[name] || 0) + 1 }), {}));
+  const failures = counts(run.failure.filter(Boolean));
   const steps = Object.entries(run.steps).map(([name, values]) => [name, sum(values)]).filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1]);
   const models = run.models.map((one) => el("tr", {}, el("td", {}, one.model), ["requests", "errors", "input_tokens", "output_tokens", "money", "seconds"].map((name) => el("td", { className: "n" }, text.count(one[name])))));
   return el("div", { className: "columns" },
-    el("section", {}, el("h2", {}, "Failures by class"), failures.length ? meters(failures.sort((a, b) => b[1] - a[1]), text.count) : el("p", { className: "note" }, "None.")),
+    el("section", {}, el("h2", {}, "Failures by class"), failures.length ? meters(failures, text.count) : el("p", { className: "note" }, "None.")),
     el("section", {}, el("h2", {}, "Time by step"), steps.length ? meters(steps, text.seconds) : el("p", { className: "note" }, "None.")),
     run.kind === "rollout" ? groupSection(run) : null,
-    models.length ? el("section", {}, el("h2", {}, "Models"), el("div", { className: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ["model", "requests", "errors", "tokens read", "written", "cost", "seconds"].map((name) => el("th", {}, name)))), el("tbody", {}, models)))) : null);
+    models.length ? el("section", {}, el("h2", {}, "Models"), el("div", { className: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ["model", "requests", "errors", "tokens read", "written", "cost", "seconds"].map((name, k) => el("th", { className: k ? "n" : "" }, name)))), el("tbody", {}, models)))) : null);
 }
 
 function groupSection(run) {
@@ -64,14 +87,23 @@ function groupSection(run) {
     return { item, mean, spread, count: scores.length };
   }).sort((a, b) => (b.mean ?? -Infinity) - (a.mean ?? -Infinity)).slice(0, 200);
   return el("section", {}, el("h2", {}, "Groups"), el("div", { className: "wide" }, el("table", {},
-    el("thead", {}, el("tr", {}, ["item", "mean reward", "deviation", "scored"].map((name) => el("th", {}, name)))),
+    el("thead", {}, el("tr", {}, ["item", "mean reward", "deviation", "scored"].map((name, k) => el("th", { className: k ? "n" : "" }, name)))),
     el("tbody", {}, rows.map((row) => el("tr", {}, el("td", {}, row.item), el("td", { className: "n" }, text.score(row.mean)), el("td", { className: "n" }, text.score(row.spread)), el("td", { className: "n" }, row.count)))))),
     run.items.length > 200 ? el("p", { className: "note" }, `${run.items.length - 200} more groups are in the table below.`) : null);
 }
 
-const places = { progress: el("div", { className: "chart" }), lineage: el("div", { className: "chart" }), hint: el("div", { className: "hint" }), panel: el("section", { className: "panel", hidden: true, "aria-live": "polite" }) };
+const places = { totals: el("div", {}), notes: el("div", {}), tables: el("div", {}), progress: el("div", { className: "chart" }), lineage: el("div", { className: "chart" }), hint: el("div", { className: "hint" }), panel: el("section", { className: "panel", hidden: true, "aria-live": "polite" }) };
 
-function charts() {
+function totals() {
+  const run = runs[state.run];
+  places.totals.replaceChildren(tiles(run));
+  places.notes.replaceChildren(...run.notes.map((note) => el("p", { className: "note" }, note)));
+  places.tables.replaceChildren(tables(run));
+}
+
+// Draw the charts; what the reader zoomed or moved stays if `keeps` is set.
+function charts(keeps) {
+  const before = state.charts.map((chart) => (keeps && chart.wasMoved ? { x: { ...chart.scales.x }, y: { ...chart.scales.y } } : null));
   for (const chart of state.charts) chart.stop();
   state.charts = [];
   const run = runs[state.run], compared = runs.length > 1 ? runs : [run];
@@ -80,6 +112,11 @@ function charts() {
     state.lineage = lineageChart(places.lineage, run, columnOf(run), state.byTime, state.chosen, places.hint, (n) => { state.table.choose(n, false, true); });
     state.charts.push(state.lineage);
   }
+  state.charts.forEach((chart, k) => {
+    if (!before[k]) return;
+    chart.wasMoved = true;
+    for (const [key, { min, max }] of Object.entries(before[k])) chart.setScale(key, { min, max });
+  });
 }
 
 async function open(n, looks) {
@@ -94,7 +131,7 @@ async function open(n, looks) {
   places.panel.replaceChildren(
     el("div", { className: "bar" }, el("h2", {}, title), parent, el("button", { onclick: close, "aria-label": "close" }, "close (Esc)")),
     ...[run.failure[n] ? el("p", {}, `${run.failure[n]}: ${run.detail[n]}`) : null,
-      found ? null : el("p", { className: "left-out" }, "Its details were left out to keep this file small; make it again with a larger --max-size."),
+      found ? null : el("p", { className: "left-out" }, isLive ? "Its details cannot be read." : "Its details were left out to keep this file small; make it again with a larger --max-size."),
       ...(run.kind === "loop" ? generationView(run, n, found) : trajectoryView(run, n, found)).flat(2)].filter((one) => one));
   if (looks) places.panel.scrollIntoView({ block: "nearest" });
 }
@@ -117,17 +154,17 @@ function show() {
   const controls = loop ? el("div", { className: "bar" },
     el("label", {}, "score of ", select("score", columns, state.column || "score", (name) => { state.column = name === "score" ? "" : name; charts(); })),
     el("button", { "aria-pressed": String(state.byTime), onclick: (event) => { state.byTime = !state.byTime; event.target.setAttribute("aria-pressed", String(state.byTime)); charts(); } }, "by time")) : null;
-  const notes = [...run.notes, ...(run.left_out ? [`Details of ${run.left_out} of ${run.ids.length} were left out: they did not fit into the size of this file, or have none. Scores and records are all here.`] : [])];
   const body = el("div", { className: "script" },
     runs.length > 1 ? [comparison(), el("div", { className: "bar" }, runs.map((one, k) => el("button", { "aria-pressed": String(k === state.run), onclick: () => { state.run = k; state.column = ""; show(); } }, one.name)))] : null,
-    tiles(run), notes.map((note) => el("p", { className: "note" }, note)), controls,
+    places.totals, places.notes, controls,
     el("div", { className: "columns" },
       el("section", {}, el("h2", {}, loop ? "Progress" : "Rewards"), places.progress),
       loop ? el("section", {}, el("h2", {}, "Lineage"), places.lineage, places.hint) : null),
     el("h2", {}, loop ? "Generations" : "Trajectories"),
     el("p", { className: "hint" }, "Keys: j and k or the arrows move, / searches, t changes the colours, Esc closes."),
-    state.table.place, places.panel, tables(run));
+    state.table.place, places.panel, places.tables);
   main.prepend(body);
+  totals();
   charts();
 }
 
@@ -142,5 +179,11 @@ document.addEventListener("keydown", (event) => {
   const inTable = document.activeElement === document.body || document.activeElement.classList.contains("rows");
   if (acts[event.key] && (inTable || !event.key.startsWith("Arrow"))) { event.preventDefault(); acts[event.key](); }
 });
-window.addEventListener("beforeprint", () => { for (const one of document.querySelectorAll("details")) one.open = true; });
+let beforePrint = null;
+window.addEventListener("beforeprint", () => {
+  for (const one of document.querySelectorAll("details")) one.open = true;
+  beforePrint = document.documentElement.dataset.theme;
+  theme("light"); // the charts are drawn again in ink
+});
+window.addEventListener("afterprint", () => { if (beforePrint) theme(beforePrint); });
 show();

@@ -17,18 +17,20 @@ function columnsOf(run) {
     columns.push(number("turns", run.turns, text.count, 65), number("calls", run.calls, text.count, 65));
     columns.push(wide("stop", (n) => run.stop[n], String, 100));
   }
-  columns.push(number("time", run.duration, text.seconds, 85), wide("started", (n) => run.started[n] || 0, text.time, 165));
+  columns.push(number("time", run.duration, text.seconds, 85), wide("started", (n) => run.started[n] || 0, text.time, 175));
   for (const [name, values] of Object.entries(run.usage || {})) columns.push(number(name.replace("_", " "), values, text.count, 115));
   if (run.attempts.some((count) => count > 1)) columns.push(number("attempts", run.attempts, text.count, 85));
+  for (const one of columns) one.width = Math.max(one.width, one.name.length * 8.5 + 34); // the heading with its arrow
   columns.push(wide("failure", (n) => run.failure[n], (_, n) => [run.failure[n], run.detail[n]].filter(Boolean).join(": "), 420));
   return columns;
 }
 
-function runTable(run, onChoose) {
-  const columns = columnsOf(run), all = [...run.ids.keys()];
-  const words = all.map((n) => `${run.ids[n]} ${run.failure[n]} ${run.detail[n]} ${run.item ? run.items[run.item[n]] : ""}`.toLowerCase());
-  let shown = all, sorted = { column: columns.find((one) => one.name === "score" || one.name === "reward"), down: true };
-  let chosen = null;
+function runTable(run, onChoose, before) {
+  const columns = columnsOf(run), kept = before || {};
+  const wordsOf = (n) => `${run.ids[n]} ${run.failure[n]} ${run.detail[n]} ${run.item ? run.items[run.item[n]] : ""}`.toLowerCase();
+  let all = [], words = [], shown = [];
+  let sorted = { column: columns.find((one) => one.name === (kept.sort || (run.kind === "loop" ? "score" : "reward"))) || columns[0], down: kept.down ?? true };
+  let chosen = kept.chosen ?? null;
   const wide = columns.reduce((total, one) => total + one.width, 0);
   const rows = el("div", { className: "rows", tabindex: 0, role: "listbox", "aria-label": "all entries" });
   const sheet = el("div", {});
@@ -42,8 +44,7 @@ function runTable(run, onChoose) {
   const find = el("input", { type: "search", placeholder: "search  ( / )", "aria-label": "search", oninput: () => apply() });
   const least = el("input", { type: "number", step: "any", placeholder: run.kind === "loop" ? "score from" : "reward from", "aria-label": "least score", oninput: () => apply() });
   least.style.width = "8rem";
-  const kinds = ["all", "without failure", ...new Set(run.failure.filter(Boolean))];
-  const filter = select("failures", kinds, "all", () => apply());
+  const filter = select("failures", ["all", "without failure"], "all", () => apply());
   const count = el("span", { className: "hint" });
 
   function apply() {
@@ -91,6 +92,17 @@ function runTable(run, onChoose) {
     if (!quiet) onChoose(n, looks);
   }
 
+  // Take new rows over; what the reader searches, sorts and has chosen stays.
+  function update() {
+    all = [...run.ids.keys()];
+    words = all.map(wordsOf);
+    const known = new Set([...filter.options].map((one) => one.value));
+    for (const kind of new Set(run.failure.filter(Boolean))) if (!known.has(kind)) filter.append(el("option", { value: kind }, kind));
+    rows.style.height = `min(26rem, ${Math.max(2, all.length) * ROW_HEIGHT + 2}px)`;
+    apply();
+  }
+
+  const choices = () => ({ sort: sorted.column.name, down: sorted.down, word: find.value, least: least.value, kind: filter.value, top: rows.scrollTop, chosen });
   const step = (by) => {
     if (!shown.length) return;
     const at = shown.indexOf(chosen);
@@ -99,9 +111,12 @@ function runTable(run, onChoose) {
   rows.addEventListener("scroll", draw, { passive: true });
   const grid = el("div", { className: "grid" }, el("div", { className: "head" }, heads), rows);
   rows.style.width = `${wide}px`;
-  rows.style.height = `min(26rem, ${Math.max(2, all.length) * ROW_HEIGHT + 2}px)`;
   const place = el("section", {}, el("div", { className: "bar" }, find, filter, least, count), grid);
   new ResizeObserver(draw).observe(rows);
-  apply();
-  return { place, find, step, choose, refresh: draw };
+  update();
+  [find.value, least.value] = [kept.word || "", kept.least || ""];
+  if (kept.kind) filter.value = kept.kind;
+  if (before) { apply(); rows.scrollTop = kept.top; }
+  const names = columns.map((one) => one.name).join();
+  return { place, find, step, choose, refresh: draw, update, choices, fits: () => columnsOf(run).map((one) => one.name).join() === names, moved: (where) => { if (chosen !== null) chosen = where[chosen]; } };
 }

@@ -1,0 +1,75 @@
+"""``--watch`` of commands that make a run: ``hyperrun watch`` in a process of its own, beside the run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import click
+
+from hyperruntime.cli.command import State
+from hyperruntime.cli.messages import note
+from hyperruntime.host.process import kill_group, reap, spawn
+
+_END_S = 5.0  # for the last news
+
+
+def _store(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    ctx.ensure_object(State).has_live_page = value
+
+
+watch_option = click.option(
+    "--watch",
+    is_flag=True,
+    expose_value=False,
+    callback=_store,
+    help="Serve a live page about the run; see `hyperrun watch`.",
+)
+
+
+@contextmanager
+def live_page(state: State) -> Iterator[Callable[[Path], None]]:
+    """Yield a function that starts the page of a run if ``--watch`` was given; the page ends after the block."""
+    started: list[_PageProcess] = []
+
+    def start(run_dir: Path) -> None:
+        if state.has_live_page:
+            started.append(_PageProcess(run_dir))
+
+    try:
+        yield start
+    finally:
+        for one in started:
+            one.close()
+
+
+class _PageProcess:
+    """``hyperrun watch`` as a child, which ends when this process ends, in any way: its standard input ends then."""
+
+    def __init__(self, run_dir: Path) -> None:
+        words = ("-m", "hyperruntime.cli", "watch", str(run_dir), "--with-parent")
+        self._process = spawn([sys.executable, *words], stderr=2, env=os.environ)
+        self._reader = threading.Thread(target=self._tell, name="hyperrun-live-page", daemon=True)
+        self._reader.start()
+
+    def _tell(self) -> None:
+        assert self._process.stdout is not None, "a pipe"
+        with suppress(OSError, ValueError):
+            for line in self._process.stdout:
+                note(f"watch it at {line.decode(errors='replace').strip()}")
+
+    def close(self) -> None:
+        """Let the viewers have the last news, and end the child."""
+        assert self._process.stdin is not None, "a pipe"
+        with suppress(OSError):
+            self._process.stdin.close()
+        if reap(self._process, _END_S) is None:
+            kill_group(self._process)
+            reap(self._process, _END_S)
+        self._reader.join(_END_S)
+        if self._process.stdout is not None:
+            self._process.stdout.close()

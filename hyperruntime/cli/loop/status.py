@@ -1,0 +1,231 @@
+"""``hyperrun status``: a run during the run or after it, once or as it goes on."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from hyperruntime.cli.command import Command, example
+from hyperruntime.cli.loop.generations import best_generation, failure_counts, generation_columns, run_to_json
+from hyperruntime.cli.messages import WrongUsageError, note
+from hyperruntime.cli.params import ANY_RUN_DIRECTORY, is_rollout
+from hyperruntime.cli.rows import Choice, Column, Condition, print_columns, table_of, table_options
+from hyperruntime.cli.tables import json_option, plain_lines, print_json, rich_table
+from hyperruntime.gateway.log.budget import total_spent
+from hyperruntime.loop.run_files.archive import RunView, load_run
+from hyperruntime.loop.run_files.follow import JournalFollower
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_LOOK_S = 1.0
+_OTHER_LINES = 8  # of a terminal, beside the rows of the table
+
+
+class Shown(Protocol):
+    """A run that is shown while it goes on."""
+
+    def read_new(self) -> Sequence[tuple[int, Any]]:
+        """Read what is new."""
+        ...
+
+    def state(self) -> tuple[str, bool]:
+        """Return one line about the run, and whether it is running."""
+        ...
+
+    def columns(self) -> list[Column]:
+        """Return the table."""
+        ...
+
+
+@click.command(
+    cls=Command,
+    epilog=example(
+        "hyperrun status outputs/generate_1",
+        "hyperrun status outputs/generate_1 --where 'failure = ' --where 'score >= 0.5' --sort score --tail 10",
+        "hyperrun status outputs/rollout_1 --sort -duration",
+        "hyperrun status outputs/generate_1 --watch",
+        "hyperrun status outputs/generate_1 --json",
+    ),
+)
+@click.argument("run_dir", type=ANY_RUN_DIRECTORY)
+@click.option("--watch", is_flag=True, help="Show it again as it goes on, until the run ends.")
+@table_options
+@json_option
+def status(run_dir: str, watch: bool, where: tuple[Condition, ...], sort: str, tail: int | None, as_json: bool) -> None:
+    """Show the generations of the run in RUN_DIR, which may still run; damaged lines are reported and skipped.
+
+    A rollout run is shown as one line, and as a table of trajectories with --where, --sort, --tail or --watch.
+    """
+    choice = Choice(where=where, sort=sort, tail=tail)
+    if as_json and (watch or choice.is_made):
+        raise WrongUsageError("--json prints everything once; leave out --watch, --where, --sort and --tail")
+    is_rollouts = is_rollout(Path(run_dir))
+    if watch:
+        _watch(_Rollouts(Path(run_dir)) if is_rollouts else _Loop(Path(run_dir)), choice)
+    elif is_rollouts:
+        _print_rollout(run_dir, choice, as_json=as_json)
+    else:
+        _print_loop(load_run(run_dir), choice, as_json=as_json)
+
+
+def _print_loop(view: RunView, choice: Choice, *, as_json: bool) -> None:
+    if as_json:
+        facts = {"state": view.state, "seed": view.seed, "problems": list(view.problems)}
+        print_json(run_to_json(view.run_dir, view.generations, **facts))
+        return
+    columns = generation_columns(view.generations)
+    rows = choice.rows(columns)
+    click.echo(_loop_line(view))
+    if rows:
+        print_columns(columns, rows)
+    elif view.generations:
+        note("no generation is like that")
+    if used := [record.usage for record in view.generations if record.usage is not None]:
+        spent = total_spent(used)
+        tokens = f"{spent.input_tokens} tokens read, {spent.output_tokens} written"
+        click.echo(f"models: {spent.requests} requests, {tokens}, money {spent.money:.4g}")
+    for problem in view.problems:
+        note(f"problem: {problem}")
+    if view.state == "interrupted":
+        note(f"continue with: hyperrun resume {shlex.quote(view.run_dir)}")
+
+
+def _loop_line(view: RunView) -> str:
+    best = best_generation(view.generations)
+    top = "no score yet" if best is None else f"best {best.score:.4f} (generation {best.genid})"
+    made = f"{len(view.generations)} of {view.options.max_generation + 1} generations"
+    counts = ", ".join(f"{count} {name}" for name, count in failure_counts(view.generations).items())
+    failed = f"; failed: {counts}" if counts else ""
+    return f"{view.run_dir}: {view.state}, {made}, {top}, seed {view.seed}{failed}"
+
+
+def _print_rollout(run_dir: str, choice: Choice, *, as_json: bool) -> None:
+    """Print what the files of a rollout run say about it."""
+    if not as_json:
+        run = _Rollouts(Path(run_dir))
+        run.read_new()
+        line, is_running = run.state()
+        if choice.is_made:
+            columns = run.columns()
+            rows = choice.rows(columns)
+            click.echo(line)
+            if rows:
+                print_columns(columns, rows)
+        else:
+            click.echo(line)
+        if not is_running:
+            note(f"continue with: hyperrun rollout run --resume-from {shlex.quote(run_dir)}")
+        return
+    from hyperruntime.cli.trajectories import rollout_facts
+
+    print_json(rollout_facts(run_dir))
+
+
+class _Loop:
+    """A run of the loop."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._follower = JournalFollower(run_dir)
+
+    def read_new(self) -> Sequence[tuple[int, Any]]:
+        """Read what is new."""
+        return self._follower.read_new()
+
+    def state(self) -> tuple[str, bool]:
+        """Return one line about the run, and whether it is running."""
+        view = self._follower.view()
+        return _loop_line(view), view.state == "running"
+
+    def columns(self) -> list[Column]:
+        """Return the table."""
+        return generation_columns(tuple(self._follower.records.values()))
+
+
+class _Rollouts:
+    """A rollout run."""
+
+    def __init__(self, run_dir: Path) -> None:
+        from hyperruntime.rollout.run_files.follow import TrajectoryFollower
+
+        self._run_dir, self._follower = run_dir, TrajectoryFollower(run_dir)
+
+    def read_new(self) -> Sequence[tuple[int, Any]]:
+        """Read what is new."""
+        return self._follower.read_new()
+
+    def state(self) -> tuple[str, bool]:
+        """Return one line about the run, and whether it is running."""
+        from hyperruntime.cli.trajectories import rollout_line
+
+        is_running = self._follower.is_owned
+        return rollout_line(self._run_dir, list(self._follower.records.values()), is_running=is_running), is_running
+
+    def columns(self) -> list[Column]:
+        """Return the table."""
+        from hyperruntime.cli.trajectories import trajectory_columns
+
+        return trajectory_columns(list(self._follower.records.values()))
+
+
+def _watch(run: Shown, choice: Choice) -> None:
+    if not sys.stdout.isatty():
+        _watch_as_lines(run, choice)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    with Live(console=console, auto_refresh=False, redirect_stderr=False) as live:
+        _follow(run, lambda line, columns, _: live.update(_screen(line, columns, choice), refresh=True))
+
+
+def _screen(line: str, columns: Sequence[Column], choice: Choice) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    rows = choice.rows(columns)
+    fitting = max(1, shutil.get_terminal_size().lines - _OTHER_LINES)
+    shown = rows if choice.tail is not None else rows[-fitting:]
+    names, texts, right = table_of(columns, shown)
+    more = f"{len(rows) - len(shown)} rows above" if len(shown) < len(rows) else ""
+    return Group(Text(line), Text(more, style="dim"), rich_table(names, texts, right))
+
+
+def _watch_as_lines(run: Shown, choice: Choice) -> None:
+    """Print the table, and after it each new row that fits the conditions as it comes."""
+    printed: set[str] = set()
+
+    def show(line: str, columns: Sequence[Column], is_last: bool) -> None:
+        rows = [row for row in choice.rows(columns) if columns[0].texts[row].split(" *")[0] not in printed]
+        names, texts, right = table_of(columns, rows)
+        if not printed or is_last:
+            click.echo(line)
+        if rows:
+            lines = plain_lines(names, texts, right)
+            click.echo("\n".join(lines[1:] if printed else lines))
+        sys.stdout.flush()
+        printed.update(text.split(" *")[0] for text in columns[0].texts)
+
+    _follow(run, show)
+
+
+def _follow(run: Shown, show: Callable[[str, Sequence[Column], bool], None]) -> None:
+    """Show the run at once, after each change, and when it has ended."""
+    before = ""
+    while True:
+        changed = run.read_new()
+        line, is_running = run.state()
+        if changed or line != before or not is_running:
+            before = line
+            show(line, run.columns(), not is_running)
+        if not is_running:
+            return
+        time.sleep(_LOOK_S)

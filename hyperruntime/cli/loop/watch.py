@@ -1,0 +1,114 @@
+"""``hyperrun watch``: serve the page about a run while the run goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.messages import WrongUsageError, note
+from hyperruntime.cli.params import ANY_RUN_DIRECTORY, is_rollout
+from hyperruntime.cli.signals import run_until_signal
+from hyperruntime.report.live.followed import FollowedRun
+
+_RUN_FILE, _LOOK_S = "run.json", 0.2
+_NICE = 10  # the server of --watch gives way to the run
+
+
+@click.command(
+    cls=Command,
+    epilog=example(
+        "hyperrun watch outputs/generate_1",
+        "hyperrun watch outputs/rollout_1 --port 8123",
+        "hyperrun watch outputs/generate_1 --socket ~/.watch/run.sock",
+    ),
+)
+@click.argument("run_dir", metavar="RUN_DIR")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port on 127.0.0.1; default: the last one, or any.")
+@click.option("--socket", metavar="PATH", help="Unix socket instead of a port, in a directory that only you may enter.")
+@click.option("--with-parent", is_flag=True, hidden=True)
+@click.pass_obj
+def watch(state: State, /, run_dir: str, port: int | None, socket: str | None, with_parent: bool) -> None:
+    """Serve the page of `hyperrun report` about the run in RUN_DIR, live, until Ctrl-C.
+
+    It reads the files of the run alone, so another process, or a cluster, may make the run. The printed address has a
+    token; who has it can read the page. The address stays the same when the command is started again.
+    """
+    if port is not None and socket is not None:
+        raise WrongUsageError("--port and --socket exclude each other; leave one out")
+    if with_parent:
+        os.nice(_NICE)
+    run_until_signal(_serve(run_dir, port or 0, socket, with_parent=with_parent), state)
+
+
+async def _serve(run_dir: str, port: int, socket: str | None, *, with_parent: bool) -> None:
+    """Serve until this is cancelled, or with a parent until the parent closes our standard input."""
+    from hyperruntime.report.live.address import LOOPBACK, listen_on_loopback, listen_on_socket, ticket_of
+    from hyperruntime.report.live.server import LiveServer, serving
+
+    parent_ended = asyncio.Event()
+    if with_parent:
+        _notice_end(parent_ended)
+        while not Path(run_dir, _RUN_FILE).is_file():
+            if parent_ended.is_set():
+                return
+            await asyncio.sleep(_LOOK_S)
+    path = Path(ANY_RUN_DIRECTORY.convert(run_dir, None, None))
+    ticket = ticket_of(path)
+    server = LiveServer(_opener(path), ticket.token)
+    await server.start()
+    if socket is None:
+        listener = listen_on_loopback(port, ticket.port)
+        port = listener.getsockname()[1]
+        ticket.keep(port)
+    else:
+        listener = listen_on_socket(Path(socket).expanduser())
+        ticket.keep(ticket.port)
+    try:
+        async with serving(server, listener):
+            if socket is None:
+                click.echo(f"http://{LOOPBACK}:{port}{ticket.path}")
+            else:
+                _say_how(Path(socket).expanduser().absolute(), ticket.path)
+            sys.stdout.flush()
+            await parent_ended.wait()
+            await server.end()
+    finally:
+        if socket is not None:
+            Path(socket).expanduser().unlink(missing_ok=True)
+
+
+def _notice_end(ended: asyncio.Event) -> None:
+    """Set an event when standard input ends, which may be of any kind."""
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        with suppress(OSError):
+            while os.read(0, 1024):
+                pass
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=read, name="hyperrun-parent", daemon=True).start()
+
+
+def _say_how(socket: Path, path: str) -> None:
+    note(f"listening on {socket}; on the machine with the browser: ssh -N -L 8123:{shlex.quote(str(socket))} HOST")
+    click.echo(f"http://127.0.0.1:8123{path}")
+
+
+def _opener(path: Path) -> Callable[[], FollowedRun]:
+    """Return the function that opens the run of a directory."""
+    from hyperruntime.report.live.followed import LoopSource, RolloutSource
+    from hyperruntime.report.page.secrets import Screen
+
+    screen = Screen()
+    return lambda: FollowedRun(RolloutSource(path, screen) if is_rollout(path) else LoopSource(path, screen))

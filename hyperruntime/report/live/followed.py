@@ -1,0 +1,214 @@
+"""A run whose journal is followed: what is new since a position in it.
+
+A position is ``INODE-OFFSET``: which file, and how much of it. It stays valid when the server is started again.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from hyperruntime.loop.run_files.follow import JournalFollower
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.run_files.record import genid_from_json
+from hyperruntime.report.page.generations import LoopRun
+from hyperruntime.report.page.secrets import Screen
+from hyperruntime.report.page.trajectories import RolloutRun
+from hyperruntime.storage.growing_file import GrowingFile
+
+
+class Source(Protocol):
+    """A run of one kind, read from its journal."""
+
+    @property
+    def journal(self) -> GrowingFile:
+        """The file that is read."""
+        ...
+
+    def read_new(self) -> Sequence[tuple[int, Any]]:
+        """Read new lines; return the end of each and the id of its entry."""
+        ...
+
+    def head(self) -> dict[str, Any]:
+        """Return what the page says of the whole run, with its notes."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Return the head and all columns."""
+        ...
+
+    def rows(self, ids: Sequence[Any]) -> dict[str, Any]:
+        """Return the columns of some entries."""
+        ...
+
+    def details(self, name: str) -> dict[str, Any] | None:
+        """Return the details of an entry by its name on the page; None if there are none."""
+        ...
+
+
+class FollowedRun:
+    """A run and the order in which its entries came; it is used by one thread at a time.
+
+    Attributes:
+        version: grows when anything changed.
+    """
+
+    def __init__(self, source: Source) -> None:
+        """Read nothing yet."""
+        self._source, self.version = source, 0
+        self._ends: list[int] = []
+        self._ids: list[Any] = []
+        self._head: dict[str, Any] = {}
+
+    @property
+    def position(self) -> str:
+        """How much of the journal was read."""
+        return f"{self._source.journal.inode:x}-{self._source.journal.position}"
+
+    @property
+    def state(self) -> str:
+        """The state of the run, such as ``running``."""
+        return str(self._head.get("state", ""))
+
+    def read_new(self) -> bool:
+        """Read what is new; return whether anything changed.
+
+        Raises:
+            ArchiveError: the run cannot be read.
+        """
+        for end, name in self._source.read_new():
+            self._ends.append(end)
+            self._ids.append(name)
+            self.version += 1
+        head = self._source.head()
+        if head != self._head:
+            self._head = head
+            self.version += 1
+            return True
+        return False
+
+    def was_replaced(self) -> bool:
+        """Return whether another run is in the directory now."""
+        return self._source.journal.was_replaced()
+
+    def facts(self) -> dict[str, Any]:
+        """Return everything that a page says at first."""
+        return {**self._source.facts(), **self._head}
+
+    def news(self, position: str) -> dict[str, Any] | None:
+        """Return what a page needs that knows the run up to a position; None if the position is of another journal."""
+        offset = self._offset(position)
+        if offset is None:
+            return None
+        ids = list(dict.fromkeys(self._ids[bisect_right(self._ends, offset) :]))
+        names = ("state", "models", "notes", "options")
+        return {**{name: self._head[name] for name in names}, "rows": self._source.rows(ids)}
+
+    def details(self, name: str) -> dict[str, Any] | None:
+        """Return the details of an entry by its name on the page; None if there are none."""
+        return self._source.details(name)
+
+    def _offset(self, position: str) -> int | None:
+        inode, dash, offset = position.partition("-")
+        if not dash or not offset.isascii() or not offset.isdigit():
+            return None
+        known = self._source.journal
+        is_same = inode == f"{known.inode:x}" or (inode == "0" and offset == "0")
+        return int(offset) if is_same and int(offset) <= known.position else None
+
+
+class LoopSource:
+    """A run of the loop; a :class:`Source`."""
+
+    def __init__(self, run_dir: Path, screen: Screen) -> None:
+        """Read nothing but the options.
+
+        Args:
+            run_dir: the run directory.
+            screen: removes keys.
+
+        Raises:
+            ArchiveError: it is not the directory of a run.
+        """
+        self._follower, self._run_file = JournalFollower(run_dir), Layout(run_dir).run
+        self._run = LoopRun(self._follower.view(), screen)
+        self._known: tuple[bool, int] | None = None
+
+    @property
+    def journal(self) -> GrowingFile:
+        """The file that is read."""
+        return self._follower.journal
+
+    def read_new(self) -> Sequence[tuple[int, GenId]]:
+        """Read new lines; return the end of each and the id of its generation."""
+        changed = self._follower.read_new()
+        known = self._follower.is_owned, os.stat(self._run_file).st_mtime_ns
+        if changed or known != self._known:
+            self._run.show(self._follower.view())
+            self._known = known
+        return changed
+
+    def head(self) -> dict[str, Any]:
+        """Return what the page says of the whole run, with its notes."""
+        return {**self._run.head(), "notes": [*self._follower.problems, *self._run.notes]}
+
+    def facts(self) -> dict[str, Any]:
+        """Return the head and all columns."""
+        return self._run.facts()
+
+    def rows(self, ids: Sequence[GenId]) -> dict[str, Any]:
+        """Return the columns of some generations."""
+        return self._run.columns([self._follower.records[one] for one in ids])
+
+    def details(self, name: str) -> dict[str, Any] | None:
+        """Return the details of a generation."""
+        try:
+            genid = genid_from_json(int(name) if name.isascii() and name.isdigit() else name)
+        except ValueError:
+            return None
+        return self._run.details_of(genid) if genid in self._follower.records else None
+
+
+class RolloutSource:
+    """A rollout run; a :class:`Source`."""
+
+    def __init__(self, run_dir: Path, screen: Screen) -> None:
+        """Read the options.
+
+        Args:
+            run_dir: the run directory.
+            screen: removes keys.
+
+        Raises:
+            ArchiveError: it is not the directory of a rollout run.
+        """
+        self._run = RolloutRun(run_dir, screen, reads=False)
+
+    @property
+    def journal(self) -> GrowingFile:
+        """The file that is read."""
+        return self._run.journal
+
+    def read_new(self) -> Sequence[tuple[int, str]]:
+        """Read new lines; return the end of each and the id of its trajectory."""
+        return self._run.read_new()
+
+    def head(self) -> dict[str, Any]:
+        """Return what the page says of the whole run, with its notes."""
+        return {**self._run.head(), "notes": list(self._run.notes)}
+
+    def facts(self) -> dict[str, Any]:
+        """Return the head and all columns."""
+        return self._run.facts()
+
+    def rows(self, ids: Sequence[str]) -> dict[str, Any]:
+        """Return the columns of some trajectories."""
+        return self._run.columns(ids)
+
+    def details(self, name: str) -> dict[str, Any] | None:
+        """Return the details of a trajectory."""
+        return self._run.details_of(name)

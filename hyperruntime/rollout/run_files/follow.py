@@ -1,0 +1,78 @@
+"""Follow the trajectories of a run that another process makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+
+from hyperruntime.errors import ArchiveError
+from hyperruntime.json_values import json_object
+from hyperruntime.rollout.run_files.record import Trajectory
+from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, trajectory_of
+from hyperruntime.storage.growing_file import GrowingFile
+from hyperruntime.storage.run_lock import owner_state
+
+
+class TrajectoryFollower:
+    """The trajectories of a run, as its file grows; it reads each line once and writes nothing.
+
+    Attributes:
+        journal: the file that is read.
+        records: the last record of each trajectory, in the order of their first lines, without its large fields.
+        damaged: number of lines that could not be read.
+        is_owned: whether a live process owned the run before the last read.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        """Read nothing yet."""
+        self._run_dir = run_dir
+        self.journal = GrowingFile(run_dir / TRAJECTORIES)
+        self.records: dict[str, Trajectory] = {}
+        self.damaged, self.is_owned = 0, False
+        self._places: dict[str, tuple[int, int]] = {}
+
+    def read_new(self) -> list[tuple[int, str]]:
+        """Read new lines; return the end of each line that changed a trajectory, and the trajectory's id.
+
+        Raises:
+            ArchiveError: the file cannot be read.
+        """
+        self.is_owned = owner_state(self._run_dir) == "alive"
+        changed = []
+        try:
+            for begin, length, line in self.journal.new_lines():
+                one = _parsed(line)
+                if one is None:
+                    self.damaged += 1
+                    continue
+                slim = attrs.evolve(one, messages=(), tools=(), segments=(), tool_errors=())
+                self.records[one.id], self._places[one.id] = slim, (begin, length)
+                changed.append((begin + length, one.id))
+        except OSError as error:
+            raise ArchiveError(f"{str(self.journal.path)!r} cannot be read: {error.strerror}") from error
+        return changed
+
+    def whole(self, name: str) -> Trajectory | None:
+        """Return a trajectory with all its fields; None if its line cannot be read any more.
+
+        Raises:
+            KeyError: there is no such trajectory.
+        """
+        begin, length = self._places[name]
+        try:
+            with self.journal.path.open("rb") as file:
+                file.seek(begin)
+                return _parsed(file.read(length))
+        except OSError:
+            return None
+
+
+def _parsed(line: bytes) -> Trajectory | None:
+    value = json_object(line)
+    if value is None:
+        return None
+    try:
+        return trajectory_of(value)
+    except (TypeError, AttributeError):
+        return None

@@ -1,0 +1,54 @@
+"""Read a file of lines to which another process, perhaps on another machine, appends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_CHUNK_BYTES = 4 << 20
+
+
+class GrowingFile:
+    """A file that is read line by line as it grows; nothing is kept open between two reads.
+
+    Attributes:
+        path: the file; it may be missing until its first line.
+        position: bytes that were read: the end of the last whole line.
+        inode: number of the file that was read; 0 before there is one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Begin before the first line."""
+        self.path = path
+        self.position = self.inode = 0
+
+    def was_replaced(self) -> bool:
+        """Return whether the file is another one now, or is shorter; then what was read is not valid any more."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return False  # it may be hidden for a moment, as on NFS
+        return self.inode != 0 and (found.st_ino != self.inode or found.st_size < self.position)
+
+    def new_lines(self) -> Iterator[tuple[int, int, bytes]]:
+        """Yield the offset, the length and the text of each new whole line; a line without its end is read later.
+
+        Raises:
+            OSError: the file exists but cannot be read.
+        """
+        try:
+            if self.inode and os.stat(self.path).st_size <= self.position:
+                return
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            self.inode = os.fstat(file.fileno()).st_ino
+            file.seek(self.position)
+            while lines := file.readlines(_CHUNK_BYTES):
+                for line in lines:
+                    if not line.endswith(b"\n"):
+                        return
+                    begin, self.position = self.position, self.position + len(line)
+                    yield begin, len(line), line

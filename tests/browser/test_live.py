@@ -1,0 +1,136 @@
+"""The live page in Chromium: it grows with the run, comes back after a restart, and runs no text of an agent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
+
+from hyperruntime.loop.run_files.layout import Layout
+from tests.browser.conftest import Browser
+from tests.browser.test_page import HOSTILE, PWN
+from tests.doubles.shown_runs import grow, loop_run, plain, rollout_run
+from tests.doubles.watching import watching
+
+PANEL = "document.querySelector('.panel')"
+STATE = "document.getElementById('connection').dataset.state"
+NO_SERVER = ("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE")
+
+
+@contextmanager
+def opened(browser: Browser, run_dir: Path, count: int) -> Iterator[None]:
+    """Show the live page of a run with so many entries; leave it before its server ends."""
+    with watching(run_dir, state=run_dir.parent / "state") as address:
+        browser.driver.get(address)
+        wait(browser, total(count))
+        wait(browser, f"{STATE} === 'live'")
+        yield
+        browser.driver.get("about:blank")
+
+
+def wait(browser: Browser, script: str) -> None:
+    WebDriverWait(browser.driver, 120).until(lambda _: browser.run(f"return {script}"))
+
+
+def total(count: int) -> str:
+    return f"document.querySelector('.bar .hint')?.innerText === '{count} of {count}'"
+
+
+def test_a_page_grows_with_its_run_and_keeps_what_the_reader_does(browser: Browser, tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 60, made=0)
+    with opened(browser, run_dir, 0):
+        grow(run_dir, 60, range(20))
+        wait(browser, total(20))
+        assert browser.run("return document.querySelectorAll('canvas').length") == 2
+        browser.run("state.table.choose(5)")
+        wait(
+            browser, "document.querySelector('.panel') && document.querySelector('.panel').innerText.includes('+new 5')"
+        )
+        browser.run("state.table.find.value = 'exit code'; state.table.find.dispatchEvent(new Event('input'))")
+        grow(run_dir, 60, [21, 20, *range(22, 60)])  # two at once: the later one ends first
+        wait(browser, "runs[0].ids.length === 60")
+        wait(browser, "document.querySelector('.bar .hint').innerText === '9 of 60'")
+        assert browser.run("return runs[0].ids.slice(19, 23)") == ["19", "20", "21", "22"]
+        assert browser.run("return runs[0].parent.every((n, k) => n < k)") is True
+        assert "+new 5" in browser.run("return document.querySelector('.panel').innerText")
+        assert browser.run("return state.table.find.value") == "exit code"
+        wait(browser, "document.querySelector('.tiles').innerText.includes('finished')")
+
+
+def test_a_page_comes_back_when_the_server_starts_again(browser: Browser, tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 30, made=10)
+    with watching(run_dir, state=tmp_path / "state") as address:
+        browser.driver.get(address)
+        wait(browser, total(10))
+        wait(browser, f"{STATE} === 'live'")
+        browser.run("window.isOld = true")
+    wait(browser, f"{STATE} === 'waiting'")
+    grow(run_dir, 30, range(10, 30))
+    with watching(run_dir, state=tmp_path / "state") as again:
+        assert again == address
+        wait(browser, total(30))
+        wait(browser, f"{STATE} === 'live'")
+        assert browser.run("return window.isOld"), "it took the missing rows and did not load the page again"
+        assert [error for error in browser.errors() if not any(known in error for known in NO_SERVER)] == []
+        Layout(run_dir).journal.unlink()
+        grow(run_dir, 30, range(3), with_files=False)
+        wait(browser, f"window.isOld === undefined && {total(3)}")
+        browser.driver.get("about:blank")
+
+
+def test_rollouts_are_followed_and_their_tokens_shown(browser: Browser, tmp_path: Path) -> None:
+    run_dir = rollout_run(tmp_path / "rollout_1", 5, 4)
+    lines = (run_dir / "trajectories.jsonl").read_bytes().splitlines(keepends=True)
+    (run_dir / "trajectories.jsonl").write_bytes(b"".join(lines[:6]))
+    with opened(browser, run_dir, 6):
+        with (run_dir / "trajectories.jsonl").open("ab") as file:
+            file.write(b"".join(lines[6:]) + lines[0])
+        wait(browser, total(20))
+        browser.run("state.table.choose(17)")
+        wait(browser, "document.querySelectorAll('.tokens span').length === 4")
+        assert "item 4" in browser.run("return document.querySelector('.panel').innerText")
+
+
+def test_no_text_of_an_agent_runs_in_a_live_page(browser: Browser, tmp_path: Path) -> None:
+    texts = [one.replace("{{", "{").replace("}}", "}").replace("{}", PWN) for one in HOSTILE]
+
+    def said(number: int) -> dict[str, str]:
+        one = texts[number]
+        return {**plain(number), "diff": one, "history": f"# {one}\n\n{one}\n", "log": one, "detail": one, "task": one}
+
+    run_dir = loop_run(tmp_path / "generate_1", len(texts), said, made=2)
+    with opened(browser, run_dir, 2):
+        grow(run_dir, len(texts), range(2, len(texts)), said)
+        wait(browser, total(len(texts)))
+        for number in range(0, len(texts), 5):
+            browser.run("state.table.choose(arguments[0])", number)
+            name = "initial" if number == 0 else str(number)
+            wait(browser, f"document.querySelector('.panel h2')?.innerText.startsWith('Generation {name}:')")
+            browser.run("for (const one of document.querySelectorAll('.panel details')) one.open = true")
+        assert browser.run("return window.pwned") is None
+
+
+def test_a_page_in_a_unix_socket_opens_for_its_user_alone(tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 3)
+    place = tmp_path / "sockets" / "run.sock"
+    with watching(run_dir, "--socket", str(place), state=tmp_path / "state"):
+        assert os.stat(place.parent).st_mode & 0o777 == 0o700
+        assert place.is_socket()
+    assert not place.exists()
+
+
+@pytest.mark.slow
+def test_ten_thousand_generations_are_followed(browser: Browser, tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 10_000, made=9_990, with_files=False)
+    with opened(browser, run_dir, 9_990):
+        grow(run_dir, 10_000, range(9_990, 10_000), with_files=False)
+        wait(browser, total(10_000))
+        browser.run("state.table.choose(9999)")
+        wait(browser, "document.querySelector('.panel h2')?.innerText.startsWith('Generation 9999:')")
+        element = browser.driver.find_element(By.ID, "connection")
+        assert "finished" in element.text

@@ -1,0 +1,35 @@
+"""``hyperrun watch`` as a process, for tests and measurements."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def watching(run_dir: Path, *words: str, state: Path, env: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Yield the address of a live page.
+
+    Args:
+        run_dir: the run.
+        words: more words of the command line.
+        state: the user's state directory, where the token is kept.
+        env: more variables.
+    """
+    variables = {**os.environ, "XDG_STATE_HOME": str(state), **(env or {})}
+    command = [sys.executable, "-m", "hyperruntime.cli", "watch", str(run_dir), *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert address.startswith("http://127.0.0.1:"), address
+        yield address
+    finally:
+        process.terminate()
+        process.wait(30)
+        if process.stdout is not None:
+            process.stdout.close()

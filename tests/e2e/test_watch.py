@@ -1,0 +1,92 @@
+"""``--watch`` of a real run: its page is served beside the run, and ends with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperruntime import Runtime
+from hyperruntime.testing import make_agent_repository
+from hyperruntime.testing.model import ModelReply, says, scripted_model
+
+pytestmark = pytest.mark.engine
+SAID = "watch it at "
+WORLD = f"{Path(__file__).with_name('rollout_world.py')}:World"
+
+
+def events(address: str) -> Iterator[dict[str, Any]]:
+    """Yield the events of a page until its server ends."""
+    name = ""
+    with urllib.request.urlopen(f"{address}events", timeout=250) as stream:
+        for raw in stream:
+            field, _, value = raw.decode().rstrip("\n").partition(": ")
+            if field == "event":
+                name = value
+            if field == "data":
+                yield {"event": name, **json.loads(value)}
+
+
+def test_a_run_serves_its_page_while_it_goes_on(tmp_path: Path, runtime: Runtime, base_image: str) -> None:
+    agent = tmp_path / "agent"
+    make_agent_repository(agent)
+    words = ["generate", "--domains", "circle_packing", "--agent", str(agent), "--image", base_image, "--watch"]
+    place = ["--max-generation", "500", "--eval-samples", "1", "--run-id", f"{tmp_path.parent.name}.{tmp_path.name}"]
+    command = [sys.executable, "-m", "hyperruntime.cli", "--runtime", runtime.name, *words, *place]
+    command += ["--output-dir-parent", str(tmp_path)]
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
+    assert process.stderr is not None
+    address = next(line.strip().removeprefix(SAID) for line in process.stderr if line.startswith(SAID))
+    found, made = [], set[str]()
+    for event in events(address):
+        found.append(event)
+        before = "1" in made
+        made |= set(event.get("rows", {}).get("ids", ()))
+        if "1" in made and not before:
+            process.send_signal(signal.SIGINT)
+    process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 130
+    assert [one["event"] for one in found[-2:]] == ["news", "end"]
+    assert found[0]["state"] == "running"
+    assert found[-2]["state"] == "interrupted"
+    assert {"initial", "1"} <= made
+
+
+def test_rollouts_serve_their_page_too(tmp_path: Path, runtime: Runtime, base_image: str) -> None:
+    seen = threading.Event()
+
+    def answer(request: Mapping[str, Any]) -> ModelReply:
+        assert seen.wait(200), "the page is open before the first trajectory ends"
+        return says("done")
+
+    with scripted_model(answer) as model:
+        words = ["--environment", WORLD, "--model", "m", "--base-url", model.url, "--output-dir", str(tmp_path / "run")]
+        command = [sys.executable, "-m", "hyperruntime.cli", "--runtime", runtime.name, "rollout", "run", *words]
+        env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+        process = subprocess.Popen(
+            [*command, "--group-size", "1", "--watch"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env=env,
+        )  # fmt: skip
+        assert process.stderr is not None
+        address = next(line.strip().removeprefix(SAID) for line in process.stderr if line.startswith(SAID))
+        found = []
+        for event in events(address):
+            seen.set()
+            found.append(event)
+        process.stderr.read()
+        process.stderr.close()
+        assert process.wait(60) == 0
+    assert (found[0]["state"], found[-2]["state"], found[-1]["event"]) == ("running", "not running", "end")
+    assert sorted(name for one in found[:-1] for name in one["rows"]["ids"]) == ["n0/0", "n1/0"]
+    assert {score for one in found[:-1] for score in one["rows"]["score"]} == {0}

@@ -1,0 +1,153 @@
+"""A run in a terminal: ``status`` with conditions and as it goes on, and ``show``."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from hyperruntime.cli import main
+from hyperruntime.storage.run_lock import RunLock
+from tests.doubles.shown_runs import grow, loop_run, plain, rollout_run
+
+HYPERRUN = [sys.executable, "-m", "hyperruntime.cli"]
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[str]:
+    """Return the first cells of the rows that a command prints."""
+    assert main([str(word) for word in words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    heads = [n for n, line in enumerate(lines) if line.startswith(("GENERATION", "TRAJECTORY"))]
+    rows = lines[heads[0] + 1 :] if heads else []
+    return [line.split("  ")[0] for line in rows if not line.startswith("models:")]
+
+
+def test_rows_are_chosen_by_conditions_sorted_and_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 20)
+    assert shown(capsys, "status", run_dir, "--where", "failure = agent") == ["3", "10", "17"]
+    assert shown(capsys, "status", run_dir, "--where", "failure~EXIT", "--tail", "1") == ["17"]
+    assert shown(capsys, "status", run_dir, "--where", "generation<=initial") == ["initial"]
+    assert shown(capsys, "status", run_dir, "--where", "score = ''", "--sort", "-generation") == ["17", "10", "3"]
+    best = shown(capsys, "status", run_dir, "--sort", "score", "--where", "failure=", "--tail", "2")
+    assert best[-1].endswith(" *")
+    both = shown(capsys, "status", run_dir, "--where", "generation > 4", "--where", "generation != 7", "--tail", "100")
+    assert [one.removesuffix(" *") for one in both] == [str(n) for n in range(5, 20) if n != 7]
+    assert len(shown(capsys, "status", run_dir, "--where", "duration < 1h")) == 20
+    assert shown(capsys, "status", run_dir, "--where", "score > 2") == []
+    rolled = rollout_run(tmp_path / "rollout_1", 3, 2)
+    assert shown(capsys, "status", rolled, "--where", "trajectory ~ ITEM 1") == ["item 1/0", "item 1/1"]
+    assert shown(capsys, "status", rolled, "--where", "failure = NodeLostError", "--tail", "1") == ["item 2/1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--where", "score"], "COLUMN OPERATOR VALUE with = != < <= > >= or ~"),
+        (["--where", "scor > 1"], "--where: unknown column 'scor'; did you mean 'score'?"),
+        (["--where", "score > much"], "column 'score' has numbers; give one"),
+        (["--where", "score > "], "--where score > needs a value"),
+        (["--sort", "-size"], "--sort: unknown column 'size'; known: "),
+        (["--tail", "-1"], "-1 is not in the range x>=0"),
+        (["--json", "--watch"], "--json prints everything once"),
+    ],
+)
+def test_a_wrong_condition_is_named_in_one_sentence(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", str(loop_run(tmp_path / "generate_1", 3)), *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_status_follows_a_run_until_it_ends(tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 8, made=3)
+    with RunLock(run_dir):
+        command = [*HYPERRUN, "status", str(run_dir), "--watch", "--where", "generation > 0"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(4)]
+        assert "running, 3 of 8 generations" in lines[0]
+        assert [line.split()[0] for line in lines[1:]] == ["GENERATION", "1", "2"]
+        grow(run_dir, 8, [4, 3])
+        assert [process.stdout.readline().split()[0] for _ in range(2)] == ["3", "4"]
+        grow(run_dir, 8, [5, 6, 7])
+        assert [process.stdout.readline().split()[0] for _ in range(3)] == ["5", "6", "7"]
+    assert "finished, 8 of 8 generations" in process.stdout.read()
+    assert process.wait(30) == 0
+    process.stdout.close()
+
+
+def test_a_generation_is_shown_without_keys_and_without_escapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "upstream-key-0123456789-abcdefghij"
+    monkeypatch.setenv("OPENAI_API_KEY", secret)
+    hostile = f"\x1b]0;owned\x07\x1b[2J\x9b31m \u202egnp.exe {secret}\nnext\tline"
+
+    def said(number: int) -> dict[str, str]:
+        return {**plain(number), "history": f"## {hostile}\n{hostile}", "log": hostile, "task": hostile}
+
+    run_dir = loop_run(tmp_path / "generate_1", 5, said)
+    assert main(["show", str(run_dir), "best"]) == 0
+    text = capsys.readouterr().out
+    assert "generation 4: score" in text
+    assert "+new 4" in text
+    assert "TRANSCRIPT: META AGENT" in text
+    assert "\\x1b]0;owned\\x07\\x1b[2J\\x9b31m \\u202egnp.exe" in text
+    assert "next\tline" in text
+    assert secret not in text
+    assert not set(text) & set("\x1b\x07\x9b\u202e\r")
+    assert main(["show", str(run_dir), "9"]) == 2
+    assert "generation 9 of" in capsys.readouterr().err
+    rolled = rollout_run(tmp_path / "rollout_1", 2, 2, lambda _: hostile)
+    assert main(["show", str(rolled), "item 1/0"]) == 0
+    text = capsys.readouterr().out
+    assert "reward 0." in text
+    assert "calls bash:" in text
+    assert secret not in text
+    assert not set(text) & set("\x1b\x07\x9b\u202e\r")
+
+
+def test_a_generation_is_paged_on_a_terminal(tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 3)
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "PAGER": "sed s/^/paged:/", "TERM": "xterm"}
+    process = subprocess.Popen([*HYPERRUN, "show", str(run_dir), "2"], stdin=theirs, stdout=theirs, env=env)
+    os.close(theirs)
+    found = b""
+    while True:
+        try:
+            if not (chunk := os.read(ours, 65536)):
+                break
+        except OSError:  # the terminal has no writer any more
+            break
+        found += chunk
+    os.close(ours)
+    assert process.wait(30) == 0
+    assert b"paged:" in found
+    assert b"+new 2" in found
+
+
+def test_a_page_that_a_run_started_waits_for_the_run_and_ends_with_it(tmp_path: Path) -> None:
+    run_dir = tmp_path / "generate_1"
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    command = [*HYPERRUN, "watch", str(run_dir), "--with-parent"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    loop_run(run_dir, 2)
+    address = process.stdout.readline().strip()
+    with urllib.request.urlopen(address, timeout=60) as page:
+        assert b"generate_1" in page.read()
+    process.stdin.close()
+    assert process.wait(60) == 0
+    process.stdout.close()
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(address, timeout=60)

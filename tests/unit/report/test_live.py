@@ -1,0 +1,224 @@
+"""The server of a live page: who may read it, what it sends, and that it comes back as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from hyperruntime.errors import RunError
+from hyperruntime.loop.run_files.record import GenerationMark, mark_to_json
+from hyperruntime.report.live.address import listen_on_loopback, listen_on_socket, ticket_of
+from hyperruntime.report.live.followed import FollowedRun, LoopSource, RolloutSource
+from hyperruntime.report.live.server import LiveServer, serving
+from hyperruntime.report.page.secrets import Screen
+from hyperruntime.storage.run_lock import RunLock
+from tests.doubles.shown_runs import grow, loop_run, plain, rollout_run
+
+TOKEN = "t" + "0123456789" * 4
+SECRET = "upstream-key-0123456789-abcdefghij"
+
+
+class Viewer:
+    """A client of one server."""
+
+    def __init__(self, session: aiohttp.ClientSession, base: str) -> None:
+        self.session, self.base = session, base
+
+    async def get(self, path: str, **headers: str) -> tuple[int, str]:
+        async with self.session.get(f"{self.base}{path}", headers=headers) as answer:
+            return answer.status, await answer.text()
+
+    async def news(self, last: str = "", *, events: int = 1) -> tuple[str, list[dict[str, Any]]]:
+        """Return the last id and the data of the next events, after that of a reader who had the event ``last``."""
+        found, name, number = list[dict[str, Any]](), "", last
+        headers = {"Last-Event-ID": last} if last else {}
+        async with self.session.get(f"{self.base}/{TOKEN}/events", headers=headers) as answer:
+            assert answer.headers["Content-Type"] == "text/event-stream"
+            async for raw in answer.content:
+                field, _, value = raw.decode().rstrip("\n").partition(": ")
+                name = value if field == "event" else name
+                number = value if field == "id" else number
+                if field == "data":
+                    found.append({"event": name, **json.loads(value)})
+                    if len(found) == events:
+                        break
+        return number, found
+
+
+def serve(run_dir: Path, visit: Callable[[Viewer], Awaitable[None]], screen: Screen | None = None) -> None:
+    async def run() -> None:
+        kind = RolloutSource if "rollout" in run_dir.name else LoopSource
+        server = LiveServer(lambda: FollowedRun(kind(run_dir, screen or Screen({}))), TOKEN)
+        await server.start()
+        listener = listen_on_loopback(0, 0)
+        async with serving(server, listener), aiohttp.ClientSession() as session:
+            await visit(Viewer(session, f"http://127.0.0.1:{listener.getsockname()[1]}"))
+
+    asyncio.run(run())
+
+
+def test_every_path_needs_the_token_and_this_machines_name(tmp_path: Path) -> None:
+    async def visit(viewer: Viewer) -> None:
+        for path in ("", "events", "details?id=1"):
+            assert (await viewer.get(f"/{TOKEN}/{path}", Host="attacker.example:80"))[0] == 403
+            for wrong in ("/", f"/{path}", f"/{TOKEN[:-1]}/{path}", f"/{TOKEN}x/{path}", f"//{TOKEN}/{path}"):
+                status, text = await viewer.get(wrong)
+                assert status == 404, wrong
+                assert TOKEN not in text
+        for host in ("localhost:8123", "127.0.0.1", "[::1]:9"):
+            assert (await viewer.get(f"/{TOKEN}/", Host=host))[0] == 200
+        assert (await viewer.get(f"/{TOKEN}/other"))[0] == 404
+        async with viewer.session.post(f"{viewer.base}/{TOKEN}/") as answer:
+            assert answer.status == 405
+        async with viewer.session.get(f"{viewer.base}/{TOKEN}/") as answer:
+            policy = answer.headers["Content-Security-Policy"]
+            assert "default-src 'none'" in policy
+            assert "frame-ancestors 'none'" in policy
+            assert "Access-Control-Allow-Origin" not in answer.headers
+            assert "Set-Cookie" not in answer.headers
+
+    serve(loop_run(tmp_path / "generate_1", 3), visit)
+
+
+def test_a_viewer_gets_only_what_it_does_not_know_also_from_a_new_server(tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 9, made=4)
+    last = ""
+
+    async def first(viewer: Viewer) -> None:
+        nonlocal last
+        last, (news,) = await viewer.news()
+        assert news["rows"]["ids"] == ["initial", "1", "2", "3"]
+        assert news["state"] == "interrupted"
+        reading = asyncio.create_task(viewer.news(last, events=2))
+        grow(run_dir, 9, [5, 4])
+        last, (_, more) = await reading
+        assert more["rows"]["ids"] == ["5", "4"]
+
+    async def later(viewer: Viewer) -> None:
+        _, (news,) = await viewer.news(last)
+        assert news["rows"]["ids"] == ["6", "7", "8"]
+        assert news["state"] == "finished"
+        for unknown in ("0-99999999", "abc-1", "x", "0--1"):
+            assert (await viewer.news(unknown))[1] == [{"event": "again"}], unknown
+
+    serve(run_dir, first)
+    grow(run_dir, 9, [6, 7, 8])
+    serve(run_dir, later)
+
+
+def test_a_line_that_is_written_in_parts_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 4, made=3)
+    grow(run_dir, 4, [3])
+    journal = run_dir / "journal.jsonl"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:-20])
+
+    async def visit(viewer: Viewer) -> None:
+        last, (news,) = await viewer.news()
+        assert news["rows"]["ids"] == ["initial", "1", "2"]
+        with journal.open("ab") as file:
+            file.write(whole[-20:] + b"{torn\n" + json.dumps(mark_to_json(_mark())).encode() + b"\n")
+        _, found = await viewer.news(last, events=2)
+        assert found[1]["rows"]["ids"] == ["3", "2"]
+        assert "line 5 of journal.jsonl is damaged" in found[1]["notes"][0]
+
+    serve(run_dir, visit)
+
+
+def _mark() -> GenerationMark:
+    return GenerationMark(kind="no-parent", genid=2, by=3)
+
+
+def test_a_hundred_viewers_see_the_run_go_on_and_end(tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 6, made=5)
+
+    async def visit(viewer: Viewer) -> None:
+        with RunLock(run_dir):
+            last, (news,) = await viewer.news()
+            while news["state"] != "running":
+                last, (_, news) = await viewer.news(last, events=2)
+            reading = [asyncio.create_task(viewer.news(last, events=2)) for _ in range(99)]
+            grow(run_dir, 6, [5])
+            assert {tuple(found[1]["rows"]["ids"]) for _, found in await asyncio.gather(*reading)} == {("5",)}
+        while news["state"] != "finished":
+            last, (_, news) = await viewer.news(last, events=2)
+
+    serve(run_dir, visit)
+
+
+def test_keys_are_in_no_answer(tmp_path: Path) -> None:
+    def said(number: int) -> dict[str, str]:
+        return {**plain(number), **dict.fromkeys(("diff", "history", "log", "detail", "task"), f"# a {SECRET}\nb")}
+
+    screen = Screen({"OPENAI_API_KEY": SECRET})
+    loop, rolled = loop_run(tmp_path / "generate_1", 5, said), rollout_run(tmp_path / "rollout_1", 2, 2, said_of)
+    answers: list[str] = []
+
+    async def visit(viewer: Viewer) -> None:
+        answers.append((await viewer.get(f"/{TOKEN}/"))[1])
+        answers.append(json.dumps(await viewer.news()))
+        names = ("3", "initial", "item 0/1", "%69tem 0/0")
+        answers.extend([(await viewer.get(f"/{TOKEN}/details?id={name}"))[1] for name in names])
+
+    serve(loop, visit, screen)
+    serve(rolled, visit, screen)
+    assert not [answer for answer in answers if SECRET in answer]
+    assert sum("there is no such entry" in answer for answer in answers) == 4
+    assert sum("[redacted]" in answer for answer in answers) >= 6
+
+
+def said_of(number: int) -> str:
+    return f"answer {number} {SECRET}"
+
+
+def test_the_details_of_an_entry_are_asked_by_its_name_alone(tmp_path: Path) -> None:
+    async def visit(viewer: Viewer) -> None:
+        assert "+new 2" in json.loads((await viewer.get(f"/{TOKEN}/details?id=2"))[1])["diff"]
+        for name in ("99", "-1", "../run.json", "", "2%00", "½", "9" * 5000):
+            assert (await viewer.get(f"/{TOKEN}/details?id={name}"))[0] in (400, 404), name
+
+    serve(loop_run(tmp_path / "generate_1", 4), visit)
+
+
+def test_the_address_stays_the_same_and_is_for_its_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    ticket = ticket_of(tmp_path / "run")
+    with listen_on_loopback(0, ticket.port) as listener:
+        port = listener.getsockname()[1]
+        ticket.keep(port)
+        again = ticket_of(tmp_path / "run")
+        assert (again.token, again.port) == (ticket.token, port)
+        assert ticket_of(tmp_path / "other").token != ticket.token
+        with listen_on_loopback(0, again.port) as other:
+            assert other.getsockname()[1] != port
+        with pytest.raises(RunError, match=f"port {port} cannot be used: Address already in use; give another --port"):
+            listen_on_loopback(port, 0)
+    assert stat.S_IMODE(os.stat(ticket.file).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(ticket.file.parent).st_mode) == 0o700
+    ticket.file.write_text('{"token": "short", "port": "x"}')
+    assert len(ticket_of(tmp_path / "run").token) > 40
+
+
+def test_a_socket_is_only_made_in_a_directory_of_this_user_alone(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    with pytest.raises(RunError, match="not a directory that only you may enter"):
+        listen_on_socket(shared / "s")
+    assert stat.S_IMODE(os.stat(shared).st_mode) == 0o755
+    place = tmp_path / "private" / "s"
+    with listen_on_socket(place), pytest.raises(RunError, match="another server uses socket"):
+        listen_on_socket(place)
+    assert place.is_socket(), "left by a server that was killed"
+    listen_on_socket(place).close()
+    place.unlink()
+    place.write_text("a file")
+    with pytest.raises(RunError, match="cannot be made"):
+        listen_on_socket(place)
