@@ -3,7 +3,7 @@
 
 readonly ENVIRONMENTS=.venv/envs
 # All extras but `train`: torch takes gigabytes, and its tests have no other purpose than the newest one.
-readonly TESTED_EXTRAS=(report tokens hpc babyai swe terminal dev)
+readonly TESTED_EXTRAS=(report tensorboard tokens hpc babyai swe terminal dev)
 
 # find_python_version VERSION: print a Python of this version, from PATH or pyenv.
 find_python_version() {
