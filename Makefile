@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-weather bench bench-slots bench-cluster bench-report docs-pictures setup clean
+.PHONY: help demo test test-all test-weather bench bench-slots bench-cluster bench-report docs docs-pictures newcomer setup clean
 
 # Options of the command: make demo ARGS="--seed 3", make test ARGS="-k session"
 ARGS ?=
@@ -46,6 +46,13 @@ bench-report: ## measure the page about a run in Chromium, and the cost of 100 v
 docs-pictures: ## draw docs/pictures again: the report, the live page, and the site's first page if it is built
 	@scripts/setup test
 	@scripts/docs-pictures $(ARGS)
+
+docs: ## build the documentation as a site in build/docs, and check its links
+	@scripts/docs $(ARGS)
+
+newcomer: ## follow the first two tutorials in a fresh clone, and print how long each step takes
+	@scripts/setup test
+	@.venv/bin/python -m tests.bench.newcomer
 
 setup: ## only install what the other commands need
 	@scripts/setup test
