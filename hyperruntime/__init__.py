@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from hyperruntime.driver import PostMortem as PostMortem
     from hyperruntime.errors import HyperRuntimeError as HyperRuntimeError
     from hyperruntime.exec.persistent.shell import Shell as Shell
+    from hyperruntime.exec.spawn.process import Process as Process
+    from hyperruntime.exec.spawn.terminal import Terminal as Terminal
     from hyperruntime.gateway import Access as Access
     from hyperruntime.gateway import Budget as Budget
     from hyperruntime.gateway import Gateway as Gateway
@@ -64,6 +66,8 @@ _NAMES = {
     "driver": ("EngineInfo", "PostMortem"),
     "errors": ("HyperRuntimeError",),
     "exec.persistent.shell": ("Shell",),
+    "exec.spawn.process": ("Process",),
+    "exec.spawn.terminal": ("Terminal",),
     "gateway": ("Access", "Budget", "Gateway", "GatewayConfig", "ModelRule", "Upstream"),
     "host.inherited": ("raise_file_limit",),
     "pool.lease": ("Lease",),

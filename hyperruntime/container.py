@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 import attrs
 
@@ -23,6 +23,7 @@ from hyperruntime.exec.lane import EXCHANGE_TARGET, make_exchange
 from hyperruntime.exec.options import ExecKeywords, ExecOptions
 from hyperruntime.exec.persistent.shell import Shell
 from hyperruntime.exec.persistent.shell_lane import check_names
+from hyperruntime.exec.spawn.methods import SpawnsProcesses
 from hyperruntime.exec.user_sessions import UserSessions
 from hyperruntime.gpu.grant import GpuGrant
 from hyperruntime.host.owner import Owner
@@ -35,11 +36,13 @@ from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
 
 log = get_logger(__name__)
 
+E = TypeVar("E", bound=Execution)
+
 _CLOSE_TIMEOUT_S = 3.0
 _LOST_TIMEOUT_S = 0.3
 
 
-class Container(AsyncClosing):
+class Container(AsyncClosing, SpawnsProcesses):
     """A running container; made by :meth:`Runtime.container`, used as a context manager.
 
     Safe to use from many threads at once.
@@ -158,7 +161,8 @@ class Container(AsyncClosing):
             input: bytes, or a binary file that is read as fast as the command reads; None means an empty input.
             on_output: called in this thread as ``on_output("stdout" | "stderr", chunk)`` while it runs.
             output_limit_bytes: limit for each stream; of longer output the head and the tail are kept.
-            group: name of a group of execs, whose processes :meth:`end_group` kills.
+            group: name of a group of execs, for :meth:`end_group` and :meth:`signal_group`.
+            merge_output: whether standard error goes to standard output, in order, as ``2>&1`` does.
 
         Returns:
             The result. Exit code 128+n: killed by signal n; 126 or 127 with ``not_executed``: no program ran.
@@ -351,12 +355,16 @@ class Container(AsyncClosing):
             log.warning("container not removed", name=self.name, error=str(error))
 
     def _run(self, args: Sequence[str | bytes], options: ExecOptions) -> ExecResult:
+        return self._sessions.run(self._prepare(Execution, args, options))
+
+    def _prepare(self, kind: type[E], args: Sequence[str | bytes], options: ExecOptions) -> E:
         env = {**self._late_env, **self._live.exec_env, **(options.env or {})}
-        request = make_request(args, env=env, workdir=options.workdir, has_input=options.input is not None)
+        streams = {"has_input": options.input is not None, "merge_output": options.merge_output}
+        request = make_request(args, env=env, workdir=options.workdir, **streams)
         if isinstance(options.user, str):
             options = attrs.evolve(options, user=self._sessions.resolve(options.user))
         session = self._sessions.find(options.user)
-        return self._sessions.run(Execution(session.lanes, session, request, options))
+        return kind(session.lanes, session, request, options)
 
     def _copy(self, args: Sequence[str], options: ExecOptions) -> ExecResult:
         return self._run(args, attrs.evolve(options, workdir="/"))

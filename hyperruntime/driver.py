@@ -40,7 +40,7 @@ class EngineInfo:
         refuses: other fields that raise :class:`~hyperruntime.errors.UnsupportedOptionError` here, under the name in
             the error's ``field``: a field of the spec (``read_only_rootfs``, ``user``, ``mounts``), a limit that is not
             in ``limits`` (``limits.tmpfs_bytes``), or an image operation (``images.build``, ``images.load``,
-            ``images.load_rootfs``, ``images.remove``).
+            ``images.load_rootfs``, ``images.remove``), or ``terminal``.
         reclaim_args: argv prefix for a program of the host that lets it change every file that containers write in
             their mounts, such as a command that enters the containers' user namespace; empty if this user may change
             them anyway. The program sees the paths of the host, and owns this user's files.

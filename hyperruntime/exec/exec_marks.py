@@ -163,6 +163,11 @@ class MarkNumbers:
             if others:
                 self._groups[group] = others
 
+    def group_series(self, group: str) -> list[MarkSeries]:
+        """Return a group's series; empty if none of its execs has run."""
+        with self._lock:
+            return list(self._groups.get(group, ()))
+
     def leave_group(self, group: str) -> list[MarkSeries]:
         """Return a group's series and forget them; later execs of the group get new ones."""
         with self._lock:

@@ -35,12 +35,14 @@ class ExecRequest:
         env: variables for this command only, in addition to the container's.
         workdir: working directory; None means the container's.
         has_input: whether it gets standard input; else that is empty.
+        merge_output: whether its standard error goes to its standard output.
     """
 
     args: tuple[bytes, ...]
     env: Mapping[str, str] = attrs.field(repr=names_only, hash=False)
     workdir: str | None
     has_input: bool
+    merge_output: bool = False
 
     @property
     def through_env(self) -> tuple[bytes, ...]:
@@ -54,6 +56,7 @@ def make_request(
     env: Mapping[str, str] | None = None,
     workdir: str | None = None,
     has_input: bool = False,
+    merge_output: bool = False,
 ) -> ExecRequest:
     """Return a validated request.
 
@@ -62,6 +65,7 @@ def make_request(
         env: variables for this command only, in addition to the container's.
         workdir: absolute path in the container; None means the container's.
         has_input: whether it gets standard input.
+        merge_output: whether its standard error goes to its standard output.
 
     Raises:
         SpecError: args is a string or empty, holds NUL, or does not begin with a program; env or workdir is malformed.
@@ -79,7 +83,9 @@ def make_request(
     check_env("env", env or {})
     if workdir is not None:
         check_inside_path("workdir", workdir)
-    return ExecRequest(args=encoded, env=dict(env or {}), workdir=workdir, has_input=has_input)
+    return ExecRequest(
+        args=encoded, env=dict(env or {}), workdir=workdir, has_input=has_input, merge_output=merge_output
+    )
 
 
 def shell_keeps(name: str) -> bool:
@@ -114,37 +120,40 @@ def lane_script(request: ExecRequest, sequence: int, mark: Mark, *, announce: bo
         mark: mark of this exec.
         announce: whether to report that a process was started; a command with input always reports it.
     """
-    started = b'echo "%d in" >&4;' % sequence if request.has_input or announce else b""
+    started = b'echo "%d in" >&4' % sequence if request.has_input or announce else b""
     source = b'"$_hr_lane/i"' if request.has_input else b"/dev/null"
-    lines = [b"(ulimit %s;%s" % (mark.options, started)]
+    lines = [b"(ulimit %s" % mark.options]
     if request.workdir is not None:
         lines.append(b'cd -- %s 2>/dev/null||{ echo "%d dir" >&4;exit 126;}' % (quote(request.workdir), sequence))
+    lines += [started] if started else []
     kept = {name: value for name, value in request.env.items() if shell_keeps(name)}
     lines += [b"export %s=%s" % (name.encode(), quote(value)) for name, value in kept.items()]
     args = (b"env", *through_env, *request.args) if (through_env := request.through_env) else request.args
     lines.append(b'exec 3<&- 4>&-;trap \'echo "%d failed" >"$_hr_lane/s"\' 0' % sequence)
-    lines.append(b'exec %s 2>"$_hr_lane/e") <%s >"$_hr_lane/o" 2>/dev/null' % (b" ".join(map(quote, args)), source))
+    error = b"&1" if request.merge_output else b'"$_hr_lane/e"'
+    words = b" ".join(map(quote, args))
+    lines.append(b'exec %s 2>%s) <%s >"$_hr_lane/o" 2>/dev/null' % (words, error, source))
     # On one line: after the status the host may overwrite the script, so the shell must have read all of it.
     lines.append(b'echo "%d $?" >&4;return\n' % sequence)
     return b"\n".join(lines)
 
 
-def tells_failure(request: ExecRequest, lane_dir: str, stderr: bytes) -> bool:
-    """Return whether a standard error begins with the message of bash or env that the program could not be executed.
+def tells_failure(request: ExecRequest, lane_dir: str, errors: bytes) -> bool:
+    """Return whether a stream of errors begins with the message of bash or env that the program could not be executed.
 
     Bash drops its traps before it tries to execute a file. It begins its messages with the path of the script, which
     has the lane's secret name; env quotes the program's name.
 
     Args:
-        request: the command, which ended with exit code 126 or 127 and wrote no standard output.
+        request: the command, which ended with exit code 126 or 127 and wrote no other output.
         lane_dir: directory of the lane in the container.
-        stderr: the first bytes of the standard error.
+        errors: the first bytes of the stream that holds its standard error.
     """
-    if stderr.startswith(os.fsencode(f"{lane_dir}/c: ")):
+    if errors.startswith(os.fsencode(f"{lane_dir}/c: ")):
         return True
     name = re.escape(request.args[0])
     pattern = rb"env: [^\n]*?['\"`\x98]%s['\"\x99]: " % name  # the typographic quotes of UTF-8 end in 98 and 99
-    return bool(request.through_env) and re.match(pattern, stderr) is not None
+    return bool(request.through_env) and re.match(pattern, errors) is not None
 
 
 def quote(argument: str | bytes) -> bytes:

@@ -19,7 +19,7 @@ from hyperruntime.errors import (
     StorageError,
     WorkdirNotFoundError,
 )
-from hyperruntime.exec.exec_marks import Mark
+from hyperruntime.exec.exec_marks import Mark, Span
 from hyperruntime.exec.exec_script import ExecRequest, tells_failure
 from hyperruntime.exec.lane import EXCHANGE_TARGET, Lane
 from hyperruntime.exec.lane_pool import LanePool
@@ -57,7 +57,12 @@ class End(enum.Enum):
 
 
 class Execution:
-    """One command from request to result; used once, by one thread."""
+    """One command from request to result; used once, by one thread.
+
+    Attributes:
+        session: the session in which it runs.
+        marks: the mark of its processes, as a range; empty before they can exist.
+    """
 
     def __init__(self, lanes: LanePool, session: Session, request: ExecRequest, options: ExecOptions) -> None:
         """Prepare; nothing runs yet.
@@ -75,6 +80,7 @@ class Execution:
         self._user = options.user if isinstance(options.user, RunAs) else None
         self._output = OutputStreams(options.output_limit_bytes, options.on_output)
         self._stdin: Stdin | None = None
+        self.marks: tuple[Span, ...] = ()
         self._tries = 0
         self._poll = select.poll()
 
@@ -121,6 +127,7 @@ class Execution:
             raise storage_error(error) from error
         try:
             self._lane, self._mark = lane, self._next_mark()
+            self.marks = (self._mark.span,)
             self._open(lane)
             self._wait()
             reusable = self._finish()
@@ -258,7 +265,7 @@ class Execution:
             if self._stdin is not None:
                 self._stdin.start()
         elif word == "dir":
-            self._no_workdir = True  # the lane is free only after the exit status, which follows
+            self._no_workdir = self._made = True  # the lane is free only after the exit status, which follows
         elif word == "failed":
             self._has_failed = True
         elif self._end is None and is_number(word, 3) and int(word) < 256:
@@ -309,10 +316,11 @@ class Execution:
         """Return whether the exit code is the shell's, because it could not execute the program."""
         if self._end is not End.EXIT or self._exit_code not in _NOT_EXECUTED_CODES:
             return False
-        if self._has_failed or self._output.buffers["stdout"].total_bytes:
+        out, err = self._output.buffers.values()
+        if self._has_failed or (out.total_bytes and not self._request.merge_output):
             return self._has_failed
-        lane_dir, said = f"{EXCHANGE_TARGET}/{self._lane.name}", self._output.buffers["stderr"].start
-        return tells_failure(self._request, lane_dir, said)
+        lane_dir = f"{EXCHANGE_TARGET}/{self._lane.name}"
+        return tells_failure(self._request, lane_dir, (out if self._request.merge_output else err).start)
 
     def _has_ended_tree(self) -> bool:
         """Kill the command and its lane; return whether no process is left."""

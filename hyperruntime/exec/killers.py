@@ -10,7 +10,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import attrs
@@ -52,6 +52,22 @@ class Tree:
         return " ".join(f"{self.group if groups else 0}:{mark}" for mark in marks)
 
 
+def find_limited(title: str, spans: Collection[Span], names: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Yield the pid and the limit of each living process of this machine with a hard limit in one of ``spans``.
+
+    Args:
+        title: name of the limit in ``/proc/PID/limits``, after ``Max``.
+        spans: ranges (least, greatest) of values that no other process has; see :class:`MarkLimit`.
+        names: pids to look at.
+    """
+    line = re.compile(rb"Max %s +\S+ +(\d+) " % title.encode())
+    for name in names:
+        match = line.search(read_proc(name, "limits"))
+        limit = int(match[1]) if match else -1
+        if any(least <= limit <= most for least, most in spans) and process_start_ticks(name) is not None:
+            yield name, limit
+
+
 def kill_limited(title: str, spans: Collection[Span], *, groups: bool) -> set[int]:
     """Kill every living process of this machine with a hard limit in one of ``spans``; return the limits found.
 
@@ -62,16 +78,12 @@ def kill_limited(title: str, spans: Collection[Span], *, groups: bool) -> set[in
         spans: ranges (least, greatest) of values that no other process has; see :class:`MarkLimit`.
         groups: whether to kill their process groups too, which ends a whole fork loop in one call.
     """
-    line = re.compile(rb"Max %s +\S+ +(\d+) " % title.encode())
 
     def send(number: signal.Signals, names: Iterable[str]) -> dict[str, int]:
         sent = {}
-        for name in names:
-            match = line.search(read_proc(name, "limits"))
-            limit = int(match[1]) if match else -1
-            if any(least <= limit <= most for least, most in spans) and process_start_ticks(name) is not None:
-                sent[name] = limit
-                _signal(int(name), number, groups=groups)
+        for name, limit in find_limited(title, spans, names):
+            sent[name] = limit
+            _signal(int(name), number, groups=groups)
         return sent
 
     stopped = send(signal.SIGSTOP, filter(str.isdigit, os.listdir("/proc")))

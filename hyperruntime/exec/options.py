@@ -23,6 +23,7 @@ class TextKeywords(TypedDict, total=False):
     input: bytes | BinaryIO | None
     on_output: OutputCallback | None
     output_limit_bytes: int
+    merge_output: bool
 
 
 class SlotExecKeywords(TextKeywords, total=False):
@@ -30,6 +31,21 @@ class SlotExecKeywords(TextKeywords, total=False):
 
     env: Mapping[str, str] | None
     workdir: str | None
+
+
+class SlotTerminalKeywords(TypedDict, total=False):
+    """Keyword arguments of a terminal in a slot, which has its own user; :meth:`Container.terminal` describes them."""
+
+    timeout_s: float | None
+    env: Mapping[str, str] | None
+    workdir: str | None
+
+
+class TerminalKeywords(SlotTerminalKeywords, total=False):
+    """Keyword arguments of :meth:`Container.terminal`, which describes them."""
+
+    user: str | RunAs | None
+    group: str | None
 
 
 class ExecKeywords(SlotExecKeywords, total=False):
@@ -50,6 +66,7 @@ class ExecOptions:
         input: source of its standard input; None means an empty one.
         on_output: called with each chunk of output while the command runs.
         output_limit_bytes: number of bytes of each stream that are kept.
+        merge_output: whether its standard error goes to its standard output.
         user: user of the command; None means the container's.
         group: name of the group of execs that it belongs to; None means no group.
         cancel_fd: descriptor that becomes readable when the caller cancels; None if it cannot.
@@ -61,6 +78,7 @@ class ExecOptions:
     input: bytes | BinaryIO | None = None
     on_output: OutputCallback | None = None
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
+    merge_output: bool = False
     user: str | RunAs | None = None
     group: str | None = None
     cancel_fd: int | None = None

@@ -20,8 +20,8 @@ from functools import partial
 from hyperruntime.attached_shell import AttachedShell
 from hyperruntime.concurrency.poller import poller
 from hyperruntime.errors import ContainerLostError
-from hyperruntime.exec.exec_marks import Mark, MarkLimit, MarkNumbers, MarkSeries
-from hyperruntime.exec.killers import Tree, TreeKiller, kill_user
+from hyperruntime.exec.exec_marks import Mark, MarkLimit, MarkNumbers, MarkSeries, Span
+from hyperruntime.exec.killers import Tree, TreeKiller, find_limited, kill_user
 from hyperruntime.exec.lane import EXCHANGE_TARGET, Lane
 from hyperruntime.exec.lane_pool import LanePool
 from hyperruntime.host.process import overload
@@ -162,9 +162,44 @@ class Session:
 
     def end_series(self, series: Iterable[MarkSeries]) -> bool:
         """Kill every process that the execs of these series started; return whether none is left."""
-        limit = self._mark_limit
-        spans = tuple(limit.span(span) for one in series for span in one.spans())
-        return not spans or self._ender.end(Tree(0, limit.title, spans))
+        return self.end_spans(self.series_spans(series))
+
+    def end_spans(self, spans: Iterable[Span]) -> bool:
+        """Kill every process whose mark is in one of ``spans``; return whether none is left."""
+        tree = Tree(0, self._mark_limit.title, tuple(spans))
+        return not tree.spans or self._ender.end(tree)
+
+    def find_processes(self, spans: Iterable[Span]) -> list[int]:
+        """Return the pids on this machine of the processes whose mark is in one of ``spans``."""
+        pids = filter(str.isdigit, os.listdir("/proc"))
+        return [int(name) for name, _ in find_limited(self._mark_limit.title, tuple(spans), pids)]
+
+    @property
+    def has_private_groups(self) -> bool:
+        """Whether its image has ``setsid``, so that each lane has a process group of its own."""
+        return self._ender.private_groups
+
+    def send_signal(self, number: int, spans: Iterable[Span]) -> int:
+        """Send a signal to every process whose mark is in one of ``spans``; return how many there were.
+
+        Args:
+            number: number of the signal.
+            spans: ranges of marks, as ``/proc/PID/limits`` prints them.
+
+        Raises:
+            ContainerLostError: the supervisor did not answer.
+        """
+        tree = Tree(0, self._mark_limit.title, tuple(spans))
+        if not tree.spans:
+            return 0
+        found = self._ask("signal", f"{number} {tree.words(groups=False)}", self.patience_s)
+        if found is None:
+            raise ContainerLostError("the container stopped answering")
+        return found
+
+    def series_spans(self, series: Iterable[MarkSeries]) -> list[Span]:
+        """Return the ranges of the marks of series, as ``/proc/PID/limits`` prints them."""
+        return [self._mark_limit.span(span) for one in series for span in one.spans()]
 
     def end_user(self, user: RunAs) -> bool:
         """Kill every process of a uid and drop its lanes; return whether none is left."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import attrs
 
@@ -17,9 +18,10 @@ from hyperruntime.errors import (
     ExecLostError,
     ExecStartError,
     HyperRuntimeError,
+    SpecError,
     UnsupportedOptionError,
 )
-from hyperruntime.exec.exec_marks import MarkNumbers, MarkSeries
+from hyperruntime.exec.exec_marks import MarkNumbers, MarkSeries, Span
 from hyperruntime.exec.exec_script import make_request
 from hyperruntime.exec.execution import KILLED_EXIT_CODE, Execution
 from hyperruntime.exec.named_user import find_user, is_root
@@ -194,6 +196,37 @@ class UserSessions:
         if not ended:
             self.numbers.rejoin_group(group, series)
         return ended
+
+    def signal_group(self, group: str, number: int) -> bool:
+        """Send a signal to all processes that the commands of a group started; return whether there were any."""
+        main = self._find(None)
+        return self.signal(main, number, main.series_spans(self.numbers.group_series(group)))
+
+    def signal(self, session: Session, number: int, spans: Iterable[Span]) -> bool:
+        """Send a signal to all processes with a mark in one of ``spans``; return whether there were any.
+
+        Args:
+            session: the session of the processes.
+            number: number of the signal.
+            spans: ranges of marks, as ``/proc/PID/limits`` prints them.
+
+        Raises:
+            ContainerLostError: the container has ended.
+            ContainerStateError: it was closed, or belongs to another process.
+            SpecError: ``number`` is not the number of a signal.
+        """
+        if not 0 < number < signal.NSIG:
+            raise SpecError("number", number, "the number of a signal, such as signal.SIGINT")
+        self.check_open()
+        try:
+            return session.send_signal(number, spans) > 0
+        except ContainerLostError as error:
+            raise self.lose(error, session) from None
+
+    def end_marked(self, session: Session, spans: Iterable[Span]) -> bool:
+        """Kill all processes of a session with a mark in one of ``spans``; return whether none is left."""
+        self.check_open()
+        return session.end_spans(spans)
 
     def end_series(self, series: MarkSeries) -> bool:
         """Kill all processes with a mark of a series; return whether none is left."""

@@ -145,7 +145,7 @@ def program_needed(engine: str, program: str, install_hint: str) -> Iterator[Non
         ) from error
 
 
-def shell_args(workdir: str | None) -> list[str]:
+def shell_args(workdir: str | None, *, is_init: bool = False) -> list[str]:
     """Return the argv of a shell in a directory, which must exist.
 
     The engines' own options do other things with a missing directory: Docker creates it, and Podman refuses it even if
@@ -153,10 +153,12 @@ def shell_args(workdir: str | None) -> list[str]:
 
     Args:
         workdir: the directory; None means that of the image.
+        is_init: whether the engine gives the container no init: a shell that waits for the shell is one.
     """
+    start = "/bin/sh; exit $?" if is_init else "exec /bin/sh"
     if workdir is None:
-        return ["/bin/sh"]
-    script = f'cd -- "$1" 2>/dev/null || {{ echo "{NO_WORKDIR}" >&2; exit 1; }}; exec /bin/sh'
+        return ["/bin/sh", "-c", start] if is_init else ["/bin/sh"]
+    script = f'cd -- "$1" 2>/dev/null || {{ echo "{NO_WORKDIR}" >&2; exit 1; }}; {start}'
     return ["/bin/sh", "-c", script, "sh", workdir]
 
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from hyperruntime.concurrency.blocking import RESETS, blocking
-from hyperruntime.exec.options import SlotExecKeywords
+from hyperruntime.exec.options import SlotExecKeywords, SlotTerminalKeywords
+from hyperruntime.exec.spawn.process import Process
+from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.values.config import ToolPolicy
 from hyperruntime.pool.values.results import ExecutionResult, Slot
@@ -50,6 +52,27 @@ class Lease:
         """
         options.setdefault("timeout_s", 300.0)
         return await self.pool.run(self.slot, lambda slot_exec: slot_exec.aexec(args, **options))
+
+    async def spawn(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> Process:
+        """Start a command in the slot in the background; it ends with the lease, if not before.
+
+        Arguments and errors are those of :meth:`Container.spawn` and :meth:`exec`, but there is no time limit unless
+        one is given.
+        """
+        return await self.pool.run(self.slot, lambda slot_exec: slot_exec.aspawn(args, **options))
+
+    async def terminal(
+        self, args: Sequence[str | bytes], *, rows: int = 24, cols: int = 80, **options: Unpack[SlotTerminalKeywords]
+    ) -> Terminal:
+        """Start a command in the slot on a terminal; it ends with the lease, if not before.
+
+        Arguments and errors are those of :meth:`Container.terminal` and :meth:`exec`.
+        """
+
+        async def start(slot_exec: SlotExec) -> Terminal:
+            return await slot_exec.aterminal(args, rows=rows, cols=cols, **options)
+
+        return await self.pool.run(self.slot, start)
 
     async def tool(
         self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None, policy: ToolPolicy | None = None

@@ -16,7 +16,9 @@ from typing import Any, TypeVar, Unpack
 from hyperruntime.concurrency.background_loop import BackgroundLoop
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import PoolClosedError
-from hyperruntime.exec.options import SlotExecKeywords
+from hyperruntime.exec.options import SlotExecKeywords, SlotTerminalKeywords
+from hyperruntime.exec.spawn.process import Process
+from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool.tools import Request
@@ -62,6 +64,16 @@ class SyncLease:
     ) -> ExecResult:
         """Run a command in the slot; see :meth:`Lease.exec`."""
         return self._loop.run(self._lease.exec(args, **options))
+
+    def spawn(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> Process:
+        """Start a command in the slot in the background; see :meth:`Lease.spawn`."""
+        return self._loop.run(self._lease.spawn(args, **options))
+
+    def terminal(
+        self, args: Sequence[str | bytes], *, rows: int = 24, cols: int = 80, **options: Unpack[SlotTerminalKeywords]
+    ) -> Terminal:
+        """Start a command in the slot on a terminal; see :meth:`Lease.terminal`."""
+        return self._loop.run(self._lease.terminal(args, rows=rows, cols=cols, **options))
 
     def tool(self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None) -> ExecutionResult:
         """Call a tool in the slot; see :meth:`SlotPool.execute`."""

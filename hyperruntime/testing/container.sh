@@ -28,7 +28,10 @@ show ro /usr "$root/usr"
 for name in bin sbin lib lib32 lib64 libx32; do
     if [ -L "/$name" ]; then ln -s "usr/$name" "$root/$name"; elif [ -d "/$name" ]; then show ro "/$name" "$root/$name"; fi
 done
-for name in null zero full random urandom; do show rw "/dev/$name" "$root/dev/$name"; done
+for name in null zero full random urandom tty; do show rw "/dev/$name" "$root/dev/$name"; done
+mkdir "$root/dev/pts"
+mount -t devpts -o newinstance,ptmxmode=0666,mode=0620,nosuid,noexec devpts "$root/dev/pts"
+ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
 echo root:x:0:0:root:/root:/bin/sh >"$root/etc/passwd"
 echo root:x:0: >"$root/etc/group"

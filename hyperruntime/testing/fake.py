@@ -71,6 +71,7 @@ class FakeContainer:
             args: the argv; mount targets in it are replaced by their sources.
             timeout_s: seconds until the process group is killed; None means no limit.
             on_output: called with ``stdout`` chunks while the command runs, and with all of ``stderr`` afterwards.
+            merge_output: whether standard error goes to standard output.
             output_limit_bytes: how many of the last bytes of each stream are returned.
 
         Raises:
@@ -83,7 +84,8 @@ class FakeContainer:
         argv[0] = sys.executable if argv[0] == "python3" else argv[0]
         kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
         with _as_file(options.get("input")) as source:
-            process = self._spawn(argv, cwd, {**kept, **self.spec.env, **env}, source)
+            merge = ["sh", "-c", 'exec "$@" 2>&1', "sh"] if options.get("merge_output") else []
+            process = self._spawn([*merge, *argv], cwd, {**kept, **self.spec.env, **env}, source)
         expired = threading.Event()
 
         def expire() -> None:

@@ -1,4 +1,4 @@
 """Copy file trees between the host and a container as untrusted tar streams.
 
-May import ``exec.persistent`` and what stands before it in ``tests/unit/test_folders.py``.
+May import ``exec.spawn`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -60,6 +60,7 @@ class Probe:
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup"},
             gpus=gives_gpus(self.settings),
             users=True,
+            refuses=frozenset() if os.geteuid() == 0 or self.settings.rootless else frozenset({"terminal"}),
             reclaim_args=() if os.geteuid() == 0 else RECLAIM_ARGS,
         )
 

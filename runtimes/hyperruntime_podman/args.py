@@ -64,7 +64,6 @@ def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = ()
         "run",
         "--rm",
         "--interactive",
-        "--init",
         "--pull=never",
         "--name",
         launch.name,
@@ -88,7 +87,8 @@ def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = ()
         args += ["--user", spec.user]
     for name, value in launch.labels.items():
         args += ["--label", f"{name}={value}"]
-    return [*args, spec.image, *shell_args(spec.workdir)[1:]]
+    # No --init: catatonit leaves SIGTSTP, SIGTTIN and SIGTTOU blocked in all processes, so no program could be stopped.
+    return [*args, spec.image, *shell_args(spec.workdir, is_init=True)[1:]]
 
 
 def pidfile(launch: Launch) -> str:

@@ -27,7 +27,7 @@ from hyperruntime_podman.gpus import device_args
 
 _REMOVE_TIMEOUT_S = 30.0
 _REMOVE_AGAIN_S = 10.0
-_NO_PROCESS = re.compile(r"failed to spawn pid1|resource temporarily unavailable|can't get final child's PID", re.I)
+_NO_PROCESS = re.compile(r"cannot fork|resource temporarily unavailable|can't get final child's PID", re.I)
 _PASSES = re.compile(r"did not die|could not be stopped|state improper|removing", re.IGNORECASE)
 
 

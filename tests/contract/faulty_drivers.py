@@ -51,6 +51,24 @@ class IgnoresMounts(FakeDriver):
         return super().launch(_changed(launch, mounts=mounts))
 
 
+class HidesTerminals(FakeDriver):
+    """Covers the containers' terminals by an empty directory."""
+
+    def launch(self, launch: Launch) -> FakeLiveContainer:
+        empty = os.path.join(launch.private_dir, "empty")
+        os.makedirs(empty)
+        cover = Mount(source=empty, target="/dev/pts")
+        return super().launch(_changed(launch, mounts=(*launch.spec.mounts, cover)))
+
+
+class DeniesTerminals(FakeDriver):
+    """Declares that its containers have no terminals, but they have."""
+
+    def probe(self) -> EngineInfo:
+        info = super().probe()
+        return attrs.evolve(info, refuses=info.refuses | {"terminal"})
+
+
 class HasNetwork(FakeDriver):
     """Gives the host's network to containers that request no network."""
 

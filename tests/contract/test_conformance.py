@@ -61,6 +61,8 @@ FAULTS: list[tuple[type[FakeDriver], str, str]] = [
     (faulty.ClaimsModesAndFilter, "isolation.file-modes", "what root reads of a closed file"),
     (faulty.ClaimsModesAndFilter, "isolation.seccomp", "the seccomp mode of a command"),
     (faulty.IgnoresMounts, "spec.mounts", "read-only mount was written to"),
+    (faulty.HidesTerminals, "terminal.size", "the driver does not declare that it refuses terminal"),
+    (faulty.DeniesTerminals, "terminal.size", "declares that it refuses terminal, but it does not"),
     (faulty.HasNetwork, "network.none", "interfaces"),
     (faulty.LeaksHostEnvironment, "isolation.no-host-environment", "a variable of the host"),
     (faulty.ShowsTemporaryFiles, "isolation.no-host-files", "the host's"),

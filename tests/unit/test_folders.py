@@ -20,7 +20,7 @@ ORDER = (
     "pickling", "errors", "units", "json_values", "option_fields", "logs", "concurrency",
     "spec", "run_as", "attached_shell", "driver", "domain", "registry",
     "agents", "host", "storage", "reclaim", "gpu", "images",
-    "exec", "exec.persistent", "transfer", "git", "container", "runtime",
+    "exec", "exec.persistent", "exec.spawn", "transfer", "git", "container", "runtime",
     "gateway.config", "gateway.log", "gateway.request", "gateway.answer", "gateway",
     "pool.values", "pool.slots", "pool.tools", "pool",
     "loop.run_files", "loop.workbench", "loop.evaluation", "loop.generation", "loop.hyperagents", "loop.run", "loop",

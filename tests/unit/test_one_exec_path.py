@@ -28,6 +28,7 @@ MAKES_EXECUTIONS = (
     "hyperruntime/container.py",
     "hyperruntime/exec/user_sessions.py",
     "hyperruntime/exec/persistent/shell.py",
+    "hyperruntime/exec/spawn/process.py",  # one exec in a thread; a terminal is such a process too
 )
 DRIVERS = "runtimes/"
 RUNS_GIT_ON_THE_HOST = ("hyperruntime/rollout/origins.py",)  # for the cache, which agents cannot reach

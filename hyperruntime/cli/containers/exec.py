@@ -12,21 +12,22 @@ from typing import Any, BinaryIO, Literal
 import click
 
 from hyperruntime.cli.command import Command, State, example
-from hyperruntime.cli.messages import Lines, note
-from hyperruntime.cli.params import COPY_PAIR, COUNT, DURATION, ENV_PAIR, GPUS, MOUNT_PAIR, SIZE, Pairs, existing_path
+from hyperruntime.cli.containers.attach import check_terminal, run_attached
+from hyperruntime.cli.containers.container_options import container_options, container_spec, start_container
+from hyperruntime.cli.messages import note
+from hyperruntime.cli.params import COPY_PAIR, DURATION, Pairs, existing_path
 from hyperruntime.cli.streams import write_whole
 from hyperruntime.container import Container
-from hyperruntime.errors import BudgetExceededError, ImageNotFoundError, TransferError
+from hyperruntime.errors import BudgetExceededError, TransferError
+from hyperruntime.exec.options import TerminalKeywords
 from hyperruntime.gateway import Access, Gateway, GatewayConfig
 from hyperruntime.gateway.config.source import load_source
-from hyperruntime.images.recipes import BASE, image_reference
-from hyperruntime.runtime import Runtime
-from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, ContainerSpec, ExecResult, Limits
+from hyperruntime.images.recipes import BASE
+from hyperruntime.spec import ExecResult
 from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
 from hyperruntime.units import format_duration
 
 _KEPT_BYTES = 4096
-_LIMITS = ("memory_bytes", "cpus", "pids", "disk_bytes")
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
 
 
@@ -38,35 +39,17 @@ _DESCRIPTORS = {"stdout": 1, "stderr": 2}
         "hyperrun exec -- python3 -c 'print(6 * 7)'",
         "hyperrun exec --mount ./data:/data --memory 512m --timeout 10s -- sh -c 'wc -c /data/*'",
         "hyperrun exec --put ./src:/src --get /src/out:./out -- make -C /src < input.txt",
+        "hyperrun exec -it -- python3",
         "hyperrun exec --image agent --gateway gateway.toml --put ask.py:/ask.py -- python3 /ask.py",
     ),
 )
 @click.option("--image", default=BASE, show_default=True, help="Recipe name or image reference.")
-@click.option("--mount", "mounts", type=MOUNT_PAIR, multiple=True, help="Mount a host path; may be repeated.")
-@click.option("--env", type=ENV_PAIR, multiple=True, help="Set a variable in the container; may be repeated.")
-@click.option("--workdir", metavar="DIR", help="Working directory of the command.")
-@click.option("--user", metavar="NAME", help="User name or uid, with an optional :group.")
-@click.option("--network", type=click.Choice(NETWORKS), default="none", show_default=True, help="Network access.")
-@click.option("--memory", "memory_bytes", type=SIZE, help="Limit of memory and swap, such as 512m.")
-@click.option("--cpus", type=float, help="Limit of cores, such as 1.5.")
-@click.option(
-    "--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True, help="Limit of processes and threads, or none."
-)
-@click.option(
-    "--disk", "disk_bytes", type=SIZE, help="Limit of disk space, such as 2g; a container that uses more is ended."
-)
-@click.option(
-    "--limits-mode",
-    type=click.Choice(LIMITS_MODES),
-    default="enforce",
-    show_default=True,
-    help="watchdog: hyperrun watches the memory where the engine cannot limit it.",
-)
-@click.option("--gpus", type=GPUS, metavar="WHICH", help="all, auto:N (the N least used), indices or CDI names.")
+@click.option("--interactive", "-i", is_flag=True, help="Pass on standard input also if it is a terminal.")
+@click.option("--tty", "-t", is_flag=True, help="Run the command on a terminal, connected with this one; see -i.")
 @click.option(
     "--timeout", "timeout_s", type=DURATION, help="End the command and all it started after this; exit code 124."
 )
-@click.option("--read-only", "read_only_rootfs", is_flag=True, help="Make the image's files read-only.")
+@container_options
 @click.option("--put", type=COPY_PAIR, multiple=True, help="Copy from the host before the command; may be repeated.")
 @click.option(
     "--get",
@@ -92,7 +75,8 @@ def exec_command(
     /,
     args: tuple[str, ...],
     image: str,
-    env: Pairs,
+    interactive: bool,
+    tty: bool,
     gateway_file: str | None,
     timeout_s: float | None,
     put: Pairs,
@@ -105,43 +89,32 @@ def exec_command(
     Standard input is passed on unless it is a terminal; output is passed on at once, byte for byte. The exit code
     is the command's: 128+n if signal n killed it, 124 after a timeout, 127 if the program does not exist.
     """
-    limits = Limits(**{name: container.pop(name) for name in _LIMITS})
-    spec = ContainerSpec(image=image_reference(image), env=dict(env), limits=limits, **container)
+    if tty:
+        check_terminal()
+    spec = container_spec(image, container)
     gateway = None if gateway_file is None else load_source(gateway_file)
     for source, _ in put:
         existing_path(source, "--put")
-    with state.open_runtime() as runtime, _start(runtime, spec) as started:
+    with state.open_runtime() as runtime, start_container(runtime, spec) as started:
         for source, target in put:
             started.put(source, target, timeout_s=copy_timeout_s)
-        result = _run(started, args, timeout_s, gateway)
+        with _models(started, gateway) as model_env:
+            if tty:
+                terminal: TerminalKeywords = {"env": model_env, "timeout_s": timeout_s}
+                result = run_attached(state, started, args, terminal, has_input=interactive)
+            else:
+                result = started.exec(
+                    args,
+                    timeout_s=timeout_s,
+                    env=model_env,
+                    input=_standard_input(from_terminal=interactive),
+                    on_output=_hand_on,
+                    output_limit_bytes=_KEPT_BYTES,
+                )
+        if result.timed_out:
+            note(f"hyperrun: timeout: the command and all it started ended after {format_duration(timeout_s or 0)}")
         _copy_out(started, get, copy_timeout_s, result)
         return result.exit_code
-
-
-def _start(runtime: Runtime, spec: ContainerSpec) -> Container:
-    """Start the container; make a missing image first if possible."""
-    try:
-        return runtime.container(spec)
-    except ImageNotFoundError:
-        runtime.images.ensure(spec.image, on_output=Lines())
-        return runtime.container(spec)
-
-
-def _run(
-    container: Container, args: tuple[str, ...], timeout_s: float | None, gateway: GatewayConfig | None
-) -> ExecResult:
-    with _models(container, gateway) as env:
-        result = container.exec(
-            args,
-            timeout_s=timeout_s,
-            env=env,
-            input=_standard_input(),
-            on_output=_hand_on,
-            output_limit_bytes=_KEPT_BYTES,
-        )
-    if result.timed_out:
-        note(f"hyperrun: timeout: the command and all it started ended after {format_duration(timeout_s or 0)}")
-    return result
 
 
 @contextmanager
@@ -177,12 +150,12 @@ def _hand_on(stream: Literal["stdout", "stderr"], chunk: bytes) -> None:
     write_whole(_DESCRIPTORS[stream], chunk)
 
 
-def _standard_input() -> BinaryIO | None:
-    """Return our standard input, or None if it is closed, a terminal or a directory."""
+def _standard_input(*, from_terminal: bool) -> BinaryIO | None:
+    """Return our standard input, or None if it is closed, a directory, or a terminal that is not wanted."""
     try:
         mode = os.fstat(0).st_mode
     except OSError:
         return None
-    if sys.stdin is None or os.isatty(0) or stat.S_ISDIR(mode):
+    if sys.stdin is None or (os.isatty(0) and not from_terminal) or stat.S_ISDIR(mode):
         return None
     return open(0, "rb", buffering=0, closefd=False)

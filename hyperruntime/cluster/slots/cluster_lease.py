@@ -6,12 +6,13 @@ import asyncio
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 import attrs
 
 from hyperruntime.cluster.slots.remote_exec import run_for_copy
 from hyperruntime.concurrency.blocking import run_cancellable
+from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.exec.options import SlotExecKeywords
 from hyperruntime.pool.values.config import ToolPolicy
 from hyperruntime.pool.values.results import ExecutionResult, Slot
@@ -22,6 +23,8 @@ from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
 
 if TYPE_CHECKING:
     from hyperruntime.cluster.slots.cluster_pool import ClusterPool
+
+_ONLY_HERE = "the slots of other nodes run commands to their end only; use exec there, or a pool on this machine"
 
 
 class ClusterLease:
@@ -39,6 +42,22 @@ class ClusterLease:
     async def exec(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> ExecResult:
         """Run a command in the slot; see :meth:`Lease.exec` for arguments and errors."""
         return await self.pool.exec(self.slot, args, **options)
+
+    async def spawn(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> NoReturn:
+        """Refuse: a node runs commands to their end only.
+
+        Raises:
+            UnsupportedOptionError: always.
+        """
+        raise UnsupportedOptionError("cluster", "spawn", _ONLY_HERE)
+
+    async def terminal(self, args: Sequence[str | bytes], **options: Any) -> NoReturn:  # noqa: ANN401
+        """Refuse: a node has no terminals.
+
+        Raises:
+            UnsupportedOptionError: always.
+        """
+        raise UnsupportedOptionError("cluster", "terminal", _ONLY_HERE)
 
     async def tool(
         self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None, policy: ToolPolicy | None = None

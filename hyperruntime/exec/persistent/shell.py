@@ -37,6 +37,7 @@ from hyperruntime.exec.lane import Lane
 from hyperruntime.exec.options import ExecOptions, TextKeywords
 from hyperruntime.exec.persistent.shell_lane import ShellLane, check_text, first_script, next_script
 from hyperruntime.exec.session import Session, is_number
+from hyperruntime.exec.signals import TakesSignals
 from hyperruntime.exec.user_sessions import UserSessions
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult
@@ -45,7 +46,7 @@ _START_TRIES_S = 5.0
 _POISONED_TRIES = 2  # failed starts after which the saved state is dropped, because it may stop bash from starting
 
 
-class Shell(Closing):
+class Shell(Closing, TakesSignals):
     """A persistent bash, made by :meth:`Container.shell`; it runs one text at a time, and other callers wait.
 
     Attributes:
@@ -66,6 +67,7 @@ class Shell(Closing):
         self._turn = threading.Lock()
         self._lane: ShellLane | None = None
         self._session: Session | None = None
+        self._running: _TextExecution | None = None
         self._left: bytes | None = None
         self.exit_code = 0
         self._closed = False
@@ -84,6 +86,7 @@ class Shell(Closing):
             input: standard input; None means an empty one.
             on_output: as for :meth:`Container.exec`.
             output_limit_bytes: as for :meth:`Container.exec`.
+            merge_output: as for :meth:`Container.exec`.
 
         Raises:
             ContainerLostError: the container ended.
@@ -99,6 +102,21 @@ class Shell(Closing):
         code = check_text(text)
         ExecOptions(**options).checked()
         return await run_cancellable(lambda cancel_fd: self._run(code, ExecOptions(**options, cancel_fd=cancel_fd)))
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to the processes of the running text, bash among them; return whether a text runs.
+
+        Earlier jobs do not get it. A text that is interrupted (SIGINT, as by Ctrl-C) ends with exit code 130, unless it
+        traps SIGINT or its command goes on. The next text sees the state that it left, but not the earlier jobs, which
+        keep running. Another signal that ends bash has the same effect as a kill, see :meth:`run`.
+
+        Raises:
+            ContainerLostError: the container ended.
+            ContainerStateError: it was closed.
+            SpecError: ``number`` is not the number of a signal.
+        """
+        running = self._running
+        return running is not None and self._sessions.signal(running.session, number, running.marks)
 
     def close(self) -> bool:
         """End the shell and all processes that it started; return whether none is left. May be called again."""
@@ -134,8 +152,10 @@ class Shell(Closing):
             if isinstance(self._start.user, str):
                 self._start = attrs.evolve(self._start, user=self._sessions.resolve(self._start.user))
             session = self._sessions.find(self._start.user)
-            return self._sessions.run(_TextExecution(self, session, text, options))
+            self._running = running = _TextExecution(self, session, text, options)
+            return self._sessions.run(running)
         finally:
+            self._running = None
             if self._closed:
                 self._drop_lane()
             self._turn.release()
@@ -224,9 +244,10 @@ class _TextExecution(Execution):
     """One text, run by a persistent bash."""
 
     def __init__(self, shell: Shell, session: Session, text: bytes, options: ExecOptions) -> None:
-        request = ExecRequest(args=(text,), env={}, workdir=None, has_input=options.input is not None)
+        has_input, merge = options.input is not None, options.merge_output
+        request = ExecRequest(args=(text,), env={}, workdir=None, has_input=has_input, merge_output=merge)
         super().__init__(session.lanes, session, request, options)
-        self._shell, self._text, self._over = shell, text, False
+        self._shell, self._over = shell, False
 
     def _take_lane(self) -> Lane:
         return self._shell.take_lane(self.session)
@@ -250,8 +271,7 @@ class _TextExecution(Execution):
     def _start(self, lane: Lane) -> None:
         assert isinstance(lane, ShellLane)
         lane.hear_state()
-        has_input = self._request.has_input
-        lane.begin_text(self._text, self._mark, self._shell.exit_code, has_input=has_input)
+        lane.begin_text(self._request, self._mark, self._shell.exit_code)
 
     def _on_event(self, descriptor: int, event: int) -> None:
         if isinstance(self._lane, ShellLane) and descriptor == self._lane.state:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from hyperruntime.errors import SpecError
 from hyperruntime.exec.exec_marks import Mark
-from hyperruntime.exec.exec_script import VARIABLE, quote
+from hyperruntime.exec.exec_script import VARIABLE, ExecRequest, quote
 from hyperruntime.exec.lane import EXCHANGE_TARGET, Lane
 from hyperruntime.run_as import RunAs
 
@@ -99,7 +99,7 @@ class ShellLane(Lane):
             OSError: no space.
         """
         ulimit = b"builtin ulimit %s\n" % mark.bash_options
-        end = b"builtin trap '{ _hr_leave \"$@\"; } 2>/dev/null' EXIT\n"
+        end = b"builtin trap '{ _hr_leave \"$@\"; } 2>/dev/null' EXIT\nbuiltin trap 'builtin exit 130' INT\n"
         lane_dir = quote(f"{EXCHANGE_TARGET}/{self.name}")  # the body may come from a bash with another lane
         ready = b"_hr_lane=%s _hr_open=\nbuiltin printf '0 ready\\n' >\"$_hr_lane/s\"\n" % lane_dir
         try:
@@ -108,18 +108,18 @@ class ShellLane(Lane):
             self.close()
             raise
 
-    def begin_text(self, text: bytes, mark: Mark, exit_code: int, *, has_input: bool) -> None:
+    def begin_text(self, request: ExecRequest, mark: Mark, exit_code: int) -> None:
         """Hand bash its next text; raises the errors of :meth:`Lane.start`.
 
         Args:
-            text: shell code.
+            request: the text, and its streams.
             mark: mark of the processes that it starts.
             exit_code: value that it sees in ``$?``.
-            has_input: whether it reads the lane's input; else ``/dev/null``.
         """
-        source = b"i" if has_input else b"/dev/null"
-        line = b"%d %s %d %s\n" % (self.sequence, mark.bash_options, exit_code, source)
-        self._write_script(line + text)
+        source = b"i" if request.has_input else b"/dev/null"
+        errors = b"o" if request.merge_output else b"e"
+        line = b"%d %s %d %s %s\n" % (self.sequence, mark.bash_options, exit_code, errors, source)
+        self._write_script(line + request.args[0])
         os.write(self.go, b"\n")
 
     def undo_text(self) -> None:

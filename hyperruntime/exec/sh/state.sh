@@ -4,8 +4,8 @@
 builtin declare +x _hr_lane
 _hr_open= _hr_trace= _hr_code=0
 
-# Wait for the next text. The line before it holds: number, limit option and value of the mark, exit code for $?, and
-# input. bash reads a FIFO byte by byte, but a file at once, so that line is in the file.
+# Wait for the next text. The line before it holds: number, limit option and value of the mark, exit code for $?, stream
+# of the errors, and input. bash reads a FIFO byte by byte, but a file at once, so that line is in the file.
 _hr_next() {
     [[ $_hr_open ]] && _hr_end 0 "$@" # the text ran `continue`
     while :; do
@@ -13,11 +13,12 @@ _hr_next() {
         [[ $? -gt 128 ]] || builtin exit 0 # a status above 128 is a trap or $TMOUT, not the end
     done
     {
-        IFS=' ' builtin read -r _hr_number _hr_limit _hr_mark _hr_code _hr_source
+        IFS=' ' builtin read -r _hr_number _hr_limit _hr_mark _hr_code _hr_errors _hr_source
         IFS= builtin read -r -d '' _hr_text || builtin :
     } <"$_hr_lane/c"
     builtin ulimit "$_hr_limit" "$_hr_mark" || builtin :
     [[ $_hr_trace ]] && _hr_text="set -x; $_hr_text"
+    _hr_errors=$_hr_lane/$_hr_errors
     [[ $_hr_source == /dev/null ]] || _hr_source=$_hr_lane/i
     _hr_open=1
 }

@@ -195,20 +195,36 @@ _hr_sweep_frozen() {
     kill -CONT -1
 }
 
-# Kill the trees $@, each GROUP:TAG or GROUP:LEAST-MOST (group 0: it has no process group of its own). Among many
-# processes a sweep is too slow to catch all, so they are stopped meanwhile.
-_hr_end_trees() {
+# Set the tags and spans to those of the trees $@, each GROUP:TAG or GROUP:LEAST-MOST.
+_hr_set_tags() {
     _hr_find=_hr_find_tagged _hr_tags=' ' _hr_spans=
     for _hr_tree; do
-        _hr_group=${_hr_tree%%:*}
-        [ "$_hr_setsid" ] && [ "$_hr_group" -gt 1 ] && kill -KILL -- "-$_hr_group"
         case $_hr_tree in
         *-*) _hr_spans="$_hr_spans ${_hr_tree#*:}" ;;
         *) _hr_tags="$_hr_tags${_hr_tree#*:} " ;;
         esac
     done
+}
+
+# Kill the trees $@ (group 0: it has no process group of its own). Among many processes a sweep is too slow to catch all,
+# so they are stopped meanwhile.
+_hr_end_trees() {
+    _hr_set_tags "$@"
+    for _hr_tree; do
+        _hr_group=${_hr_tree%%:*}
+        [ "$_hr_setsid" ] && [ "$_hr_group" -gt 1 ] && kill -KILL -- "-$_hr_group"
+    done
     set -- /proc/[0-9]*
     if [ "$_hr_freeze" ] || [ $# -gt 150 ]; then _hr_sweep_frozen; else _hr_sweep_once; fi
+}
+
+# Send signal $1 to the processes of the other trees, in one call; $_hr_found is their number.
+_hr_signal_trees() {
+    _hr_number=$1
+    shift
+    _hr_set_tags "$@"
+    _hr_find_tagged /proc/[0-9]*
+    [ -z "$_hr_doomed" ] || kill "-$_hr_number" $_hr_doomed
 }
 
 # After a failed fork bash continues as if the command had ended, so the host must know that this shell is bash.
@@ -228,6 +244,10 @@ while :; do
         _hr_freeze=${_hr_verb#kill}
         _hr_end_trees $_hr_trees
         echo "done $_hr_one $_hr_left"
+        ;;
+    signal)
+        _hr_signal_trees $_hr_trees
+        echo "done $_hr_one $_hr_found"
         ;;
     reap)
         _hr_user=${_hr_trees%% *} _hr_find=_hr_find_owned _hr_spans=

@@ -9,8 +9,10 @@ from typing import Any, Unpack
 
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
-from hyperruntime.exec.options import SlotExecKeywords
+from hyperruntime.exec.options import SlotExecKeywords, SlotTerminalKeywords
 from hyperruntime.exec.persistent.shell import Shell
+from hyperruntime.exec.spawn.process import Process
+from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.pool.values.config import Isolation
 from hyperruntime.spec import ExecResult
 
@@ -74,9 +76,29 @@ class SlotExec:
         Raises:
             HyperRuntimeError: as in :meth:`Container.aexec`.
         """
-        options["env"] = {**self.env, **(options.get("env") or {})}
-        options["workdir"] = posixpath.join(self.workspace, options.get("workdir") or "").rstrip("/") or "/"
+        options["env"] = self._env(options.get("env"))
+        options["workdir"] = self._path(options.get("workdir"))
         return await self.container.aexec(args, **options, **self.options)
+
+    async def aspawn(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> Process:
+        """Start a command as the slot in the background; see :meth:`Container.spawn`."""
+        options["env"] = self._env(options.get("env"))
+        options["workdir"] = self._path(options.get("workdir"))
+        return await self.container.aspawn(args, **options, **self.options)
+
+    async def aterminal(
+        self, args: Sequence[str | bytes], *, rows: int, cols: int, **options: Unpack[SlotTerminalKeywords]
+    ) -> Terminal:
+        """Start a command as the slot on a terminal; see :meth:`Container.terminal`."""
+        options["env"] = self._env(options.get("env"))
+        options["workdir"] = self._path(options.get("workdir"))
+        return await self.container.aterminal(args, rows=rows, cols=cols, **options, **self.options)
+
+    def _env(self, env: Mapping[str, str] | None) -> dict[str, str]:
+        return {**self.env, **(env or {})}
+
+    def _path(self, workdir: str | None) -> str:
+        return posixpath.join(self.workspace, workdir or "").rstrip("/") or "/"
 
     def shell(self) -> Shell:
         """Return the slot's persistent bash; make one if there is none."""

@@ -16,6 +16,8 @@ May import ``testing`` and what stands before it in ``tests/unit/test_folders.py
 
 from hyperruntime.testing.conformance import (  # noqa: F401, I001 - imported to register their checks, in this order
     exec_checks,
+    process_checks,
+    terminal_checks,
     timeout_checks,
     user_checks,
     lost_checks,

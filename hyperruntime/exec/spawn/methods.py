@@ -1,0 +1,101 @@
+"""The methods of a container that start processes and terminals, and send signals."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TypeVar, Unpack
+
+from hyperruntime.concurrency.blocking import EXECS, blocking
+from hyperruntime.exec.exec_script import make_request, shell_keeps
+from hyperruntime.exec.options import ExecKeywords, ExecOptions, TerminalKeywords
+from hyperruntime.exec.spawn.process import Process, ProcessExecution
+from hyperruntime.exec.spawn.terminal import DEFAULT_TERM, Terminal, WaitingCommand
+from hyperruntime.exec.user_sessions import UserSessions
+from hyperruntime.spec import ContainerSpec
+
+P = TypeVar("P", bound=ProcessExecution)
+
+
+class SpawnsProcesses(ABC):
+    """Starts commands that run beside their caller."""
+
+    spec: ContainerSpec
+    _sessions: UserSessions
+    _late_env: Mapping[str, str]
+
+    @abstractmethod
+    def _prepare(self, kind: type[P], args: Sequence[str | bytes], options: ExecOptions) -> P:
+        """Return an execution of a command, which has not started."""
+
+    def signal_group(self, group: str, number: int) -> bool:
+        """Send a signal, such as SIGINT, to all processes of a group's commands; return whether there were any.
+
+        A signal reaches every process that a running command started, in whatever process group or session it is.
+        Further errors are those of :meth:`end_group`.
+
+        Raises:
+            SpecError: ``number`` is not the number of a signal.
+        """
+        return self._sessions.signal_group(group, number)
+
+    async def asignal_group(self, group: str, number: int) -> bool:
+        """Do what :meth:`signal_group` does without blocking the event loop."""
+        return await blocking(EXECS, partial(self.signal_group, group, number))
+
+    def spawn(self, args: Sequence[str | bytes], **options: Unpack[ExecKeywords]) -> Process:
+        """Start a command in the background of the caller; return it when its process exists.
+
+        It ends with :meth:`Process.close`, or with the container. Arguments and errors are those of :meth:`exec`,
+        except:
+
+        Args:
+            args: argv, never a shell string.
+            input: None means that its standard input stays open for :meth:`Process.write`.
+            on_output: called in a thread of the process.
+        """
+        prepare = partial(self._prepare, ProcessExecution, args)
+        return Process(self._sessions, ExecOptions(**options).checked(), prepare)
+
+    async def aspawn(self, args: Sequence[str | bytes], **options: Unpack[ExecKeywords]) -> Process:
+        """Do what :meth:`spawn` does without blocking the event loop; cancelling kills the command."""
+        return await blocking(EXECS, lambda: self.spawn(args, **options), undo=Process.close)
+
+    def terminal(
+        self, args: Sequence[str | bytes], *, rows: int = 24, cols: int = 80, **options: Unpack[TerminalKeywords]
+    ) -> Terminal:
+        """Start a command on a terminal of its own in the container, such as an interactive shell.
+
+        The image needs ``setsid`` (util-linux or busybox). The command ends with :meth:`Terminal.close`, or with the
+        container. Further errors are those of :meth:`exec`.
+
+        Args:
+            args: argv, never a shell string.
+            rows: number of lines.
+            cols: number of columns.
+            env: variables, in addition to the spec's; ``TERM`` is ``xterm-256color`` unless one of them sets it.
+            workdir: absolute path; None means the spec's.
+            user: as for :meth:`exec`.
+            group: as for :meth:`exec`.
+            timeout_s: as for :meth:`exec`.
+
+        Raises:
+            SpecError: ``rows`` or ``cols`` is not a number from 1 to 65535.
+            UnsupportedOptionError: the container has no terminals, or this user may not open them.
+        """
+        env = {"TERM": self.spec.env.get("TERM", DEFAULT_TERM), **(options.get("env") or {})}
+        options["env"] = env
+        make_request(args, env=env)
+        # The shell that enters the terminal drops variables with odd names, so env(1) sets them behind it.
+        odd = [f"{name}={value}" for name, value in {**self._late_env, **env}.items() if not shell_keeps(name)]
+        command = ["env", *odd, *args] if odd else args
+        waiting = WaitingCommand(command, ExecOptions(**options).checked(), (rows, cols))
+        return waiting.start(self._sessions, partial(self._prepare, ProcessExecution))
+
+    async def aterminal(
+        self, args: Sequence[str | bytes], *, rows: int = 24, cols: int = 80, **options: Unpack[TerminalKeywords]
+    ) -> Terminal:
+        """Do what :meth:`terminal` does without blocking the event loop; cancelling kills the command."""
+        start = partial(self.terminal, args, rows=rows, cols=cols, **options)
+        return await blocking(EXECS, start, undo=Terminal.close)

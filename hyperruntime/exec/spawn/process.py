@@ -1,0 +1,260 @@
+"""A command that runs in the background of its caller: one exec in a thread, with its input, output and signals."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import BinaryIO
+
+import attrs
+
+from hyperruntime.concurrency.blocking import EXECS, blocking
+from hyperruntime.concurrency.closing import AsyncClosing
+from hyperruntime.concurrency.end_event import EndEvent
+from hyperruntime.concurrency.exhaustion import too_many_files
+from hyperruntime.errors import ContainerLostError, ContainerStateError
+from hyperruntime.exec.exec_script import ExecRequest
+from hyperruntime.exec.execution import Execution
+from hyperruntime.exec.lane_pool import LanePool
+from hyperruntime.exec.options import ExecOptions, Stream
+from hyperruntime.exec.output_streams import OutputBuffer
+from hyperruntime.exec.session import Session
+from hyperruntime.exec.signals import TakesSignals
+from hyperruntime.exec.user_sessions import UserSessions
+from hyperruntime.spec import ExecResult
+
+_LEAST_BYTES = 2  # that an execution keeps itself: the process keeps the output
+_ENDED = "nothing reads the standard input: the command has ended, or its input was closed or given at the start"
+
+
+class ProcessExecution(Execution):
+    """An exec that says when its process was started."""
+
+    def __init__(self, lanes: LanePool, session: Session, request: ExecRequest, options: ExecOptions) -> None:
+        """Prepare; see :class:`Execution`. It must have input, because only then it reports its start."""
+        super().__init__(lanes, session, request, options)
+        self.on_started: Callable[[], None] = lambda: None
+
+    def _on_status(self, word: str) -> None:
+        super()._on_status(word)
+        if word == "in":
+            self.on_started()
+
+
+class Process(AsyncClosing, TakesSignals):
+    """A command that runs in the background; made by :meth:`Container.spawn`. Safe to use from many threads.
+
+    It ends with :meth:`close`, or with its container. Used as a context manager, it is closed after the block.
+    """
+
+    def __init__(
+        self, sessions: UserSessions, options: ExecOptions, prepare: Callable[[ExecOptions], ProcessExecution]
+    ) -> None:
+        """Start the command and wait until its process exists, or could not be started.
+
+        Args:
+            sessions: the sessions of the container.
+            options: its options; without ``input`` its standard input stays open for :meth:`write`.
+            prepare: makes the execution with the final options.
+
+        Raises:
+            HyperRuntimeError: as in :meth:`Container.exec`; no process is left.
+        """
+        self._sessions, self._on_output = sessions, options.on_output
+        self._lock, self._pid = threading.Lock(), os.getpid()
+        self._limit_bytes = options.output_limit_bytes
+        self._output = {name: OutputBuffer(self._limit_bytes) for name in ("stdout", "stderr")}
+        self._unread = {name: OutputBuffer(self._limit_bytes) for name in ("stdout", "stderr")}
+        self.ended = EndEvent()
+        self._over, self._begun = threading.Event(), threading.Event()
+        self._result: ExecResult | None = None
+        self._error: BaseException | None = None
+        self._writing = threading.Lock()
+        self._cancel_fd = self._input = -1
+        self._source: BinaryIO | None = None
+        try:
+            self._execution = prepare(self._open(options))
+            self._execution.on_started = self._begun.set
+            threading.Thread(target=self._run, name="hyperruntime-process", daemon=True).start()
+        except BaseException:
+            self._close_descriptors()
+            raise
+        self._wait_begun()
+
+    def _open(self, options: ExecOptions) -> ExecOptions:
+        """Return the options of the execution, with a pipe for the input and a way to cancel it."""
+        try:
+            self._cancel_fd = os.eventfd(0)
+            source = options.input
+            if source is None:
+                read_end, self._input = os.pipe2(os.O_CLOEXEC)
+                os.set_blocking(self._input, False)
+                source = self._source = os.fdopen(read_end, "rb", buffering=0)
+        except OSError as error:
+            raise too_many_files(error) or error from None
+        limit_bytes, cancel_fd = _LEAST_BYTES, self._cancel_fd
+        return attrs.evolve(
+            options, input=source, on_output=self._take, output_limit_bytes=limit_bytes, cancel_fd=cancel_fd
+        )
+
+    def _wait_begun(self) -> None:
+        try:
+            self._begun.wait()
+        except BaseException:
+            self._cancel()
+            raise
+        if self._error is not None:
+            raise self._error
+
+    def _cancel(self) -> None:
+        with self._lock:
+            if self._cancel_fd >= 0:
+                os.eventfd_write(self._cancel_fd, 1)
+
+    def _run(self) -> None:
+        """Run the exec to its end; in the thread of this process."""
+        try:
+            result = self._sessions.run(self._execution)
+            with self._lock:
+                out, err = self._output.values()
+                self._result = attrs.evolve(
+                    result, stdout=out.value(), stderr=err.value(), truncated=out.truncated or err.truncated
+                )
+        except BaseException as error:  # noqa: BLE001 - raised where the result is wanted
+            self._error = error
+        finally:
+            self._close_descriptors()
+            self.ended.set()  # first: its listeners use what a caller of `close` gives back after `_over`
+            self._over.set()
+            self._begun.set()
+
+    def _close_descriptors(self) -> None:
+        if self._source is not None:
+            self._source.close()  # a blocked writer sees it
+        self.close_stdin()
+        with self._lock:
+            if self._cancel_fd >= 0:
+                os.close(self._cancel_fd)
+            self._cancel_fd = -1
+
+    def _take(self, stream: Stream, chunk: bytes) -> None:
+        with self._lock:
+            self._output[stream].write(chunk)
+            self._unread[stream].write(chunk)
+        if self._on_output is not None:
+            self._on_output(stream, chunk)
+
+    @property
+    def stdout(self) -> bytes:
+        """All standard output so far; above the limit only its head and tail."""
+        with self._lock:
+            return self._output["stdout"].value()
+
+    @property
+    def stderr(self) -> bytes:
+        """All standard error so far; above the limit only its head and tail."""
+        with self._lock:
+            return self._output["stderr"].value()
+
+    def read(self, stream: Stream = "stdout") -> bytes:
+        """Return the output since the last call, without waiting; above the limit only its head and tail."""
+        with self._lock:
+            unread, self._unread[stream] = self._unread[stream], OutputBuffer(self._limit_bytes)
+            return unread.value()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process of the host started it, and not its parent."""
+        return os.getpid() == self._pid
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the command runs; raises the errors of :meth:`wait`."""
+        if not self._over.is_set():
+            return None
+        return self.wait().exit_code
+
+    def wait(self, timeout_s: float | None = None) -> ExecResult:
+        """Wait until the command has ended and return its result.
+
+        Args:
+            timeout_s: seconds to wait; None means no limit. The command runs on after them.
+
+        Raises:
+            TimeoutError: it still runs.
+            HyperRuntimeError: as in :meth:`Container.exec`.
+        """
+        if not self._over.wait(timeout_s):
+            raise TimeoutError(f"the command still runs after {timeout_s} s; wait longer, or close it")
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+    async def await_end(self) -> ExecResult:
+        """Do what :meth:`wait` does without blocking the event loop."""
+        await self.ended.wait()
+        return self.wait()
+
+    def write(self, data: bytes) -> None:
+        """Write to the standard input; wait while the command does not read.
+
+        Raises:
+            BrokenPipeError: the command has ended, its input was closed, or it was started with ``input``.
+        """
+        with self._writing:
+            view = memoryview(data)
+            while view:
+                if self._input < 0:
+                    raise BrokenPipeError(_ENDED)
+                try:
+                    view = view[os.write(self._input, view) :]
+                except BlockingIOError:
+                    poll = select.poll()
+                    poll.register(self._input, select.POLLOUT)
+                    poll.poll()
+                except BrokenPipeError:
+                    raise BrokenPipeError(_ENDED) from None
+
+    async def awrite(self, data: bytes) -> None:
+        """Do what :meth:`write` does without blocking the event loop."""
+        await blocking(EXECS, partial(self.write, data))
+
+    def close_stdin(self) -> None:
+        """Let the command read end-of-file, after what was written; may be called again."""
+        with self._writing:
+            if self._input >= 0:
+                os.close(self._input)
+                self._input = -1
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to the command and to all processes that it started; return whether there were any.
+
+        Raises:
+            ContainerLostError: the container has ended.
+            ContainerStateError: it was closed.
+            SpecError: ``number`` is not the number of a signal.
+        """
+        return self._sessions.signal(self._execution.session, number, self._execution.marks)
+
+    def find(self) -> list[int]:
+        """Return the pids on this machine of its processes that this user can see."""
+        return self._execution.session.find_processes(self._execution.marks)
+
+    def close(self) -> bool:
+        """Kill the command and all processes that it started; return whether none is left. May be called again.
+
+        Does nothing in a forked child.
+        """
+        if not self.is_own:
+            return True
+        try:
+            ended = self._sessions.end_marked(self._execution.session, self._execution.marks)
+        except (ContainerLostError, ContainerStateError):
+            ended = True  # everything in it has ended
+        if not ended:
+            self._cancel()
+        self._over.wait()
+        return ended

@@ -1,0 +1,143 @@
+"""``hyperrun shell`` and ``hyperrun exec -it`` as a person uses them: in tmux, which stands for the terminal window."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.host.process import wait_until
+from tests.conftest import EngineCommand, ProcessTable
+from tests.e2e.test_cli import hyperrun, program
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
+
+_WAIT_S = 60.0
+
+
+class Window:
+    """A shell of the host in a window of tmux."""
+
+    def __init__(self, directory: Path) -> None:
+        self._socket = str(directory / "tmux")
+        self.modes = directory / "modes"
+        shell = "env PS1='host> ' TERM=screen sh"
+        self._tmux("-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30", "-c", str(directory), shell)
+        self.expect("host>")
+
+    def _tmux(self, *args: str) -> str:
+        done = subprocess.run(["tmux", "-S", self._socket, *args], capture_output=True, timeout=60, check=False)
+        return done.stdout.decode()
+
+    def type(self, text: str, *keys: str) -> None:
+        """Type a text, then press keys by their names in tmux."""
+        if text:
+            self._tmux("send-keys", "-l", text)
+        if keys:
+            self._tmux("send-keys", *keys)
+
+    def text(self) -> str:
+        return self._tmux("capture-pane", "-p", "-J")
+
+    def expect(self, text: str) -> None:
+        assert wait_until(lambda: text in self.text(), _WAIT_S, 0.05), f"{text!r} is not in:\n{self.text()}"
+
+    def resize(self, cols: int, rows: int) -> None:
+        self._tmux("resize-window", "-x", str(cols), "-y", str(rows))
+
+    def start(self, *args: str) -> None:
+        """Run ``hyperrun``; afterwards :meth:`end` finds its exit code."""
+        command = shlex.join([program(), *args])
+        self.type(f"stty -g >modes; {command}; echo rc=$? same=$([ $(stty -g) = $(cat modes) ] && echo yes)", "Enter")
+
+    def end(self, code: int) -> None:
+        """Expect an exit code of ``hyperrun``, and a terminal as it was before."""
+        self.expect(f"rc={code} same=yes")
+        assert self._tmux("display-message", "-p", "#{alternate_on} #{cursor_flag}").split() == ["0", "1"]
+        self.type("echo a''live", "Enter")
+        self.expect("alive")
+
+    def pid(self) -> int:
+        """Return the pid of the running ``hyperrun``."""
+        shell = int(self._tmux("list-panes", "-F", "#{pane_pid}"))
+        children = Path(f"/proc/{shell}/task/{shell}/children").read_text().split()
+        return int(children[0])
+
+    def close(self) -> None:
+        self._tmux("kill-server")
+
+
+@pytest.fixture
+def window(tmp_path: Path) -> Iterator[Window]:
+    """Return a window with a shell of the host."""
+    opened = Window(tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_a_shell_has_an_editor_ctrl_c_the_windows_size_and_an_exit_code(window: Window, busybox_image: str) -> None:
+    window.start("shell", busybox_image, "--env", "PS1=inside> ")
+    window.expect("inside>")
+    window.type("stty size; tty", "Enter")
+    window.expect("30 100\n/dev/pts/0")
+    window.type("vi /tmp/text", "Enter")
+    window.expect("~")
+    window.type("iin the editor", "Escape")
+    window.expect("- /tmp/text")  # a key right after Escape would be one key with it
+    window.type(":wq", "Enter")
+    window.expect("inside>")
+    window.type("clear; sed 's/the/an/' /tmp/text", "Enter")
+    window.expect("in an editor")
+    window.type("sleep 300 || echo code $?", "Enter")
+    window.type("", "C-c")
+    window.type("echo still $((40 + 2))", "Enter")
+    window.expect("still 42")
+    window.resize(91, 27)
+    window.type("stty size", "Enter")
+    window.expect("27 91")
+    window.type("exit 9", "Enter")
+    window.end(9)
+
+
+def test_the_terminal_is_sane_after_kill_9_of_the_container(
+    window: Window, runtime: hr.Runtime, engine_command: EngineCommand | ProcessTable, busybox_image: str
+) -> None:
+    window.start("shell", busybox_image)
+    window.expect("#")
+    window.type("vi /tmp/text", "Enter")
+    window.expect("~")
+    own = [owned.record.id for owned in runtime.containers() if owned.owner.pid == window.pid()]
+    assert len(own) == 1
+    engine_command.remove(own[0])
+    window.end(1)
+    window.expect("the container ended")
+
+
+def test_the_terminal_is_sane_after_sigterm(window: Window, busybox_image: str) -> None:
+    window.start("exec", "-it", "--image", busybox_image, "--", "vi", "/tmp/text")
+    window.expect("~")
+    os.kill(window.pid(), 15)
+    window.end(143)
+
+
+def test_exec_it_passes_on_keys_and_the_exit_code_and_keeps_its_deadline(window: Window, busybox_image: str) -> None:
+    script = "echo TERM=$TERM; read -r word; echo got $word; exit 7"
+    window.start("exec", "-it", "--image", busybox_image, "--", "sh", "-c", script)
+    window.expect("TERM=screen")
+    window.type("keys", "Enter")
+    window.expect("got keys")
+    window.end(7)
+    window.type("clear", "Enter")
+    window.start("exec", "-t", "--timeout", "1s", "--image", busybox_image, "--", "sleep", "300")
+    window.end(124)
+
+
+def test_a_terminal_needs_a_terminal() -> None:
+    for args in (("shell",), ("exec", "-it", "--", "true")):
+        done = hyperrun(*args)
+        assert (done.returncode, b"needs a terminal" in done.stderr) == (2, True)
