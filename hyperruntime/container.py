@@ -29,10 +29,12 @@ from hyperruntime.gpu.grant import GpuGrant
 from hyperruntime.host.owner import Owner
 from hyperruntime.host.watchdog import split_limits, unwatch, watch_container
 from hyperruntime.logs import get_logger
+from hyperruntime.ports.forward import ContainerPorts, Forwards
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
 from hyperruntime.transfer import copy as transfer
 from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
+from hyperruntime.transfer.file_methods import ContainerFiles
 
 log = get_logger(__name__)
 
@@ -42,7 +44,7 @@ _CLOSE_TIMEOUT_S = 3.0
 _LOST_TIMEOUT_S = 0.3
 
 
-class Container(AsyncClosing, SpawnsProcesses):
+class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
     """A running container; made by :meth:`Runtime.container`, used as a context manager.
 
     Safe to use from many threads at once.
@@ -70,6 +72,7 @@ class Container(AsyncClosing, SpawnsProcesses):
         self._pid = os.getpid()
         self._removal: threading.Thread | None = None
         self._shells: set[Shell] = set()
+        self._forwards = Forwards(driver.name, self._copy)
         self._gpus = GpuGrant(spec.gpus)
         self._dir = os.path.join(owner.private_dir, self.name)
         self._late_env = {name: value for name, value in spec.env.items() if not shell_keeps(name)}
@@ -336,6 +339,7 @@ class Container(AsyncClosing, SpawnsProcesses):
         try:
             self._sessions.end(timeout_s)
         finally:
+            self._forwards.close()
             for shell in tuple(self._shells):
                 shell.abandon()
             unwatch(self._sessions.watch)
@@ -366,5 +370,5 @@ class Container(AsyncClosing, SpawnsProcesses):
         session = self._sessions.find(options.user)
         return kind(session.lanes, session, request, options)
 
-    def _copy(self, args: Sequence[str], options: ExecOptions) -> ExecResult:
+    def _copy(self, args: Sequence[str | bytes], options: ExecOptions) -> ExecResult:
         return self._run(args, attrs.evolve(options, workdir="/"))

@@ -23,6 +23,7 @@ from hyperruntime.errors import (
     EngineError,
     EngineUnavailableError,
     HyperRuntimeError,
+    ImageNotFoundError,
     ProcessLimitError,
     PruneError,
     SpecError,
@@ -122,7 +123,8 @@ class Runtime(AsyncClosing):
             labels: labels in addition to the spec's.
 
         Raises:
-            ImageNotFoundError: the image is not on this machine.
+            ImageNotFoundError: the image is not on this machine, and ``spec.pull`` is ``never``.
+            ImagePullError: the image cannot be pulled, as ``spec.pull`` asks.
             UserNotFoundError: the spec's user does not exist in the image.
             UnsupportedOptionError: a field cannot be honoured on this machine.
             EngineUnavailableError: the engine cannot run a container.
@@ -138,9 +140,21 @@ class Runtime(AsyncClosing):
         for mount in spec.mounts:
             if not os.path.exists(mount.source):
                 raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
+        if spec.pull == "always":
+            self.images.pull(spec.image)
+        try:
+            return self._own(spec, labels or {})
+        except ImageNotFoundError:
+            if spec.pull != "missing":
+                raise
+        self.images.pull(spec.image)
+        return self._own(spec, labels or {})
+
+    def _own(self, spec: ContainerSpec, labels: Mapping[str, str]) -> Container:
+        """Start a container that :meth:`close` closes."""
         run = {f"{LABEL}.run": self._run_id} if self._run_id else {}
         with self._starting_here(), _naming_full_tables():
-            container = self._start(spec, {**(labels or {}), **run})
+            container = self._start(spec, {**labels, **run})
             with self._changed:
                 if not self._closed:
                     self._open.add(container)

@@ -16,8 +16,10 @@ from hyperruntime.pickling import frozen_mapping, names_only
 
 Network = Literal["none", "host", "bridge"]
 LimitsMode = Literal["enforce", "watchdog"]
+Pull = Literal["never", "missing", "always"]
 LIMITS_MODES: tuple[str, ...] = ("enforce", "watchdog")
 NETWORKS: tuple[str, ...] = ("none", "host", "bridge")
+PULLS: tuple[str, ...] = ("never", "missing", "always")
 DEFAULT_PIDS = 512
 DEFAULT_OUTPUT_LIMIT_BYTES = 10 * 1024**2
 _REFERENCE = re.compile(r"[A-Za-z0-9./_][A-Za-z0-9._:/@+-]*")
@@ -205,7 +207,7 @@ class ContainerSpec:
     """Everything that describes a container before it runs.
 
     Attributes:
-        image: OCI reference of an image that is on this machine.
+        image: OCI reference of an image; on this machine, or see ``pull``.
         mounts: the only host paths visible in the container. Targets must be different, and must not be ``/``,
             ``/run`` or ``/dev``, or lie in ``/proc``, ``/sys`` or ``/run/hyperruntime``.
         env: environment of every exec.
@@ -219,6 +221,8 @@ class ContainerSpec:
             watches the memory if the engine cannot limit it, and ends the container when it exceeds the limit.
         read_only_rootfs: whether the image's files are read-only in the container.
         labels: additional labels of the container.
+        pull: ``never`` uses only images on this machine; ``missing`` pulls the image if it is not there; ``always``
+            pulls it with every start, in case its tag has moved.
     """
 
     image: str
@@ -232,6 +236,7 @@ class ContainerSpec:
     limits_mode: LimitsMode = "enforce"
     read_only_rootfs: bool = False
     labels: Mapping[str, str] = attrs.field(default=None, converter=frozen_mapping)
+    pull: Pull = "never"
 
     def __attrs_post_init__(self) -> None:
         """Check every field."""
@@ -241,6 +246,8 @@ class ContainerSpec:
             raise SpecError("network", self.network, f"one of {', '.join(NETWORKS)}")
         if self.limits_mode not in LIMITS_MODES:
             raise SpecError("limits_mode", self.limits_mode, f"one of {', '.join(LIMITS_MODES)}")
+        if self.pull not in PULLS:
+            raise SpecError("pull", self.pull, f"one of {', '.join(PULLS)}")
         check_env("env", self.env)
         check_env("labels", self.labels)
         _check_utf8("labels", *self.labels, *self.labels.values())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import posixpath
 import threading
 from collections.abc import Mapping
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from hyperruntime.concurrency.closing import Closing
@@ -17,13 +16,13 @@ from hyperruntime.gateway.config.values import Budget
 from hyperruntime.gateway.gateway import SOCKET_NAME, Seat, Seats
 from hyperruntime.gateway.log.budget import Meter
 from hyperruntime.logs import get_logger
+from hyperruntime.ports.forward import PYTHON_ARGS, forwarder_program
 
 if TYPE_CHECKING:
     from hyperruntime.container import Container
 
 log = get_logger(__name__)
 
-_PYTHON_ARGS = ("python3", "-I", "-S", "-")
 _START_S = 20.0
 
 
@@ -97,9 +96,9 @@ class Access(Closing):
         self.seat.close()
 
     def _run(self) -> None:
-        program = resources.files("hyperruntime.gateway").joinpath("forwarder.py").read_bytes()
         try:
-            result = self._container.exec([*_PYTHON_ARGS, self._socket], input=program, on_output=self._heard)
+            program = forwarder_program()
+            result = self._container.exec([*PYTHON_ARGS, self._socket], input=program, on_output=self._heard)
         except (ContainerLostError, ContainerStateError, ExecLostError) as error:
             self._ended = str(error)
         except HyperRuntimeError as error:

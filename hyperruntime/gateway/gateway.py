@@ -17,6 +17,7 @@ from hyperruntime.concurrency.end_event import EndEvent
 from hyperruntime.errors import BudgetExceededError, GatewayError, SpecError
 from hyperruntime.gateway.config.values import Budget, GatewayConfig
 from hyperruntime.gateway.log.budget import Meter, Spent
+from hyperruntime.ports import unix_socket
 
 SOCKET_NAME = "gateway.sock"
 _CALL_S = 30.0
@@ -190,22 +191,12 @@ class Gateway(Closing):
 
 
 def listen_in(directory: str) -> socket.socket:
-    """Return a seat's socket in a directory, also where its path is longer than the 107 bytes of unix(7).
+    """Return a seat's socket in a directory.
 
     Raises:
         GatewayError: it cannot be created.
     """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        there = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            listener.bind(f"/proc/self/fd/{there}/{SOCKET_NAME}")
-            os.chmod(SOCKET_NAME, 0o666, dir_fd=there)  # the directory keeps other users of the host out
-        finally:
-            os.close(there)
-        listener.listen(128)
+        return unix_socket.listen_in(directory, SOCKET_NAME)
     except OSError as error:
-        listener.close()
         raise GatewayError(f"cannot create a socket in {directory}: {error}; use a local directory") from error
-    listener.setblocking(False)
-    return listener

@@ -11,6 +11,7 @@ from hyperruntime.concurrency.blocking import RESETS, blocking
 from hyperruntime.exec.options import SlotExecKeywords, SlotTerminalKeywords
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal
+from hyperruntime.pool.lease_files import LeaseFiles
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.values.config import ToolPolicy
 from hyperruntime.pool.values.results import ExecutionResult, Slot
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from hyperruntime.pool.pool import SlotPool
 
 
-class Lease:
+class Lease(LeaseFiles):
     """One leased slot; commands, tools and file copies run as the slot's user.
 
     Attributes:
@@ -138,3 +139,18 @@ class Lease:
             return await slot_exec.container.aget(path, target, limits=limits, timeout_s=timeout_s, **slot_exec.options)
 
         return await self.pool.run(self.slot, copy)
+
+    async def forward(self, port: int, *, host: str = "127.0.0.1") -> tuple[str, int]:
+        """Listen on this machine for clients of a port of the slot; see :meth:`Container.forward`.
+
+        It ends with the lease. Slots of one container share its ports.
+
+        Args:
+            port: TCP port on the container's loopback.
+            host: address of this machine on which to listen.
+        """
+
+        async def forward(slot_exec: SlotExec) -> tuple[str, int]:
+            return await slot_exec.container.aforward(port, host=host, **slot_exec.options)
+
+        return await self.pool.run(self.slot, forward)

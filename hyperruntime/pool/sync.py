@@ -20,6 +20,7 @@ from hyperruntime.exec.options import SlotExecKeywords, SlotTerminalKeywords
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.pool.lease import Lease
+from hyperruntime.pool.lease_files import SyncLeaseFiles
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool.tools import Request
 from hyperruntime.pool.values.config import PoolConfig
@@ -45,12 +46,14 @@ def _end_with_program() -> None:
 threading._register_atexit(_end_with_program)  # type: ignore[attr-defined]  # noqa: SLF001 - see above
 
 
-class SyncLease:
+class SyncLease(SyncLeaseFiles):
     """A leased slot for programs without asyncio; see :class:`~hyperruntime.pool.lease.Lease`.
 
     Attributes:
         slot: the handle of the lease.
     """
+
+    _lease: Lease
 
     def __init__(self, loop: BackgroundLoop, lease: Lease) -> None:
         """Wrap a lease; its calls run on ``loop``."""
@@ -93,6 +96,10 @@ class SyncLease:
     ) -> ExtractReport:
         """Copy a file or directory of the slot to the host, untrusted; see :meth:`Lease.get`."""
         return self._loop.run(self._lease.get(source, target, limits=limits, timeout_s=timeout_s))
+
+    def forward(self, port: int, *, host: str = "127.0.0.1") -> tuple[str, int]:
+        """Listen on this machine for clients of a port of the slot; see :meth:`Lease.forward`."""
+        return self._loop.run(self._lease.forward(port, host=host))
 
 
 class SyncPool(Closing):

@@ -21,6 +21,9 @@ show() { # rw|ro SOURCE TARGET
     [ "$1" = rw ] || freeze "$3"
 }
 
+for ip in ip 'busybox ip'; do # a new network has a loopback that is down
+    $ip link set lo up 2>/dev/null && break
+done || true
 mount -t proc proc /proc
 mount -t tmpfs -o mode=755 tmpfs "$root"
 mkdir "$root/old" "$root/proc" "$root/dev" "$root/etc" "$root/tmp" "$root/root"

@@ -13,8 +13,15 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import ImageLoginError, ImagePullError, ImageUnknownError, RegistryUnreachableError
+from hyperruntime.errors import (
+    ImageLoginError,
+    ImageNotFoundError,
+    ImagePullError,
+    ImageUnknownError,
+    RegistryUnreachableError,
+)
 from hyperruntime.host.process import run_process
+from hyperruntime.spec import Pull
 from tests.registry import PASSWORD, USER, Registry, run_registry
 
 pytestmark = pytest.mark.engine
@@ -55,6 +62,27 @@ def test_an_image_is_pulled_and_pulled_again_after_its_tag_has_moved(runtime: hr
         assert greeting(runtime, reference) == b"hello again\n"
     finally:
         runtime.images.remove(reference)
+
+
+def test_a_spec_says_when_its_image_is_pulled(runtime: hr.Runtime, registry: Registry) -> None:
+    reference = registry.push_busybox("of/a/spec", "1", "first\n")
+
+    def started(pull: Pull) -> bytes:
+        with runtime.container(hr.ContainerSpec(image=reference, pull=pull)) as container:
+            return container.exec(["cat", "/greeting"]).check().stdout
+
+    try:
+        with pytest.raises(ImageNotFoundError):
+            started("never")
+        assert started("missing") == b"first\n"
+        registry.push_busybox("of/a/spec", "1", "second\n")
+        assert (started("never"), started("missing")) == (b"first\n", b"first\n")
+        assert started("always") == b"second\n"
+    finally:
+        runtime.images.remove(reference)
+    unknown = hr.ContainerSpec(image=reference.replace("of/a/spec", "of/no/spec"), pull="missing")
+    with pytest.raises(ImageUnknownError):
+        runtime.container(unknown)
 
 
 def test_the_tag_is_optional(runtime: hr.Runtime, registry: Registry) -> None:

@@ -25,7 +25,7 @@ from hyperruntime.cluster.config import read_config
 from hyperruntime.gateway.config.source import load_config
 from hyperruntime.gateway.config.values import ClientLimits
 from hyperruntime.loop.run_files.contract import parse_contract, parse_needs
-from hyperruntime.pool.values.profiles import load_profiles
+from hyperruntime.pool.values.profiles import load_profiles, parse_profile
 from tests.blocks import DATA, NOTES, PAGES, PLAIN, ROOT, SHELLS, Block, blocks
 
 ALL = [block for page in PAGES for block in blocks(page)]
@@ -124,6 +124,12 @@ def read_project(path: Path) -> None:
     assert all(re.fullmatch(r"[\w.]+:\w+", value) for group in groups.values() for value in group.values())
 
 
+def read_sandbox(path: Path) -> object:
+    """Read the configuration of a sandbox as hyperruntime_inspect_ai does, which needs its framework."""
+    table = tomllib.loads(path.read_text())
+    return parse_profile("sandbox", {key: value for key, value in table.items() if key != "runtime"})
+
+
 # By a key at the top of the file.
 READERS: dict[str, Callable[[Path], object]] = {
     "commands": read_agent_file,
@@ -136,6 +142,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "splits": read_table,
     "cluster": read_config,
     "project": read_project,
+    "runtime": read_sandbox,
 }
 
 

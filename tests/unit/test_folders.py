@@ -20,7 +20,7 @@ ORDER = (
     "pickling", "errors", "units", "json_values", "option_fields", "logs", "concurrency",
     "spec", "run_as", "attached_shell", "driver", "domain", "registry",
     "agents", "host", "storage", "reclaim", "gpu", "images",
-    "exec", "exec.persistent", "exec.spawn", "transfer", "git", "container", "runtime",
+    "exec", "exec.persistent", "exec.spawn", "transfer", "ports", "git", "container", "runtime",
     "gateway.config", "gateway.log", "gateway.request", "gateway.answer", "gateway",
     "pool.values", "pool.slots", "pool.tools", "pool",
     "loop.run_files", "loop.workbench", "loop.evaluation", "loop.generation", "loop.hyperagents", "loop.run", "loop",
@@ -32,6 +32,7 @@ ORDER = (
 # The packages beside the core, and for each the last entry of ``ORDER`` that it may import.
 DRIVERS = ("runtimes", "tests/plugins/runc")
 PLUGINS = {**dict.fromkeys(DRIVERS, "images"), "domains": "domain", "environments": "rollout", "trainers": "trainers"}
+PLUGINS["integrations"] = "adapters"
 OUTSIDE = ("hyperruntime_", "hyperdomain_", "hyperenvironment_", "hypertrainer_")
 MOST_AT_THE_TOP, MOST_IN_A_FOLDER = 15, 20
 _NOT_OURS = ("hyperruntime/agents/llm/", "hyperruntime/agents/mutator/", "/inside/", "/tasks/", "/exercises/")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = ("hyperruntime", "runtimes", "domains", "environments", "trainers", "containers")
+SHIPPED = ("hyperruntime", "runtimes", "domains", "environments", "trainers", "integrations", "containers")
 # Files that are copied into containers and run there are not part of the host's program.
 INSIDE = (
     "hyperruntime/agents/",
@@ -32,7 +32,14 @@ MAKES_EXECUTIONS = (
 )
 DRIVERS = "runtimes/"
 RUNS_GIT_ON_THE_HOST = ("hyperruntime/rollout/origins.py",)  # for the cache, which agents cannot reach
-ABOVE = ("hyperruntime/adapters/", "hyperruntime/pool/", "hyperruntime/rollout/", "environments/", "trainers/")
+ABOVE = (
+    "hyperruntime/adapters/",
+    "hyperruntime/pool/",
+    "hyperruntime/rollout/",
+    "environments/",
+    "trainers/",
+    "integrations/",
+)
 
 PROCESS_MODULES = {"subprocess", "multiprocessing", "pty", "pexpect", "sh", "plumbum"}
 PIPES = ("multiprocessing.connection", "multiprocessing.connection.Connection", "multiprocessing.connection.Pipe")

@@ -27,6 +27,7 @@ SOURCES = (
     "domains",
     "environments",
     "trainers",
+    "integrations",
     "containers",
     "setup.cfg",
     "pyproject.toml",
@@ -64,8 +65,12 @@ HOMES = {
     "hyperdomain_polyglot": ("domains/hyperdomain_polyglot/",),
     "hyperdomain_table": ("domains/hyperdomain_table/",),
     "hyperenvironment_swe": ("environments/hyperenvironment_swe/",),
+    "inspect_ai": ("integrations/hyperruntime_inspect_ai/",),
+    "minisweagent": ("integrations/hyperruntime_mini_swe_agent/",),
+    "deepagents": ("integrations/hyperruntime_deepagents/",),
+    "pydantic": ("integrations/",),
 }
-MODULE_LINES, FUNCTION_LINES = 400, 50
+MODULE_LINES, FUNCTION_LINES, INTEGRATION_LINES = 400, 50, 250
 HEAVY = (
     "podman",
     "docker",
@@ -77,6 +82,10 @@ HEAVY = (
     "click",
     "requests",
     "aiohttp",
+    "inspect_ai",
+    "minisweagent",
+    "deepagents",
+    "pydantic",
 )
 
 LOAD_ENTRY_POINTS = """
@@ -200,7 +209,10 @@ def test_the_command_works_from_the_wheel(installed: Installed, program: str) ->
 def test_every_module_of_the_checkout_is_in_the_wheel(installed: Installed) -> None:
     here = {
         str(path.relative_to(base))
-        for base in (ROOT, *(ROOT / name for name in ("runtimes", "domains", "environments", "trainers")))
+        for base in (
+            ROOT,
+            *(ROOT / name for name in ("runtimes", "domains", "environments", "trainers", "integrations")),
+        )
         for path in base.glob("hyper*/**/*.py")
     }
     assert here - set(installed.names) == set()
@@ -269,7 +281,7 @@ print(json.dumps([modules, threading.active_count(), children]))
 @cache
 def modules() -> list[Path]:
     """Return our modules with the agent templates, but without the repositories that agents must repair."""
-    folders = ("hyperruntime", "runtimes", "domains", "environments", "trainers")
+    folders = ("hyperruntime", "runtimes", "domains", "environments", "trainers", "integrations")
     found = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if "tasks" not in path.parts]
     assert found
     return sorted(found)
@@ -294,6 +306,13 @@ def test_no_module_and_no_function_exceeds_its_length_limit() -> None:
                 if length > FUNCTION_LINES:
                     too_long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {length} lines")
     assert too_long == []
+
+
+def test_no_integration_exceeds_its_length_limit() -> None:
+    folders = [path for path in (ROOT / "integrations").iterdir() if path.is_dir()]
+    sizes = {path.name: sum(len(file.read_text().splitlines()) for file in path.rglob("*.py")) for path in folders}
+    assert sizes
+    assert {name: size for name, size in sizes.items() if size > INTEGRATION_LINES} == {}
 
 
 @cache

@@ -14,6 +14,7 @@ from hyperruntime.cluster.slots.remote_exec import run_for_copy
 from hyperruntime.concurrency.blocking import run_cancellable
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.exec.options import SlotExecKeywords
+from hyperruntime.pool.lease_files import LeaseFiles
 from hyperruntime.pool.values.config import ToolPolicy
 from hyperruntime.pool.values.results import ExecutionResult, Slot
 from hyperruntime.spec import ExecResult
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _ONLY_HERE = "the slots of other nodes run commands to their end only; use exec there, or a pool on this machine"
 
 
-class ClusterLease:
+class ClusterLease(LeaseFiles):
     """One leased slot of a node; the methods are those of :class:`~hyperruntime.pool.lease.Lease`.
 
     Attributes:
@@ -95,3 +96,12 @@ class ClusterLease:
         return await run_cancellable(
             lambda cancel_fd: transfer.get(run, path, target, attrs.evolve(options, cancel_fd=cancel_fd), limits)
         )
+
+    async def forward(self, port: int, *, host: str = "127.0.0.1") -> tuple[str, int]:
+        """Refuse: the connections between nodes and head carry no ports.
+
+        Raises:
+            UnsupportedOptionError: always.
+        """
+        why = f"port {port} of a slot on a node cannot be reached on {host}; use a pool on this machine"
+        raise UnsupportedOptionError("cluster", "forward", why)

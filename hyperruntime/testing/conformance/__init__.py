@@ -22,6 +22,7 @@ from hyperruntime.testing.conformance import (  # noqa: F401, I001 - imported to
     user_checks,
     lost_checks,
     transfer_checks,
+    file_checks,
     isolation_checks,
     spec_checks,
     gpu_checks,

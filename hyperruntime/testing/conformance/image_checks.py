@@ -6,11 +6,12 @@ import hashlib
 import io
 import json
 import secrets
+import socket
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hyperruntime.errors import HyperRuntimeError, ImageBuildError, ImageNotFoundError
+from hyperruntime.errors import HyperRuntimeError, ImageBuildError, ImageNotFoundError, RegistryUnreachableError
 from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error
 from hyperruntime.testing.conformance.context import Context
 
@@ -36,6 +37,21 @@ def missing(context: Context) -> None:
         context.start(image=reference).close()
     with expect_error(ImageNotFoundError, "ensure() of a missing image", reference):
         context.runtime.images.ensure(reference)
+
+
+@check("images.pull-of-a-spec", needs="images.pull")
+def pull_of_a_spec(context: Context) -> None:
+    """A spec pulls a missing image only if it asks for that; an existing one is pulled only with ``always``."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]  # closed below, so nothing listens there
+    reference = f"127.0.0.1:{port}/hyperruntime-conformance:1"
+    for pull in ("missing", "always"):
+        with expect_error(RegistryUnreachableError, f"pull={pull!r} without a registry", reference):
+            context.start(image=reference, pull=pull).close()
+    with expect_error(ImageNotFoundError, "pull='never'", reference):
+        context.start(image=reference, pull="never").close()
+    with context.start(pull="missing") as container:
+        expect_equal(container.exec(["echo", "on"]).stdout, b"on\n", "a container of an image that is there")
 
 
 @check("images.remove", needs="images.remove")

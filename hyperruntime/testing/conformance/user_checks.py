@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from hyperruntime.container import Container
+from hyperruntime.errors import UserNotFoundError
 from hyperruntime.run_as import RunAs
-from hyperruntime.testing.conformance.check import check, expect, expect_equal
+from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error
 from hyperruntime.testing.conformance.context import Context, fields_of, left_of, marker, shell
 
 ONE, TWO, FEW = RunAs(uid=20_001, gid=20_007, umask=0o027), RunAs(uid=20_002), RunAs(uid=20_011, pids=12)
@@ -42,6 +44,20 @@ def identity(context: Context) -> None:
     held = {name: int(fields[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")}
     expect_equal(held, dict.fromkeys(held, 0), "its capabilities")
     expect_equal(fields["NoNewPrivs"], "1", "NoNewPrivs")
+
+
+@check("users.name", needs="exec.user")
+def name(context: Context) -> None:
+    """A user of the image's /etc/passwd is found by name, and an unknown one is a UserNotFoundError."""
+    context.container.exec(["true"], user=ONE).check()
+    with suppress(FileNotFoundError):
+        rows = [line.split(":") for line in context.container.read_file("/etc/passwd").decode().splitlines()]
+        known = next((row for row in rows if len(row) > 3 and row[0].isalpha() and 0 < int(row[2]) < 60_000), None)
+        if known is not None:
+            ids = shell(context.container, "id -u; id -g", user=known[0]).check().stdout.decode().split()
+            expect_equal(ids, known[2:4], f"the ids of the user {known[0]!r}")
+    with expect_error(UserNotFoundError, "a command of an unknown user", "nobody-at-all"):
+        context.container.exec(["true"], user="nobody-at-all")
 
 
 @check("users.processes", needs="exec.user")

@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from hyperruntime.gateway import forwarder
+from hyperruntime.ports import forwarder
 
 
 class Echo(socketserver.StreamRequestHandler):

@@ -1,0 +1,185 @@
+"""The methods that read and write single files, for leased slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeVar, Unpack
+
+from hyperruntime.concurrency.background_loop import BackgroundLoop
+from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.exec.options import SlotExecKeywords
+from hyperruntime.pool.values.results import Slot
+from hyperruntime.spec import ExecResult, check_seconds
+from hyperruntime.transfer.file_calls import (
+    FILE_TIMEOUT_S,
+    READ_LIMIT_BYTES,
+    FileCall,
+    FileStat,
+    OnError,
+    inside,
+    list_call,
+    read_call,
+    read_calls,
+    stat_call,
+    write_call,
+)
+
+T = TypeVar("T")
+
+_UNDO_TIMEOUT_S = 5.0
+
+
+class LeaseFiles:
+    """Reads and writes single files of a slot as the slot's user.
+
+    The methods are those of :class:`Container` of the same name. Paths are absolute, or relative to the workspace.
+    ``timeout_s`` is a limit in seconds; None means no limit.
+    """
+
+    slot: Slot
+
+    async def exec(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> ExecResult:
+        """Run a command in the slot."""
+        raise NotImplementedError
+
+    async def read_file(
+        self, path: str, *, limit_bytes: int = READ_LIMIT_BYTES, timeout_s: float | None = FILE_TIMEOUT_S
+    ) -> bytes:
+        """Return the bytes of a file; see :meth:`Container.read_file`."""
+        return await self._call(read_call(self._inside(path), limit_bytes, timeout_s), timeout_s)
+
+    async def read_files(
+        self,
+        paths: Iterable[str],
+        *,
+        limit_bytes: int = READ_LIMIT_BYTES,
+        on_error: OnError = None,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> dict[str, bytes]:
+        """Return the bytes of many files, by absolute path; see :meth:`Container.read_files`."""
+        found = dict[str, bytes]()
+        for call in read_calls(map(self._inside, paths), limit_bytes, timeout_s, on_error):
+            part: dict[str, bytes] = await self._call(call, timeout_s)
+            found |= part
+        return found
+
+    async def write_file(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> None:
+        """Write a whole file; see :meth:`Container.write_file`."""
+        await self.write_files({path: data}, mode=mode, parents=parents, timeout_s=timeout_s)
+
+    async def write_files(
+        self,
+        files: Mapping[str, bytes],
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        on_error: OnError = None,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> None:
+        """Write many files; see :meth:`Container.write_files`."""
+        placed = {self._inside(path): data for path, data in files.items()}
+        if call := write_call(placed, mode=mode, parents=parents, timeout_s=timeout_s, on_error=on_error):
+            await self._call(call, timeout_s)
+
+    async def stat(
+        self, path: str, *, follow_symlinks: bool = True, timeout_s: float | None = FILE_TIMEOUT_S
+    ) -> FileStat:
+        """Return the facts of a path; see :meth:`Container.stat`."""
+        call = stat_call(self._inside(path), follow_symlinks=follow_symlinks, timeout_s=timeout_s)
+        return await self._call(call, timeout_s)
+
+    async def listdir(self, path: str = ".", *, timeout_s: float | None = FILE_TIMEOUT_S) -> list[str]:
+        """Return the sorted names in a directory; see :meth:`Container.listdir`."""
+        return await self._call(list_call(self._inside(path), timeout_s), timeout_s)
+
+    def _inside(self, path: str) -> str:
+        return inside(self.slot.workspace, path)
+
+    async def _call(self, call: FileCall[T], timeout_s: float | None) -> T:
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
+        result = None
+        try:
+            result = await self._exec(call, timeout_s)
+        finally:
+            if call.undo is not None and (result is None or result.timed_out):
+                with suppress(HyperRuntimeError):  # best effort: the slot may be gone
+                    await self._exec(call.undo, _UNDO_TIMEOUT_S)
+        return call.parse(result)
+
+    async def _exec(self, call: FileCall[T], timeout_s: float | None) -> ExecResult:
+        return await self.exec(
+            call.args,
+            input=call.input,
+            env=call.env,
+            workdir="/",
+            timeout_s=timeout_s,
+            output_limit_bytes=call.output_limit_bytes,
+        )
+
+
+class SyncLeaseFiles:
+    """The same for programs without asyncio."""
+
+    _loop: BackgroundLoop
+    _lease: LeaseFiles
+
+    def read_file(
+        self, path: str, *, limit_bytes: int = READ_LIMIT_BYTES, timeout_s: float | None = FILE_TIMEOUT_S
+    ) -> bytes:
+        """Return the bytes of a file; see :meth:`Container.read_file`."""
+        return self._loop.run(self._lease.read_file(path, limit_bytes=limit_bytes, timeout_s=timeout_s))
+
+    def read_files(
+        self,
+        paths: Iterable[str],
+        *,
+        limit_bytes: int = READ_LIMIT_BYTES,
+        on_error: OnError = None,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> dict[str, bytes]:
+        """Return the bytes of many files, by absolute path; see :meth:`Container.read_files`."""
+        reading = self._lease.read_files(paths, limit_bytes=limit_bytes, on_error=on_error, timeout_s=timeout_s)
+        return self._loop.run(reading)
+
+    def write_file(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> None:
+        """Write a whole file; see :meth:`Container.write_file`."""
+        self._loop.run(self._lease.write_file(path, data, mode=mode, parents=parents, timeout_s=timeout_s))
+
+    def write_files(
+        self,
+        files: Mapping[str, bytes],
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        on_error: OnError = None,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> None:
+        """Write many files; see :meth:`Container.write_files`."""
+        writing = self._lease.write_files(files, mode=mode, parents=parents, on_error=on_error, timeout_s=timeout_s)
+        self._loop.run(writing)
+
+    def stat(self, path: str, *, follow_symlinks: bool = True, timeout_s: float | None = FILE_TIMEOUT_S) -> FileStat:
+        """Return the facts of a path; see :meth:`Container.stat`."""
+        return self._loop.run(self._lease.stat(path, follow_symlinks=follow_symlinks, timeout_s=timeout_s))
+
+    def listdir(self, path: str = ".", *, timeout_s: float | None = FILE_TIMEOUT_S) -> list[str]:
+        """Return the sorted names in a directory; see :meth:`Container.listdir`."""
+        return self._loop.run(self._lease.listdir(path, timeout_s=timeout_s))

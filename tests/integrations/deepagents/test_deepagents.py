@@ -1,0 +1,78 @@
+"""The sandbox tests of langchain-tests on the backend, and an agent of deepagents that uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from deepagents import create_deep_agent
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langchain_tests.integration_tests import SandboxIntegrationTests
+
+import hyperruntime as hr
+from hyperruntime_deepagents import Sandbox
+from tests.integrations.deepagents.example import ask
+
+pytestmark = pytest.mark.engine
+
+PATH = {"PATH": "/opt/tools:/usr/local/bin:/usr/bin:/bin"}
+
+
+class TestSandbox(SandboxIntegrationTests):
+    """The 85 tests that every backend must pass."""
+
+    @pytest.fixture(scope="class")
+    def sandbox(self, runtime: hr.Runtime, base_image: str) -> Iterator[Sandbox]:
+        """Yield a backend for these tests."""
+        with runtime.container(hr.ContainerSpec(image=base_image, env=PATH)) as container:
+            link = "mkdir -p /opt/tools && ln -s $(command -v python3) /opt/tools/python"  # the suite runs python
+            container.exec(["sh", "-c", link]).check()
+            yield Sandbox(container)
+
+
+def test_all_tests_of_the_suite_are_here() -> None:
+    assert sum(name.startswith("test_") for name in dir(SandboxIntegrationTests)) >= 85
+
+
+class ScriptedModel(GenericFakeChatModel):
+    """A model that calls the tools that a test names."""
+
+    def bind_tools(self, tools: object, **options: object) -> ScriptedModel:
+        """Return itself: it knows its calls."""
+        return self
+
+
+def test_an_agent_works_in_the_container(base_image: str, runtime_name: str) -> None:
+    sandbox = Sandbox.start(base_image, runtime_name)
+    calls = [
+        ("write_file", {"file_path": "/work/script.py", "content": "print(6 * 7)"}),
+        ("execute", {"command": "python3 /work/script.py >/work/answer; cat /work/answer; hostname"}),
+    ]
+    messages = [
+        AIMessage(content="", tool_calls=[{"name": name, "args": args, "id": str(number)}])
+        for number, (name, args) in enumerate(calls)
+    ]
+    model = ScriptedModel(messages=iter([*messages, AIMessage(content="done")]))
+    try:
+        state = create_deep_agent(model=model, backend=sandbox).invoke({"messages": [("user", "compute")]})
+        assert state["messages"][-1].content == "done"
+        assert sandbox.container.read_file("/work/answer") == b"42\n"
+        assert "42" in str(state["messages"][-2].content)
+    finally:
+        sandbox.close()
+
+
+def test_the_example_of_the_page_runs(runtime_name: str, base_image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYPERRUNTIME_RUNTIME", runtime_name)
+    assert ask(ScriptedModel(messages=iter([AIMessage(content="hello")])), "hello?") == "hello"
+
+
+def test_a_command_that_does_not_end_is_ended(base_image: str, runtime_name: str) -> None:
+    sandbox = Sandbox.start(base_image, runtime_name)
+    try:
+        result = sandbox.execute("echo before; sleep 1000", timeout=1)
+        assert result.exit_code == 124
+        assert result.output == "before\n\n[the command was ended after 1 s]"
+    finally:
+        sandbox.close()

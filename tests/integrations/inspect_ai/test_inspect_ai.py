@@ -1,0 +1,141 @@
+"""inspect_ai's own conformance suite on the provider, and what its suite does not check."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from inspect_ai import eval as run_eval
+from inspect_ai.util import SandboxEnvironment, SandboxUnavailableError
+from inspect_ai.util._sandbox import self_check
+from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
+from inspect_ai.util._sandbox.self_check import *  # noqa: F403 - its 44 checks
+
+import hyperruntime as hr
+from hyperruntime.errors import SpecError, UnsupportedOptionError
+from hyperruntime_inspect_ai.config import read_config
+from tests.integrations.inspect_ai.example import arithmetic
+
+pytestmark = pytest.mark.engine
+
+IMAGE = "localhost/hyperruntime-test/inspect:latest"
+ADDUSER = """#!/bin/sh
+for name do :; done
+echo "$name:x:7001:7001::/tmp:/bin/sh" >>/etc/passwd
+"""
+
+
+@pytest.fixture(scope="module")
+def image(runtime: hr.Runtime, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the base image with ``adduser``, which a check of inspect_ai calls."""
+    folder = tmp_path_factory.mktemp("image")
+    (folder / "adduser").write_text(ADDUSER)
+    (folder / "adduser").chmod(0o755)
+    (folder / "Containerfile").write_text(f"FROM {base_image}\nCOPY adduser /usr/sbin/\n")
+    try:
+        yield runtime.images.build(IMAGE, containerfile=folder / "Containerfile", force=True)
+    except UnsupportedOptionError:
+        yield base_image  # the engine has only one image, which has the program
+
+
+@pytest.fixture(scope="module")
+def config(runtime_name: str, image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a configuration file for the engine under test."""
+    path = tmp_path_factory.mktemp("config") / "hyperruntime.toml"
+    path.write_text(f'runtime = "{runtime_name}"\nimage = "{image}"\nworkdir = "/tmp"\nuser = "nobody"\n')
+    return str(path)
+
+
+@pytest.fixture
+async def sandbox_env(
+    request: pytest.FixtureRequest, config: str, runtime_name: str
+) -> AsyncIterator[SandboxEnvironment]:
+    if runtime_name == "bubblewrap":
+        applies = request.node.originalname == "test_exec_as_user"
+        why = "its image is this machine's /usr, whose adduser needs files of this machine's /etc"
+        request.applymarker(pytest.mark.xfail(applies, reason=why))
+    provider = registry_find_sandboxenv("hyperruntime")  # found by its entry point
+    await provider.task_init("self check", config)
+    environments = await provider.sample_init("self check", config, {})
+    yield environments["default"]
+    await provider.sample_cleanup("self check", config, environments, False)
+    await provider.task_cleanup("self check", config, True)
+
+
+def test_the_suite_of_inspect_ai_has_the_expected_number_of_checks() -> None:
+    assert len(self_check.__all__) == 44
+
+
+async def test_a_container_that_has_ended_is_not_the_output_of_a_command(sandbox_env: SandboxEnvironment) -> None:
+    sandbox_env.container.close()
+    with pytest.raises(SandboxUnavailableError):
+        await sandbox_env.exec(["true"])
+    with pytest.raises((ConnectionError, NotImplementedError)):  # the second on engines without such a command
+        await sandbox_env.connection()
+
+
+async def test_the_tail_of_long_output_is_kept(sandbox_env: SandboxEnvironment) -> None:
+    result = await sandbox_env.exec(["sh", "-c", "head -c 40000000 /dev/zero | tr '\\0' x; echo the end"])
+    assert result.stdout.endswith("xxxthe end\n")
+    assert len(result.stdout) == 10 * 1024**2
+
+
+def test_each_sample_of_an_evaluation_has_its_container(
+    runtime_name: str, base_image: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HYPERRUNTIME_RUNTIME", runtime_name)
+    log = run_eval(arithmetic(), model="mockllm/model", display="none", log_dir=str(tmp_path))[0]
+    assert log.status == "success", log.error
+    assert log.results is not None
+    assert log.results.scores[0].metrics["accuracy"].value == 1
+    assert len({sample.output.completion for sample in log.samples or ()}) == 3  # the names of three containers
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error", "word"),
+    [
+        ("x.toml", "imagee = 'base'", SpecError, "imagee"),
+        ("x.toml", "[[[", SpecError, "TOML"),
+        ("compose.yaml", "services: {a: {image: x}, b: {image: y}}", UnsupportedOptionError, "services"),
+        ("compose.yaml", "services: {a: {image: x, privileged: true}}", UnsupportedOptionError, "privileged"),
+        ("compose.yaml", "services: {a: {image: x, volumes: ['/:/host']}}", UnsupportedOptionError, "volumes"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(
+    tmp_path: Path, name: str, text: str, error: type[Exception], word: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    provider = registry_find_sandboxenv("hyperruntime")
+    with pytest.raises(error, match=word):
+        asyncio.run(provider.task_init("x", str(tmp_path / name)))
+
+
+def test_limits_and_keys_of_a_compose_file_are_those_of_the_container(tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text(
+        "services: {one: {build: ., mem_limit: 512m, cpus: 1.5, user: '7', read_only: true, environment: {A: '1'}}}"
+    )
+    (tmp_path / "Dockerfile").write_text("FROM base")
+    plan = read_config(str(tmp_path / "compose.yaml"))
+    assert (plan.spec.limits.memory_bytes, plan.spec.limits.cpus, plan.spec.user) == (512 * 1024**2, 1.5, "7")
+    assert (plan.spec.network, plan.spec.read_only_rootfs, plan.spec.env) == ("bridge", True, {"A": "1"})
+    assert (plan.dockerfile, plan.context) == (tmp_path / "Dockerfile", tmp_path)
+
+
+async def test_a_compose_file_of_one_service_is_a_sandbox(
+    runtime_name: str, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYPERRUNTIME_RUNTIME", runtime_name)
+    (tmp_path / "compose.yaml").write_text(
+        f"services: {{one: {{image: '{image}', command: sleep infinity, network_mode: none, working_dir: /usr, "
+        "environment: [A=b=c]}}"
+    )
+    path = str(tmp_path / "compose.yaml")
+    provider = registry_find_sandboxenv("hyperruntime")
+    await provider.task_init("x", path)
+    environments = await provider.sample_init("x", path, {})
+    try:
+        assert (await environments["default"].exec(["sh", "-c", "pwd; echo $A"])).stdout == "/usr\nb=c\n"
+    finally:
+        await provider.sample_cleanup("x", path, environments, True)

@@ -1,0 +1,108 @@
+"""mini-swe-agent's own agent in our environment, beside its environment for Docker where that can run."""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import Any
+
+import pytest
+
+os.environ["MSWEA_SILENT_STARTUP"] = "1"
+
+from minisweagent.agents.default import DefaultAgent
+from minisweagent.environments import get_environment
+from minisweagent.environments.docker import DockerEnvironment
+from minisweagent.exceptions import Submitted
+from minisweagent.models.test_models import DeterministicModel, make_output
+
+import hyperruntime as hr
+from hyperruntime_mini_swe_agent import Environment
+from tests.conftest import podman_command
+from tests.integrations.mini_swe_agent.example import make_agent
+
+pytestmark = pytest.mark.engine
+
+CLASS = "hyperruntime_mini_swe_agent.Environment"
+
+
+@pytest.fixture
+def environment(base_image: str, runtime_name: str) -> Any:
+    return get_environment({"environment_class": CLASS, "image": base_image, "runtime": runtime_name, "cwd": "/tmp"})
+
+
+def test_an_agent_of_the_framework_solves_a_task(environment: Any) -> None:
+    said = [
+        ("look", "echo 42 >answer; hostname"),
+        ("done", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; cat answer"),
+    ]
+    outputs = [make_output(text, [{"command": command}]) for text, command in said]
+    agent = DefaultAgent(
+        DeterministicModel(outputs=outputs),
+        environment,
+        system_template="You act in {{system}}.",  # of the environment's variables
+        instance_template="{{task}}",
+    )
+    info = agent.run("write the answer")
+    assert (info["exit_status"], info["submission"]) == ("Submitted", "42\n")
+    assert environment.serialize()["info"]["config"]["environment_type"].startswith("hyperruntime_mini_swe_agent.")
+
+
+def test_the_example_of_the_page_runs(runtime_name: str, base_image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYPERRUNTIME_RUNTIME", runtime_name)
+    said = make_output("done", [{"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; pwd"}])
+    assert make_agent(DeterministicModel(outputs=[said])).run("finish")["submission"] == "/tmp\n"
+
+
+def test_outputs_are_merged_and_bounded_in_time(environment: Any) -> None:
+    assert environment.execute({"command": "echo a; echo b >&2; echo c; exit 3"}) == {
+        "output": "a\nb\nc\n",
+        "returncode": 3,
+        "exception_info": "",
+    }
+    late = environment.execute({"command": "echo before; sleep 100"}, timeout=1)
+    assert (late["output"], late["returncode"], late["extra"]["exception_type"]) == ("before\n", -1, "TimeoutExpired")
+    with pytest.raises(Submitted):
+        environment.execute({"command": "echo; echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"})
+
+
+def test_variables_and_directories_are_those_of_the_configuration(
+    base_image: str, runtime_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_THE_HOST", "host")
+    environment = Environment(
+        image=base_image,
+        runtime=runtime_name,
+        cwd="/usr",
+        env={"MINE": "a b"},
+        forward_env=["OF_THE_HOST"],
+        container={"network": "none", "limits": {"pids": 200}},
+    )
+    said = environment.execute({"command": 'pwd; echo "$MINE $OF_THE_HOST"'})["output"]
+    assert said == "/usr\na b host\n"
+    assert environment.execute({"command": "pwd"}, cwd="/etc")["output"] == "/etc\n"
+
+
+def test_a_container_ends_with_its_environment(base_image: str, runtime_name: str) -> None:
+    environment = Environment(image=base_image, runtime=runtime_name)
+    container = environment.container
+    del environment
+    gc.collect()
+    assert not container.is_alive
+
+
+def test_results_are_those_of_the_frameworks_own_environment(
+    environment: Any, base_image: str, runtime_name: str, runtime: hr.Runtime
+) -> None:
+    if runtime_name != "podman":  # theirs needs a program with the arguments of Docker, and the same images
+        return
+    options = podman_command(runtime).run_options
+    theirs = DockerEnvironment(
+        image=base_image, cwd="/tmp", executable="podman", run_args=["--rm", "--network", "none", *options]
+    )
+    try:
+        for command in ("echo a; echo b >&2", "exit 7", "cat /nothing", "printf 'no newline'", "nosuchprogram"):
+            action = {"command": command}
+            assert environment.execute(action) == theirs.execute(action), command
+    finally:
+        theirs.cleanup()
