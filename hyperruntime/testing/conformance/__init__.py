@@ -25,7 +25,6 @@ from hyperruntime.testing.conformance import (  # noqa: F401, I001 - imported to
     file_checks,
     isolation_checks,
     spec_checks,
-    gpu_checks,
     limit_checks,
     owner_checks,
     image_checks,
