@@ -24,7 +24,7 @@ from hyperruntime.images.recipes import BASE, image_reference
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.runtime import open_runtime
 from hyperruntime.testing import make_agent_repository
-from tests.bench.__main__ import document
+from tests.bench.page import document
 from tests.bench.generations import new_run
 from tests.bench.measure import Row, machine
 from tests.doubles.shown_runs import grow, loop_run
