@@ -24,9 +24,9 @@ from hyperruntime.images.recipes import BASE, image_reference
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.runtime import open_runtime
 from hyperruntime.testing import make_agent_repository
-from tests.bench.page import document
 from tests.bench.generations import new_run
 from tests.bench.measure import Row, machine
+from tests.bench.page import document
 from tests.doubles.shown_runs import grow, loop_run
 
 SLEEP_S = 1.0  # of the agent: far less than a model needs, so the server has much to do
