@@ -98,7 +98,8 @@ def test_each_node_gets_the_image_before_it_is_ready(folder: Path) -> None:
     setup = f'["export HYPERRUNTIME_APPTAINER_IMAGES={folder}/store-$SLURMD_NODENAME"]'
     (folder / "cluster.toml").write_text(f'{SLURM}runtime = "apptainer"\nimages = ["base"]\nsetup = {setup}\n')
     with up(folder, "--nodes", "2"):
-        assert wait_until(lambda: len(ready(folder)) == 2, SOON_S, 0.3), (folder / "up.out").read_text()
+        # One node loads the image, then the other: two conversions, one after the other.
+        assert wait_until(lambda: len(ready(folder)) == 2, 3 * SOON_S, 0.3), (folder / "up.out").read_text()
         hosts = [node["host"] for node in ready(folder)]
         for host in hosts:
             assert list(folder.glob(f"**/store-{host}/*")), sorted(folder.rglob("*"))
