@@ -169,9 +169,9 @@ class Session:
         tree = Tree(0, self._mark_limit.title, tuple(spans))
         return not tree.spans or self._ender.end(tree)
 
-    def find_processes(self, spans: Iterable[Span]) -> list[int]:
-        """Return the pids on this machine of the processes whose mark is in one of ``spans``."""
-        pids = filter(str.isdigit, os.listdir("/proc"))
+    def find_processes(self, spans: Iterable[Span], pid: int | None = None) -> list[int]:
+        """Return the pids here of the processes whose mark is in one of ``spans``; with a pid, of that one only."""
+        pids = filter(str.isdigit, os.listdir("/proc")) if pid is None else (str(pid),)
         return [int(name) for name, _ in find_limited(self._mark_limit.title, tuple(spans), pids)]
 
     @property

@@ -89,7 +89,11 @@ class InputSource:
 
 
 class Stdin:
-    """The standard input of one running command, driven by the poll loop of its exec."""
+    """The standard input of one running command, driven by the poll loop of its exec.
+
+    Attributes:
+        has_ended: whether nothing more is read from the source.
+    """
 
     def __init__(self, source: InputSource, lane: Lane, poll: select.poll) -> None:
         """Prepare; nothing is registered with the poll loop before :meth:`start`.
@@ -101,10 +105,12 @@ class Stdin:
         """
         self._source, self._lane, self._poll = source, lane, poll
         self._pending = memoryview(b"")
+        self.has_ended = False
 
     def start(self) -> None:
         """Start writing; called when the command has opened its input."""
         if self._lane.input is None or (descriptor := self._lane.hand_over_input()) is None:
+            self.has_ended = True
             return
         widen(descriptor)
         if self._source.is_ready:
@@ -153,6 +159,7 @@ class Stdin:
             self._poll.register(self._source.descriptor, select.POLLIN)
 
     def _end(self) -> None:
+        self.has_ended = True
         for descriptor in (self._lane.input, self._source.descriptor):
             if descriptor is not None:
                 with suppress(KeyError):

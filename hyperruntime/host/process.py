@@ -45,6 +45,7 @@ _TAIL_BYTES = 64 * 1024
 DEVNULL = subprocess.DEVNULL
 PIPE = subprocess.PIPE
 STDOUT = subprocess.STDOUT
+TimeoutExpired = subprocess.TimeoutExpired
 HostProcess = subprocess.Popen[bytes]
 _streaming: dict[HostProcess, Callable[[int], None] | None] = {}  # processes of stream_process, with before_kill
 _STACK = re.compile(r"^(runtime stack:|goroutine \d+ \[|SIG[A-Z]+: )", re.MULTILINE)

@@ -5,12 +5,14 @@ Design: docs/decisions/0055-files-and-ports.md.
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import secrets
 import selectors
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -29,7 +31,7 @@ from hyperruntime.errors import (
 )
 from hyperruntime.exec.options import ExecOptions
 from hyperruntime.logs import get_logger
-from hyperruntime.ports.forwarder import GO, TOKEN, advance, pipe
+from hyperruntime.ports.forwarder import GO, IDLE, TOKEN, advance, pipe
 from hyperruntime.ports.unix_socket import listen_in
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult, Mount
@@ -42,6 +44,9 @@ Run = Callable[[list[str], ExecOptions], ExecResult]
 PYTHON_ARGS = ("python3", "-I", "-S", "-")
 _START_S, _END_S = 20.0, 5.0
 _MOST_WAITING = 64  # clients for which the forwarder has no connection yet; further ones wait in the kernel's queue
+_MOST_TUNNELS = 2 * IDLE  # connections from the container that no client uses: the container is not trusted
+_GREET_S, _PAUSE_S = 5.0, 0.2  # that such a connection has to say the token; until the next try without descriptors
+_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _TOKEN_BYTES = 32
 _MAX_PORT = 65535
 
@@ -116,7 +121,8 @@ class ContainerPorts:
 
         Args:
             port: TCP port on the container's 127.0.0.1 or ::1.
-            host: address of this machine on which to listen; with another than the loopback, others can connect.
+            host: address of this machine on which to listen. Every local user of this machine can connect to 127.0.0.1;
+                with another address than the loopback, other machines can too.
             user: user of the forwarder in the container; as for :meth:`exec`.
             group: as for :meth:`exec`.
 
@@ -168,6 +174,8 @@ class Forward:
         self._wake, self._lock = os.eventfd(0), threading.Lock()
         self._idle: deque[socket.socket] = deque()
         self._waiting: deque[socket.socket] = deque()
+        self._greeting: dict[socket.socket, float] = {}  # with the end of the time that it has to say the token
+        self._paused_until = 0.0
         self._started, self._closing = threading.Event(), False
         self._error: HyperRuntimeError | None = None
         args = [*PYTHON_ARGS, posixpath.join(exchange.target, self._name), "to", str(port)]
@@ -224,7 +232,7 @@ class Forward:
         selector.register(self._listener, selectors.EVENT_READ)
         try:
             while not self._closing:
-                for key, _ in selector.select():
+                for key, _ in selector.select(self._wait_s()):
                     if key.fileobj is self._tunnels:
                         self._accept(self._tunnels, lambda tunnel: advance(selector, self._greet(tunnel)))
                     elif key.fileobj is self._listener:
@@ -232,19 +240,53 @@ class Forward:
                     elif key.fileobj != self._wake:
                         selector.unregister(key.fileobj)
                         advance(selector, key.data)
+                self._drop_silent()
                 self._match()
+                self._choose_listeners()
         finally:
             self._end()
 
     def _accept(self, listener: socket.socket, take: Callable[[socket.socket], None]) -> None:
-        with suppress(OSError):  # the client has gone, or no descriptor is left
+        try:
             client, _ = listener.accept()
-            client.setblocking(False)
-            take(client)
+        except OSError as error:  # the client has gone, or no descriptor is left: then the listener stays readable
+            if error.errno in _FULL:
+                self._paused_until = time.monotonic() + _PAUSE_S
+            return
+        client.setblocking(False)
+        take(client)
+
+    def _wait_s(self) -> float | None:
+        """Return the seconds until something is due, or None."""
+        due = [*self._greeting.values(), *((self._paused_until,) if self._paused_until else ())]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _drop_silent(self) -> None:
+        """Close the connections from the container that did not say the token in time."""
+        now = time.monotonic()
+        for tunnel in [tunnel for tunnel, until in self._greeting.items() if until <= now]:
+            self._selector.unregister(tunnel).data.close()
+
+    def _choose_listeners(self) -> None:
+        """Accept clients only while few wait, and connections from the container only while few are unused."""
+        paused = time.monotonic() < self._paused_until
+        if not paused:
+            self._paused_until = 0.0
+        accepts = {
+            self._listener: len(self._waiting) < _MOST_WAITING,
+            self._tunnels: len(self._greeting) + len(self._idle) < _MOST_TUNNELS,
+        }
+        for listener, has_room in accepts.items():
+            wanted, registered = has_room and not paused, listener in self._selector.get_map()
+            if registered and not wanted:
+                self._selector.unregister(listener)
+            elif wanted and not registered:
+                self._selector.register(listener, selectors.EVENT_READ)
 
     def _greet(self, tunnel: socket.socket) -> Waits:
         """Take a connection of the forwarder if it knows the token; other programs in the container do not."""
         said = b""
+        self._greeting[tunnel] = time.monotonic() + _GREET_S
         try:
             while len(said) < _TOKEN_BYTES:
                 yield tunnel, selectors.EVENT_READ
@@ -254,6 +296,8 @@ class Forward:
         except GeneratorExit:
             tunnel.close()
             raise
+        finally:
+            del self._greeting[tunnel]
         if not secrets.compare_digest(said[:_TOKEN_BYTES], self._token.encode()):
             tunnel.close()
             return
@@ -261,7 +305,7 @@ class Forward:
         self._started.set()
 
     def _match(self) -> None:
-        """Give waiting clients the idle connections, and accept clients only while few wait."""
+        """Give waiting clients the idle connections."""
         while self._waiting and self._idle:
             client, tunnel = self._waiting.popleft(), self._idle.popleft()
             try:
@@ -274,11 +318,6 @@ class Forward:
                 continue
             advance(self._selector, pipe(client, tunnel))
             advance(self._selector, back)
-        accepts, full = self._listener in self._selector.get_map(), len(self._waiting) >= _MOST_WAITING
-        if full and accepts:
-            self._selector.unregister(self._listener)
-        elif not full and not accepts:
-            self._selector.register(self._listener, selectors.EVENT_READ)
 
     def _end(self) -> None:
         with self._lock:
@@ -300,6 +339,8 @@ def _check_port(port: object) -> None:
 
 
 def _listen(host: str) -> socket.socket:
+    if not host:
+        raise SpecError("host", host, "an address; 0.0.0.0 listens on all of this machine")
     try:
         listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, TypeError, UnicodeError) as error:

@@ -158,7 +158,10 @@ class ContainerFiles:
         on_error: OnError = None,
         **options: Unpack[CopyKeywords],
     ) -> None:
-        """Write many files in one exec, each as :meth:`write_file` does; a file that fails does not stop the others.
+        """Write many files in one exec, each as :meth:`write_file` does.
+
+        A file that fails does not stop the others. Only when the content of one cannot be stored, as on a full disk, do
+        all after it fail too.
 
         Args:
             files: the content of each absolute path in the container.

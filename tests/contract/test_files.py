@@ -114,6 +114,15 @@ def test_links_modes_and_hard_links_are_as_documented(container: hr.Container) -
     assert container.stat("/tmp/d/file").mode == 0o600
 
 
+def test_a_write_keeps_the_owner_and_the_group_of_a_file(container: hr.Container) -> None:
+    script = "mkdir -p own && cd own && touch group owner && chgrp 5 group && chown 6 owner"
+    if container.exec(["sh", "-c", script], workdir="/tmp").exit_code:
+        pytest.skip("this engine's containers have one user")
+    container.write_files({"/tmp/own/group": b"1", "/tmp/own/owner": b"2"})
+    group, owner = (container.stat(f"/tmp/own/{name}") for name in ("group", "owner"))
+    assert [(group.uid, group.gid), (owner.uid, owner.gid)] == [(0, 5), (6, 0)]
+
+
 def test_the_limit_is_exact_and_that_of_many_files_is_for_all_together(container: hr.Container) -> None:
     container.write_files({"/tmp/one": bytes(1000), "/tmp/two": bytes(1000)})
     assert len(container.read_file("/tmp/one", limit_bytes=1000)) == 1000

@@ -174,7 +174,7 @@ def test_an_image_without_python_is_refused_by_name(runtime: hr.Runtime, images:
 
 
 @pytest.mark.parametrize(
-    ("port", "host"), [(0, "127.0.0.1"), (65536, "127.0.0.1"), (80, "203.0.113.9"), (80, "no name")]
+    ("port", "host"), [(0, "127.0.0.1"), (65536, "127.0.0.1"), (80, "203.0.113.9"), (80, "no name"), (80, "")]
 )
 def test_invalid_addresses_are_refused(container: hr.Container, port: int, host: str) -> None:
     with pytest.raises(SpecError):

@@ -7,12 +7,15 @@ import fcntl
 import os
 import termios
 import threading
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import WorkdirNotFoundError
+from hyperruntime.errors import ExecStartError, UnsupportedOptionError, WorkdirNotFoundError
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.pty import open_pty
 from hyperruntime.exec.spawn.terminal import Terminal
@@ -189,3 +192,148 @@ def test_the_window_size_of_a_terminal_is_that_of_its_kernel_object(container: h
         terminal.resize(65535, 1)
         assert container.exec(["sh", "-c", 'stty size <"$1"', "sh", terminal.name]).stdout == b"65535 1\n"
         assert fcntl.ioctl(terminal._pty.master, termios.TIOCGWINSZ, bytes(8))[:4] == b"\xff\xff\x01\x00"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
+def test_the_host_changes_no_file_that_a_container_puts_in_place_of_a_terminal(tmp_path: Path) -> None:
+    """A program in a user namespace of its own builds a /dev/pts with the real multiplexer and other files."""
+    busybox = find_program("busybox")
+    assert busybox is not None
+    for name in ("real", "dev/pts"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "busybox").write_bytes(Path(busybox).read_bytes())
+    (tmp_path / "busybox").chmod(0o755)
+    (tmp_path / "dev/pts/ptmx").touch()
+    victims = [tmp_path / "dev/pts" / str(number) for number in range(100)]
+    for victim in victims:
+        victim.touch()
+        os.chown(victim, 12345, 12345)
+    trick = (
+        'cd "$0" && mount -t devpts -o newinstance,ptmxmode=0666 devpts real'
+        " && mount --bind real/ptmx dev/pts/ptmx && exec chroot . /busybox cat"
+    )
+    process = spawn(["unshare", "--map-root-user", "--mount", "sh", "-c", trick, str(tmp_path)], stdin=PIPE)
+    try:
+        root = Path(f"/proc/{process.pid}/root")
+        assert wait_until(lambda: os.readlink(root) == str(tmp_path), _WAIT_S)
+        assert os.stat(root / "dev/pts/ptmx").st_rdev == os.makedev(5, 2), "the trick must work"
+        with suppress(OSError):  # refused, or the true terminal
+            os.close(open_pty(process.pid).master)
+        assert {victim.stat().st_uid for victim in victims} == {12345}
+    finally:
+        kill_group(process)
+        process.communicate()
+
+
+def test_a_process_that_takes_the_mark_of_a_terminal_gets_none(container: hr.Container) -> None:
+    """Any process can lower its own hard limit to the mark of a later command."""
+    thieves = """
+import os, resource
+marks = [line for line in open("/proc/self/limits") if line.startswith(("Max file locks", "Max resident set"))]
+for number, name in ((10, "Max file locks"), (resource.RLIMIT_RSS, "Max resident set")):
+    limit = resource.getrlimit(number)[1]
+    if limit in (-1, resource.RLIM_INFINITY):
+        continue
+    step = 1 if number == 10 else 1024
+    for taken in range(1, 100):
+        if os.fork() == 0:
+            resource.setrlimit(number, (limit - taken * step,) * 2)
+            while True:
+                import signal; signal.pause()
+print("ready", flush=True)
+import signal; signal.pause()
+"""
+    with container.spawn(["python3", "-c", thieves]) as process:
+        assert wait_until(lambda: process.stdout == b"ready\n", _WAIT_S), process.stderr
+        try:
+            with pytest.raises(UnsupportedOptionError, match="mark"):
+                container.terminal(["sleep", "300"])
+        finally:
+            container.exec(["pkill", "-KILL", "python3"])
+
+
+def test_a_command_that_stops_its_starter_can_be_closed(container: hr.Container) -> None:
+    process = container.spawn(["sh", "-c", "kill -STOP $PPID; echo ready; exec sleep 300"])
+    assert wait_until(lambda: process.stdout == b"ready\n", _WAIT_S)
+    assert process.close()
+    assert process.wait(0).exit_code == 137
+    assert container.exec(["echo", "more"]).stdout == b"more\n"
+
+
+def test_a_command_that_closes_its_input_breaks_the_pipe_of_its_writer(container: hr.Container) -> None:
+    with container.spawn(["sh", "-c", "exec 0<&-; echo ready; exec sleep 300"]) as process:
+        assert wait_until(lambda: process.stdout == b"ready\n", _WAIT_S)
+        failed: list[Exception] = []
+
+        def write() -> None:
+            try:
+                process.write(bytes(4_000_000))
+            except BrokenPipeError as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        thread.join(_WAIT_S)
+        assert failed
+        assert process.poll() is None
+
+
+def test_a_job_that_writes_for_ever_does_not_keep_a_terminal_open(container: hr.Container) -> None:
+    marker = f"/tmp/again.{os.urandom(4).hex()}"
+    job = f"while kill -0 $$; do sleep 0.01; done; exec 3>$T; : >{marker}; exec yes >&3"
+    with container.terminal(["sh", "-c", f"trap '' HUP; T=$(tty); ({job}) 2>/dev/null & echo kept"]) as terminal:
+        assert terminal.wait(_WAIT_S) == 0
+        assert wait_until(lambda: container.exec(["test", "-e", marker]).exit_code == 0, _WAIT_S)
+        said = list(islice(iter(lambda: terminal.read(_WAIT_S, limit_bytes=1024), b""), 1000))
+        assert len(said) < 1000
+        assert terminal.read(0) == b""
+
+
+def test_nothing_of_a_terminal_waits_for_its_blocked_reader_or_writer(container: hr.Container) -> None:
+    with container.terminal(["sh", "-c", "stty raw -echo; echo ready; exec sleep 300"]) as terminal:
+        assert read_until(terminal, b"ready\n").endswith(b"ready\n")
+        said: list[object] = []
+
+        def write() -> None:
+            try:
+                terminal.write(bytes(1_000_000))
+            except BrokenPipeError as error:
+                said.append(error)
+
+        def use() -> None:
+            terminal.resize(9, 30)
+            with pytest.raises(TimeoutError):
+                terminal.read(0.01)
+            said.append(terminal.interrupt())
+
+        threads = [threading.Thread(target=work, daemon=True) for work in (write, terminal.read, use)]
+        for thread in threads[:2]:
+            thread.start()
+        assert wait_until(lambda: terminal._writing.locked() and terminal._reading.locked(), _WAIT_S)
+        threads[2].start()
+        for thread in threads[::-1]:
+            thread.join(_WAIT_S)
+            assert not thread.is_alive()
+        assert said[0] is True
+        assert terminal.wait(_WAIT_S) == 130
+
+
+def test_a_command_that_dies_before_it_has_its_terminal_says_so(
+    container: hr.Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(pid: int, _: object) -> NoReturn:
+        os.kill(pid, 9)
+        raise FileNotFoundError(pid)
+
+    def break_pipe(process: Process, _: bytes) -> NoReturn:
+        process.signal(9)
+        process.wait(_WAIT_S)
+        raise BrokenPipeError
+
+    before = len(os.listdir("/proc/self/fd"))
+    for name, attribute, value in (("terminal", "open_pty", die), ("process.Process", "write", break_pipe)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"hyperruntime.exec.spawn.{name}.{attribute}", value)
+            with pytest.raises(ExecStartError, match="137"):
+                container.terminal(["sleep", "300"])
+    assert wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before + 8, _WAIT_S)

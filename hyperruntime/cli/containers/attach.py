@@ -26,9 +26,11 @@ _CHUNK_BYTES = 4096
 _SIZE = (24, 80)  # of a terminal that does not know its own, such as a serial line
 # Modes that a killed program leaves in the user's terminal, and their state without a program. Source: xterm's
 # ctlseqs, "DEC Private Mode Set": application cursor keys, cursor, mouse, alternate screens, bracketed paste.
-_MODE = re.compile(rb"\x1b\[\?(1|25|47|1000|1002|1003|1006|1047|1049|2004)([hl])")
+# A sequence may have several.
+_MODES = frozenset(b"1 25 47 1000 1002 1003 1006 1047 1049 2004".split())
+_SEQUENCE = re.compile(rb"\x1b\[\?([\d;]{1,60})([hl])")
 _USUAL = {b"25": b"h"}
-_LONGEST = 8  # bytes of a sequence
+_LONGEST = 64  # bytes of a sequence
 
 
 def check_terminal() -> None:
@@ -157,11 +159,15 @@ class _Output:
             while chunk := self._terminal.read():
                 write_whole(1, chunk)
                 last = last[-_LONGEST:] + chunk
-                self._modes.update(_MODE.findall(last))
+                self._note_modes(last)
         except Exception as error:  # noqa: BLE001 - raised in the main thread
             self._error = error
         finally:
             os.close(self._done)
+
+    def _note_modes(self, output: bytes) -> None:
+        for modes, letter in _SEQUENCE.findall(output):
+            self._modes.update((mode, letter) for mode in modes.split(b";") if mode in _MODES)
 
     def _reset(self) -> bytes:
         """Return what takes back the modes that a program left in our terminal because it was killed."""

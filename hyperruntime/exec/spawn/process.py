@@ -17,7 +17,7 @@ from hyperruntime.concurrency.end_event import EndEvent
 from hyperruntime.concurrency.exhaustion import too_many_files
 from hyperruntime.errors import ContainerLostError, ContainerStateError
 from hyperruntime.exec.exec_script import ExecRequest
-from hyperruntime.exec.execution import Execution
+from hyperruntime.exec.execution import End, Execution
 from hyperruntime.exec.lane_pool import LanePool
 from hyperruntime.exec.options import ExecOptions, Stream
 from hyperruntime.exec.output_streams import OutputBuffer
@@ -26,17 +26,27 @@ from hyperruntime.exec.signals import TakesSignals
 from hyperruntime.exec.user_sessions import UserSessions
 from hyperruntime.spec import ExecResult
 
+_END_S = 2.0  # that the lane of a killed command has to report its end
 _LEAST_BYTES = 2  # that an execution keeps itself: the process keeps the output
 _ENDED = "nothing reads the standard input: the command has ended, or its input was closed or given at the start"
 
 
 class ProcessExecution(Execution):
-    """An exec that says when its process was started."""
+    """An exec that says when its process was started and when its input ended; if cancelled, it counts as killed."""
 
     def __init__(self, lanes: LanePool, session: Session, request: ExecRequest, options: ExecOptions) -> None:
         """Prepare; see :class:`Execution`. It must have input, because only then it reports its start."""
         super().__init__(lanes, session, request, options)
         self.on_started: Callable[[], None] = lambda: None
+        self.on_input_end: Callable[[], None] = lambda: None
+
+    def _on_event(self, descriptor: int, event: int) -> None:
+        if descriptor == self._cancel_fd:
+            self._end = self._end or End.GONE  # its lane may be stopped, so it is killed with the command
+            return
+        super()._on_event(descriptor, event)
+        if self._stdin is not None and self._stdin.has_ended:
+            self.on_input_end()
 
     def _on_status(self, word: str) -> None:
         super()._on_status(word)
@@ -78,6 +88,7 @@ class Process(AsyncClosing, TakesSignals):
         try:
             self._execution = prepare(self._open(options))
             self._execution.on_started = self._begun.set
+            self._execution.on_input_end = self._close_source
             threading.Thread(target=self._run, name="hyperruntime-process", daemon=True).start()
         except BaseException:
             self._close_descriptors()
@@ -131,9 +142,12 @@ class Process(AsyncClosing, TakesSignals):
             self._over.set()
             self._begun.set()
 
-    def _close_descriptors(self) -> None:
+    def _close_source(self) -> None:
         if self._source is not None:
             self._source.close()  # a blocked writer sees it
+
+    def _close_descriptors(self) -> None:
+        self._close_source()
         self.close_stdin()
         with self._lock:
             if self._cancel_fd >= 0:
@@ -202,7 +216,7 @@ class Process(AsyncClosing, TakesSignals):
         """Write to the standard input; wait while the command does not read.
 
         Raises:
-            BrokenPipeError: the command has ended, its input was closed, or it was started with ``input``.
+            BrokenPipeError: the command has ended or closed its input, or it was started with ``input``.
         """
         with self._writing:
             view = memoryview(data)
@@ -239,9 +253,9 @@ class Process(AsyncClosing, TakesSignals):
         """
         return self._sessions.signal(self._execution.session, number, self._execution.marks)
 
-    def find(self) -> list[int]:
-        """Return the pids on this machine of its processes that this user can see."""
-        return self._execution.session.find_processes(self._execution.marks)
+    def find(self, pid: int | None = None) -> list[int]:
+        """Return the pids here of its processes that this user can see; with a pid, look only at that one."""
+        return self._execution.session.find_processes(self._execution.marks, pid)
 
     def close(self) -> bool:
         """Kill the command and all processes that it started; return whether none is left. May be called again.
@@ -254,7 +268,7 @@ class Process(AsyncClosing, TakesSignals):
             ended = self._sessions.end_marked(self._execution.session, self._execution.marks)
         except (ContainerLostError, ContainerStateError):
             ended = True  # everything in it has ended
-        if not ended:
-            self._cancel()
+        if not ended or not self._over.wait(_END_S):
+            self._cancel()  # the command may have stopped its lane, which then reports nothing
         self._over.wait()
         return ended

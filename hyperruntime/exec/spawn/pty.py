@@ -3,7 +3,8 @@
 Every engine gives a container its own terminals, as the file system ``/dev/pts``. The host opens ``ptmx`` there through
 ``/proc/PID/root`` of a process of the container. So the command gets the container's terminal and never the host's, and
 the image needs no program for it. The container is not trusted: no symbolic link in it is followed, and only a device
-that is a terminal multiplexer is opened. Designs: docs/decisions/0056-terminals.md.
+that is a terminal multiplexer is opened. The kernel returns the other end, so no name is looked up for it. Designs:
+docs/decisions/0056-terminals.md.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import os
 import re
 import struct
 import termios
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import attrs
 
 from hyperruntime.concurrency.closing import closing_descriptor
-from hyperruntime.host.process import PIPE, STDOUT, kill_group, spawn
+from hyperruntime.host.process import PIPE, STDOUT, TimeoutExpired, kill_group, spawn
 
 # Source: ioctl_tty(2) and asm-generic/ioctls.h; the numbers hold for x86, ARM, RISC-V and s390.
-_TIOCGPTN, _TIOCSPTLCK, _TIOCSIG = 0x80045430, 0x40045431, 0x40045436
+_TIOCGPTN, _TIOCSPTLCK, _TIOCSIG, _TIOCGPTPEER = 0x80045430, 0x40045431, 0x40045436, 0x5441
 _PTMX = os.makedev(5, 2)  # source: the kernel's list of devices, admin-guide/devices.txt
 _IUTF8 = 0x4000  # source: termios(3); the line editing of the kernel then erases whole characters
 _OWNER_S = 10.0
@@ -53,14 +55,16 @@ class Pty:
         fcntl.ioctl(self.master, _TIOCSIG, number)
 
 
-def open_pty(pid: int) -> Pty:
+def open_pty(pid: int, is_expected: Callable[[], bool] = lambda: True) -> Pty:
     """Open a new terminal of a container for one of its processes, which becomes its owner.
 
     Args:
         pid: pid of the process on this machine.
+        is_expected: whether the pid is still that of the process; asked after the process was opened, because the
+            kernel gives the pid of an ended process to another one.
 
     Raises:
-        OSError: this user may not enter the container, or it has no terminals.
+        OSError: this user may not enter the container, it has no terminals, or the process has ended.
     """
     with ExitStack() as stack:
 
@@ -69,6 +73,8 @@ def open_pty(pid: int) -> Pty:
 
         directory = _PATH | os.O_DIRECTORY
         process = enter(f"/proc/{pid}", None, directory)
+        if not is_expected():
+            raise OSError("its process has ended")
         root = enter("root", process, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         terminals = enter("pts", enter("dev", root, directory), directory)
         multiplexer = enter("ptmx", terminals, _PATH)
@@ -77,7 +83,9 @@ def open_pty(pid: int) -> Pty:
         master = os.open(f"/proc/self/fd/{multiplexer}", os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             number = _prepare(master)
-            _own(process, enter(str(number), terminals, _PATH))
+            # With O_PATH it is not opened, so its first user is the command. Source: ioctl_tty(2), Linux 4.13.
+            peer = fcntl.ioctl(master, _TIOCGPTPEER, os.O_PATH | os.O_CLOEXEC)
+            _own(process, stack.enter_context(closing_descriptor(peer)))
         except BaseException:
             os.close(master)
             raise
@@ -111,9 +119,11 @@ def _own(process: int, terminal: int) -> None:
     changing = spawn(args, stdin=terminal, stdout=PIPE, stderr=STDOUT)
     try:
         said, _ = changing.communicate(timeout=_OWNER_S)
-    except BaseException:
+    except BaseException as error:
         kill_group(changing)
         changing.communicate()
+        if isinstance(error, TimeoutExpired):
+            raise OSError(f"the terminal was not given to its user within {_OWNER_S:g} s") from None
         raise
     if changing.returncode != 0:
         raise OSError(f"the terminal cannot be given to its user: {said.decode(errors='replace').strip()}")

@@ -6,6 +6,7 @@ The command is one exec, as every other. It waits for the name of its terminal, 
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import select
@@ -13,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import attrs
 
@@ -30,11 +32,14 @@ from hyperruntime.exec.user_sessions import UserSessions
 DEFAULT_TERM = "xterm-256color"
 _MOST = 65535  # source: ioctl_tty(2), struct winsize
 _CHUNK_BYTES = 65536
+_MOST_REST = 4 * _CHUNK_BYTES  # bytes after the command's end; the kernel keeps fewer
 _TRY_AGAIN_S = 0.05
+_END_S = 1.0  # that a command which died has until its end is known here
 # $1 is PATH, or empty: it must not hide setsid. The shell leads the session that setsid made, so the first terminal
 # that it opens becomes the terminal of the session.
 _ENTER = 'read -r _hr_tty && exec <>"$_hr_tty" >&0 2>&0 || exit; [ -z "$1" ] || export PATH="$1"; shift; exec "$@"'
 _FOREGROUND = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
+_NO_OUTPUT = "the terminal had no output in time; wait longer, or write to it"
 _NO_SETSID = "the image has no `setsid`, which a terminal needs; install util-linux or busybox in the image"
 _NO_ENTRY = (
     "the terminals of this container cannot be opened from here ({error}); its processes must be this user's, as with"
@@ -66,7 +71,8 @@ class Terminal(AsyncClosing, TakesSignals):
     def __init__(self, process: Process, pty: Pty) -> None:
         """Take over a command and its terminal."""
         self.process, self.name, self._pty = process, pty.name, pty
-        self._reading, self._writing = threading.Lock(), threading.Lock()
+        self._reading, self._writing, self._changing = threading.Lock(), threading.Lock(), threading.Lock()
+        self._rest: io.BytesIO | None = None  # what was left when the command ended
         self._closed = False
         self._over = os.eventfd(0, os.EFD_CLOEXEC)
         self._ready = select.epoll()
@@ -96,18 +102,32 @@ class Terminal(AsyncClosing, TakesSignals):
 
     def _read(self, timeout_s: float | None, limit_bytes: int, cancel_fd: int | None) -> bytes:
         deadline, is_held = None if timeout_s is None else time.monotonic() + timeout_s, True
-        with self._reading:
+        wait_s = -1 if timeout_s is None else max(0.0, min(timeout_s, threading.TIMEOUT_MAX))
+        if not self._reading.acquire(timeout=wait_s):
+            raise TimeoutError(_NO_OUTPUT)
+        try:
             while not self._closed:
-                is_over = self._wait_readable(deadline, cancel_fd, is_held=is_held)
+                if self._rest is None and self._wait_readable(deadline, cancel_fd, is_held=is_held):
+                    self._rest = io.BytesIO(self._take_rest())
+                if self._rest is not None:
+                    return self._rest.read(limit_bytes)
                 try:
                     return os.read(self._pty.master, limit_bytes)
                 except BlockingIOError:
                     is_held = True
                 except OSError:  # EIO: no process holds the other end; while the command runs, one may open it again
                     is_held = False
-                if is_over:  # a job that the command left may still hold the terminal
-                    return b""
+        finally:
+            self._reading.release()
         return b""
+
+    def _take_rest(self) -> bytes:
+        """Return the output that is there after the command's end; a job that it left may write more for ever."""
+        rest = b""
+        with suppress(OSError):  # nothing is left
+            while len(rest) < _MOST_REST and (chunk := os.read(self._pty.master, _CHUNK_BYTES)):
+                rest += chunk
+        return rest
 
     def _wait_readable(self, deadline: float | None, cancel_fd: int | None, *, is_held: bool) -> bool:
         """Wait for output or the command's end; return whether the command had ended before the look at the output.
@@ -131,7 +151,7 @@ class Terminal(AsyncClosing, TakesSignals):
         if cancel_fd in events:
             raise CancelledExecError
         if not events and wait_s == left_s:
-            raise TimeoutError("the terminal had no output in time; wait longer, or write to it")
+            raise TimeoutError(_NO_OUTPUT)
         return self._over in events
 
     def write(self, data: bytes) -> None:
@@ -173,7 +193,7 @@ class Terminal(AsyncClosing, TakesSignals):
             SpecError: a number is not from 1 to 65535.
         """
         check_size(rows, cols)
-        with self._writing:
+        with self._changing:
             if not self._closed:
                 self._pty.resize(rows, cols)
 
@@ -185,7 +205,7 @@ class Terminal(AsyncClosing, TakesSignals):
         """
         if number not in _FOREGROUND:
             return self.process.signal(number)
-        with self._writing:
+        with self._changing:
             if self._closed or self.process.ended.is_set:
                 return False
             self._pty.send_signal(number)
@@ -221,7 +241,7 @@ class Terminal(AsyncClosing, TakesSignals):
         if not self.process.is_own:
             return True
         ended = self.process.close()
-        with self._reading, self._writing:
+        with self._reading, self._writing, self._changing:
             if not self._closed:
                 self._closed = True
                 self._ready.close()
@@ -274,18 +294,34 @@ class WaitingCommand:
         """Open a terminal in the container of the process, and tell the process its name."""
         try:
             found = process.find()
-            if not found:
-                raise UnsupportedOptionError(engine, "terminal", _NO_ENTRY.format(error="its processes are hidden"))
-            pty = open_pty(found[0])
+            if len(found) != 1:  # a hostile process can take the mark too
+                why = "another process has the mark of its command" if found else "its processes are hidden"
+                raise OSError(why)
+            pty = open_pty(found[0], lambda: process.find(found[0]) == found)
         except OSError as error:
-            refused = UnsupportedOptionError(engine, "terminal", _NO_ENTRY.format(error=error))
-            raise too_many_files(error) or refused from error
+            if files := too_many_files(error):
+                raise files from error
+            _raise_ended(process)
+            raise UnsupportedOptionError(engine, "terminal", _NO_ENTRY.format(error=error)) from error
         try:
             pty.resize(*self.size)
             terminal = Terminal(process, pty)
         except BaseException:
             os.close(pty.master)
             raise
-        process.write(f"{pty.name}\n".encode())
-        process.close_stdin()
+        try:
+            process.write(f"{pty.name}\n".encode())
+            process.close_stdin()
+        except BaseException as error:
+            terminal.close()
+            if isinstance(error, BrokenPipeError):
+                _raise_ended(process)
+            raise
         return terminal
+
+
+def _raise_ended(process: Process) -> None:
+    """Raise the error of a command that ended before it had its terminal; do nothing if it runs."""
+    with suppress(TimeoutError):
+        code = process.wait(_END_S).exit_code
+        raise ExecStartError(f"the command ended with exit code {code} before it had its terminal; start it again")

@@ -69,7 +69,9 @@ beside() {
   trap 'rm -f "./$temporary"' EXIT
   copy
   exec 5>&-
-  if [ -n "$old" ] && ! [ -O "./$leaf" ]; then chown "${old#* }" "./$temporary" 2>/dev/null || { over; return; }; fi
+  if [ -n "$old" ] && ! [ -O "./$leaf" -a -G "./$leaf" -a -G "./$temporary" ]; then
+    chown "${old#* }" "./$temporary" 2>/dev/null || { over; return; }
+  fi
   set_mode new "./$temporary" || return 88
   mv -f -- "./$temporary" "./$leaf" 2>/dev/null || over
 }
