@@ -37,8 +37,12 @@ def live_page(state: State) -> Iterator[Callable[[Path], None]]:
     started: list[_PageProcess] = []
 
     def start(run_dir: Path) -> None:
-        if state.has_live_page:
+        if not state.has_live_page:
+            return
+        try:
             started.append(_PageProcess(run_dir))
+        except (OSError, RuntimeError) as error:
+            note(f"the live page cannot be started: {error}; the run goes on, see it with `hyperrun watch`")
 
     try:
         yield start
@@ -54,7 +58,13 @@ class _PageProcess:
         words = ("-m", "hyperruntime.cli", "watch", str(run_dir), "--with-parent")
         self._process = spawn([sys.executable, *words], stderr=2, env=os.environ)
         self._reader = threading.Thread(target=self._tell, name="hyperrun-live-page", daemon=True)
-        self._reader.start()
+        try:
+            self._reader.start()
+        except RuntimeError:
+            kill_group(self._process)
+            reap(self._process, _END_S)
+            self._close_pipes()
+            raise
 
     def _tell(self) -> None:
         assert self._process.stdout is not None, "a pipe"
@@ -71,5 +81,10 @@ class _PageProcess:
             kill_group(self._process)
             reap(self._process, _END_S)
         self._reader.join(_END_S)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()

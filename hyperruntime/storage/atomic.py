@@ -112,15 +112,25 @@ def open_private(path: Path) -> BinaryIO:
         return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes, *, mode: int | None = None) -> None:
     """Replace a file atomically: write ``data`` to a temporary file, sync it, and rename it to ``path``.
+
+    Args:
+        path: the file.
+        data: its new content.
+        mode: its permissions, also while it is written; None means those of any new file.
 
     Raises:
         StorageError: the file cannot be written or synced; it then has its old or its new content, never a part.
     """
     partial = path.with_name(f".{path.name}.partial")
     with storage_errors(path):
-        partial.write_bytes(data)
+        with open(
+            partial, "wb", opener=lambda name, flags: os.open(name, flags, 0o666 if mode is None else mode)
+        ) as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)  # the umask may have removed bits; a kill may have left the file
+            file.write(data)
         _sync_path(partial, os.O_NOFOLLOW)
         os.replace(partial, path)
         sync_directory(path.parent)

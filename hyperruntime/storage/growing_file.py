@@ -29,10 +29,15 @@ class GrowingFile:
             found = os.stat(self.path)
         except OSError:
             return False  # it may be hidden for a moment, as on NFS
+        return self._is_other(found)
+
+    def _is_other(self, found: os.stat_result) -> bool:
         return self.inode != 0 and (found.st_ino != self.inode or found.st_size < self.position)
 
     def new_lines(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield the offset, the length and the text of each new whole line; a line without its end is read later.
+
+        There are none once the file was replaced, see :meth:`was_replaced`.
 
         Raises:
             OSError: the file exists but cannot be read.
@@ -44,7 +49,10 @@ class GrowingFile:
         except FileNotFoundError:
             return
         with file:
-            self.inode = os.fstat(file.fileno()).st_ino
+            found = os.fstat(file.fileno())
+            if self._is_other(found):  # since the last look at the path
+                return
+            self.inode = found.st_ino
             file.seek(self.position)
             while lines := file.readlines(_CHUNK_BYTES):
                 for line in lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,9 +63,9 @@ def test_a_page_grows_with_its_run_and_keeps_what_the_reader_does(browser: Brows
         wait(browser, "document.querySelector('.tiles').innerText.includes('finished')")
 
 
-def test_a_page_comes_back_when_the_server_starts_again(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_comes_back_when_a_server_that_was_killed_starts_again(browser: Browser, tmp_path: Path) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 30, made=10)
-    with watching(run_dir, state=tmp_path / "state") as address:
+    with watching(run_dir, state=tmp_path / "state", end=signal.SIGKILL) as address:
         browser.driver.get(address)
         wait(browser, total(10))
         wait(browser, f"{STATE} === 'live'")

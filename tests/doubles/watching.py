@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,9 @@ from pathlib import Path
 
 
 @contextmanager
-def watching(run_dir: Path, *words: str, state: Path, env: Mapping[str, str] | None = None) -> Iterator[str]:
+def watching(
+    run_dir: Path, *words: str, state: Path, env: Mapping[str, str] | None = None, end: signal.Signals = signal.SIGTERM
+) -> Iterator[str]:
     """Yield the address of a live page.
 
     Args:
@@ -19,6 +22,7 @@ def watching(run_dir: Path, *words: str, state: Path, env: Mapping[str, str] | N
         words: more words of the command line.
         state: the user's state directory, where the token is kept.
         env: more variables.
+        end: the signal that ends the server.
     """
     variables = {**os.environ, "XDG_STATE_HOME": str(state), **(env or {})}
     command = [sys.executable, "-m", "hyperruntime.cli", "watch", str(run_dir), *words]
@@ -29,7 +33,7 @@ def watching(run_dir: Path, *words: str, state: Path, env: Mapping[str, str] | N
         assert address.startswith("http://127.0.0.1:"), address
         yield address
     finally:
-        process.terminate()
+        process.send_signal(end)
         process.wait(30)
         if process.stdout is not None:
             process.stdout.close()

@@ -133,10 +133,12 @@ class _Loop:
     """A run of the loop."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._follower = JournalFollower(run_dir)
+        self._run_dir, self._follower = run_dir, JournalFollower(run_dir)
 
     def read_new(self) -> Sequence[tuple[int, Any]]:
-        """Read what is new."""
+        """Read what is new; everything again if another run is in the directory now."""
+        if self._follower.journal.was_replaced():
+            self._follower = JournalFollower(self._run_dir)
         return self._follower.read_new()
 
     def state(self) -> tuple[str, bool]:
@@ -155,10 +157,13 @@ class _Rollouts:
     def __init__(self, run_dir: Path) -> None:
         from hyperruntime.rollout.run_files.follow import TrajectoryFollower
 
-        self._run_dir, self._follower = run_dir, TrajectoryFollower(run_dir)
+        self._open = TrajectoryFollower
+        self._run_dir, self._follower = run_dir, self._open(run_dir)
 
     def read_new(self) -> Sequence[tuple[int, Any]]:
-        """Read what is new."""
+        """Read what is new; everything again if another run is in the directory now."""
+        if self._follower.journal.was_replaced():
+            self._follower = self._open(self._run_dir)
         return self._follower.read_new()
 
     def state(self) -> tuple[str, bool]:
@@ -204,6 +209,9 @@ def _watch_as_lines(run: Shown, choice: Choice) -> None:
     printed: set[str] = set()
 
     def show(line: str, columns: Sequence[Column], is_last: bool) -> None:
+        names_now = {text.split(" *")[0] for text in columns[0].texts}
+        if not printed <= names_now:  # another run is in the directory now
+            printed.clear()
         rows = [row for row in choice.rows(columns) if columns[0].texts[row].split(" *")[0] not in printed]
         names, texts, right = table_of(columns, rows)
         if not printed or is_last:
@@ -212,7 +220,7 @@ def _watch_as_lines(run: Shown, choice: Choice) -> None:
             lines = plain_lines(names, texts, right)
             click.echo("\n".join(lines[1:] if printed else lines))
         sys.stdout.flush()
-        printed.update(text.split(" *")[0] for text in columns[0].texts)
+        printed.update(names_now)
 
     _follow(run, show)
 

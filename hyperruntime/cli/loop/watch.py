@@ -40,7 +40,7 @@ def watch(state: State, /, run_dir: str, port: int | None, socket: str | None, w
     """Serve the page of `hyperrun report` about the run in RUN_DIR, live, until Ctrl-C.
 
     It reads the files of the run alone, so another process, or a cluster, may make the run. The printed address has a
-    token; who has it can read the page. The address stays the same when the command is started again.
+    token; who has it can read the page. The address stays the same when the command is started again on the same port.
     """
     if port is not None and socket is not None:
         raise WrongUsageError("--port and --socket exclude each other; leave one out")
@@ -63,25 +63,27 @@ async def _serve(run_dir: str, port: int, socket: str | None, *, with_parent: bo
             await asyncio.sleep(_LOOK_S)
     path = Path(ANY_RUN_DIRECTORY.convert(run_dir, None, None))
     ticket = ticket_of(path)
-    server = LiveServer(_opener(path), ticket.token)
-    await server.start()
     if socket is None:
         listener = listen_on_loopback(port, ticket.port)
-        port = listener.getsockname()[1]
-        ticket.keep(port)
+        ticket = ticket.at(listener.getsockname()[1])
     else:
         listener = listen_on_socket(Path(socket).expanduser())
-        ticket.keep(ticket.port)
     try:
+        ticket.keep()
+        server = LiveServer(_opener(path), ticket.token)
+        await server.start()
         async with serving(server, listener):
             if socket is None:
-                click.echo(f"http://{LOOPBACK}:{port}{ticket.path}")
+                click.echo(f"http://{LOOPBACK}:{ticket.port}{ticket.path}")
             else:
                 _say_how(Path(socket).expanduser().absolute(), ticket.path)
             sys.stdout.flush()
-            await parent_ended.wait()
-            await server.end()
+            try:
+                await parent_ended.wait()
+            finally:
+                await asyncio.shield(server.end())  # or open pages ask on, at a port that another user may take
     finally:
+        listener.close()
         if socket is not None:
             Path(socket).expanduser().unlink(missing_ok=True)
 

@@ -19,7 +19,7 @@ import click
 from hyperruntime.cli.command import AGENT_FILE, Command, State, example
 from hyperruntime.cli.machine.doctor import all_findings
 from hyperruntime.cli.machine.engines import engine_names, engine_to_json, view_engine
-from hyperruntime.cli.machine.secret_values import SecretValues
+from hyperruntime.cli.machine.secret_values import SecretValues, read_regular
 from hyperruntime.cli.versions import version_facts
 from hyperruntime.errors import AgentError, ArchiveError, HyperRuntimeError
 from hyperruntime.json_values import parse_json, parse_toml
@@ -29,7 +29,8 @@ _ABOUT = """\
 A report about hyperruntime, made by `hyperrun bug-report`.
 
 Keys, passwords, your home directory and the host's name were removed. The report has no file of an agent, no transcript
-and no answer of a model. Look at it before you send it: no program knows everything that you want to keep private.
+and no answer of a model, but the journal and the log of a run may quote the last line of a program of an agent. Look at
+the report before you send it: no program knows everything that you want to keep private.
 
 Files:
 """
@@ -50,12 +51,14 @@ class Source:
     Attributes:
         name: its path in the report.
         value: its content if it is a table of values, else None.
+        private: what else is in the file; its secrets are removed, but it is not in the report.
         text: its end if it is a log, else "".
         folder: its directory.
     """
 
     name: str
     value: Any = None
+    private: Any = None
     text: str = ""
     folder: Path
 
@@ -128,26 +131,28 @@ def _configurations(configs: Sequence[Path]) -> Iterator[Source]:
     own = Path(AGENT_FILE)
     for number, path in enumerate(dict.fromkeys([*([own] if own.is_file() else []), *configs])):
         try:
-            value = _read_toml(path)
+            with open(path, "rb") as file:
+                value = parse_toml(file.read(_MOST_CONFIG_BYTES).decode())
         except (OSError, ValueError) as error:
-            raise AgentError(f"{path} cannot be read as TOML: {error}; correct it, or report without it") from error
+            if path in configs:
+                raise AgentError(f"{path} cannot be read as TOML: {error}; correct it, or report without it") from error
+            value = {"unreadable": str(error)}
         yield Source(name=f"configuration/{number}-{path.stem}.json", value=value, folder=path.parent)
-
-
-def _read_toml(path: Path) -> Mapping[str, Any]:
-    with open(path, "rb") as file:
-        return parse_toml(file.read(_MOST_CONFIG_BYTES).decode())
 
 
 def _run_sources(run: Path) -> Iterator[Source]:
     try:
-        value = parse_json((run / _RUN_FILE).read_bytes())
+        value = parse_json(read_regular(run / _RUN_FILE, follows=False))
     except (OSError, ValueError) as error:
         raise ArchiveError(f"{run} has no readable {_RUN_FILE}: {error}; name the directory of a run") from error
     yield Source(name=f"run/{_RUN_FILE}", value=value, folder=run)
-    for gateway in {found for key, found in _leaves(value) if key == "gateway"}:
+    options = value.get("options") if isinstance(value, Mapping) else None
+    gateway = options.get("gateway") if isinstance(options, Mapping) else None
+    if isinstance(gateway, str):
         with suppress(OSError, ValueError):  # it may be gone, or be no file
-            yield Source(name="run/gateway.json", value=_read_toml(Path(gateway)), folder=Path(gateway).parent)
+            found = parse_toml(read_regular(Path(gateway)).decode())
+            shown = {"gateway": found.pop("gateway", {})}  # a foreign run.json may name any file
+            yield Source(name="run/gateway.json", value=shown, private=found, folder=Path(gateway).parent)
     for name in _LOGS:
         if text := _end_of(run / name):
             yield Source(name=f"run/{name}", text=text, folder=run)
@@ -175,11 +180,13 @@ def _all_secrets(sources: Sequence[Source]) -> SecretValues:
     secrets = SecretValues([*(source.folder for source in sources), *agents])
     for source in sources:
         secrets.learn_values(source.value)
+        secrets.learn_values(source.private)
         for key, found in _leaves(source.value):
             if key == "key_env":
                 secrets.learn(os.environ.get(found, ""))
             elif key == "key_file":
-                secrets.learn_file(source.folder / Path(found).expanduser())
+                with suppress(RuntimeError):  # of a user that does not exist; then no program of ours could read it
+                    secrets.learn_file(source.folder / Path(found).expanduser())
     return secrets
 
 

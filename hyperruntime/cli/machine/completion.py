@@ -128,6 +128,5 @@ def _change_startup(startup: Path, block: str) -> None:
         if new == old:
             return
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-        write_atomic(path, new.encode(errors="surrogateescape"))
-        path.chmod(mode)
+        write_atomic(path, new.encode(errors="surrogateescape"), mode=mode)
     click.echo(f"changed {startup}")

@@ -6,9 +6,11 @@ a table of environment variables), or by its look (the prefixes that services gi
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,19 +21,49 @@ from hyperruntime.report.page.secrets import Screen
 
 _SECRET_NAME = re.compile(
     r"api.?key|(?:^|[_.-])keys?(?:$|[_.-])|token(?!s|iz|_id)|secret|passw|passphrase|credential|cookie|authorization|bearer"
-    r"|(?:^|[_.-])(?:auth|pat|pwd|dsn)(?:$|[_.-])",
+    r"|(?:^|[_.-])(?:auth|pat|pwd|dsn)(?:$|[_.-])"
+    r"|pass(?:$|[_.-](?!at_))|creds?(?:$|[_.-])|(?-i:[a-z]Key(?![a-z]))",  # pass_at_1 is a score
     re.IGNORECASE,
 )
 _NAMES_OF_PLACES = ("key_env", "key_file", "key_name")  # options of the gateway that say where a key is
 _DIRECTORIES = ("PWD", "OLDPWD")  # variables of every shell, not passwords
 _VARIABLES = ("env", "environ", "environment", "headers", "build_args")  # tables whose values may all be secret
+_HEADER = re.compile(r"([^\s=:]+)\s*:")
 _IN_A_URL = re.compile(r"(?<=://)[^/\s@'\"]+@")
 _ASSIGNED = re.compile(
     r"""(?ix) \b (
-        [\w.-]{0,40} (?: api[_-]?key | secret | passw(?:or)?d | token(?!s|iz|_id) | credential | authorization )
-        [\w.-]{0,40} ["']? \s* [=:] \s* ["']? (?: (?:bearer|basic)\s+ )?
-    ) ( [^\s"',;&]{6,} )""",
+        [\w.-]{0,40} (?: api[_-]?key | secret | passw(?:or)?d | token(?!s|iz|_id) | credential | authorization
+            | (?<=[_.-])(?:pass|creds?)(?![a-z]) | (?-i:[a-z]Key(?![a-z])) )
+        [\w.-]{0,40} \\{0,8}["']? \s* [=:] \s*
+        ( \\{0,8}["'] (?: (?:bearer|basic|token)\s+ )? | (?:bearer|basic|token)\s+ )?
+    ) (?(2) SIGN+ | SIGN{6,} )""".replace("SIGN", r"""(?:[^\s"',;&\\]|\\(?!\\{0,8}["']))"""),  # not an escaped quote
 )
+_PEM_KEY = re.compile(
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL
+)
+_END_OF_PEM_KEY = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY-----")
+_MOST_BYTES = 4 * 1024 * 1024
+
+
+def read_regular(path: Path, *, follows: bool = True) -> bytes:
+    """Return the content of a regular file of at most 4 MiB; a device or a pipe is never waited for.
+
+    Args:
+        path: the file.
+        follows: whether it may be a symbolic link.
+
+    Raises:
+        OSError: it cannot be read, is not a regular file, or is too large.
+        ValueError: the path is none.
+    """
+    how = os.O_NONBLOCK | (0 if follows else os.O_NOFOLLOW)
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | how)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return data
 
 
 class SecretValues:
@@ -62,47 +94,60 @@ class SecretValues:
         """Remove the content of a key file from now on, or each value of a ``.env`` file."""
         self._learn_env_file(path)
         try:
-            self.learn(path.read_text().strip())
+            self.learn(read_regular(path).decode().strip())
         except (OSError, ValueError):
             pass  # then no program of ours could read the key
 
-    def learn_values(self, value: Any, name: str = "") -> None:  # noqa: ANN401 - any JSON or TOML value
+    def learn_values(
+        self,
+        value: Any,  # noqa: ANN401 - any JSON or TOML value
+        name: str = "",
+        *,
+        hidden: bool = False,
+        listed: bool = False,
+    ) -> None:
         """Collect the secrets of a JSON or TOML value by the names in it."""
         if isinstance(value, Mapping):
             for key, entry in value.items():
-                if name in _VARIABLES and isinstance(entry, str):
-                    self.learn(entry)
-                self.learn_values(entry, str(key))
+                self.learn_values(entry, str(key), hidden=hidden or name in _VARIABLES)
         elif isinstance(value, list | tuple):
             for entry in value:
-                self.learn_values(entry, name)
-        elif value is not None and not isinstance(value, bool | float):
+                self.learn_values(entry, name, hidden=hidden, listed=True)
+        elif value is not None and not isinstance(value, bool):
             self._learn_url(str(value))
-            if _is_secret(name):
+            if hidden or (_is_secret(name) and not isinstance(value, float)):
                 self.learn(str(value))
-            elif secret := _assigned_secret(name, str(value)):
+            elif secret := _assigned_secret(name, str(value), listed=listed):
                 self.learn(secret)
 
-    def clean_value(self, value: Any, name: str = "") -> Any:  # noqa: ANN401 - any JSON or TOML value
-        """Return a JSON or TOML value without secrets; numbers, booleans and None stay unless their name is secret."""
+    def clean_value(
+        self,
+        value: Any,  # noqa: ANN401 - any JSON or TOML value
+        name: str = "",
+        *,
+        hidden: bool = False,
+        listed: bool = False,
+    ) -> Any:  # noqa: ANN401 - any JSON or TOML value
+        """Return a JSON or TOML value without secrets.
+
+        Booleans and None stay, and numbers unless their name is secret or they are in a table of variables.
+        """
         if isinstance(value, Mapping):
-            hidden = name in _VARIABLES
+            hidden = hidden or name in _VARIABLES
             return {
-                self.clean_text(str(key)): MARK
-                if hidden and isinstance(entry, str)
-                else self.clean_value(entry, str(key))
+                self.clean_text(str(key)): self.clean_value(entry, str(key), hidden=hidden)
                 for key, entry in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self.clean_value(entry, name) for entry in value]
+            return [self.clean_value(entry, name, hidden=hidden, listed=True) for entry in value]
         if value is None or isinstance(value, bool):
             return value
-        if _is_secret(name):
+        if hidden or _is_secret(name):
             return MARK
         if isinstance(value, int | float):
             return value
         text = str(value)
-        if secret := _assigned_secret(name, text):
+        if secret := _assigned_secret(name, text, listed=listed):
             text = text.removesuffix(secret) + MARK
         return self.clean_text(text)
 
@@ -121,6 +166,9 @@ class SecretValues:
 
         :meth:`clean_text` would leave nothing of a text with many secrets in odd spellings.
         """
+        text = _PEM_KEY.sub(MARK, text)
+        if ends := list(_END_OF_PEM_KEY.finditer(text)):  # the text begins inside a key
+            text = MARK + text[ends[-1].end() :]
         cleaned: list[str] = []
         for line in map(self.clean_text, text.split("\n")):
             both = f"{cleaned[-1]}\n{line}" if cleaned else line
@@ -136,7 +184,7 @@ class SecretValues:
 
     def _learn_env_file(self, path: Path) -> None:
         try:
-            found = parse_dotenv(path.read_text())
+            found = parse_dotenv(read_regular(path).decode())
         except (OSError, ValueError):
             return
         for name, value in found.items():
@@ -154,9 +202,17 @@ def _is_secret(name: str) -> bool:
     return name not in _NAMES_OF_PLACES and _SECRET_NAME.search(name) is not None
 
 
-def _assigned_secret(name: str, text: str) -> str:
-    """Return the value in ``NAME=value`` if it may be secret: in a table of variables, or by its name; else ""."""
+def _assigned_secret(name: str, text: str, *, listed: bool) -> str:
+    """Return the value in ``NAME=value`` or ``NAME: value`` if it may be secret; else "".
+
+    Args:
+        name: of the option; those of variables and headers have only secrets.
+        text: one value of it.
+        listed: whether it has a list of values; only then a colon is read, which a path or URL has too.
+    """
     variable, _, value = text.partition("=")
+    if listed and (header := _HEADER.match(text)) and (name in _VARIABLES or _is_secret(header[1])):
+        return text[header.end() :]
     return value if name in _VARIABLES or _is_secret(variable) else ""
 
 

@@ -35,6 +35,7 @@ class JournalFollower:
         self.records: dict[GenId, GenerationRecord] = {}
         self.problems: list[str] = []
         self._lines, self.is_owned = 0, False
+        self._changed: list[tuple[int, GenId]] = []  # not returned yet: a read may fail after some lines
         self._run_file: tuple[int, GenerateOptions, dict[str, Any]] | None = None
 
     def read_new(self) -> list[tuple[int, GenId]]:
@@ -44,15 +45,15 @@ class JournalFollower:
             ArchiveError: the journal cannot be read.
         """
         self.is_owned = owner_state(self._layout.root) == "alive"  # first: the run may end meanwhile
-        changed = []
         try:
             for begin, length, line in self.journal.new_lines():
                 self._lines += 1
                 genid = self._take(line)
                 if genid is not None:
-                    changed.append((begin + length, genid))
+                    self._changed.append((begin + length, genid))
         except OSError as error:
             raise ArchiveError(f"{str(self.journal.path)!r} cannot be read: {error.strerror}") from error
+        changed, self._changed = self._changed, []
         return changed
 
     def view(self) -> RunView:

@@ -1,4 +1,7 @@
-"""Where the page of a run is served, and the token that opens it; both stay the same when the server starts again."""
+"""Where the page of a run is served, and the token that opens it.
+
+Both stay the same when the server starts again, unless another program has the port.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +45,16 @@ class Ticket:
         """The path of the page."""
         return f"/{self.token}/"
 
-    def keep(self, port: int) -> None:
-        """Remember a port.
+    def at(self, port: int) -> Ticket:
+        """Return the ticket of a server on a port; a new token if pages of the last server ask at another port.
+
+        Another user may listen there, and gets the token of each page that asks.
+        """
+        token = self.token if self.port in (0, port) else _new_token()
+        return attrs.evolve(self, token=token, port=port)
+
+    def keep(self) -> None:
+        """Remember the token and the port.
 
         Raises:
             StorageError: the file cannot be written.
@@ -52,7 +63,7 @@ class Ticket:
         with storage_errors(self.file):
             partial.unlink(missing_ok=True)
             with open_private(partial) as file:
-                file.write(json.dumps({"token": self.token, "port": port}).encode())
+                file.write(json.dumps({"token": self.token, "port": self.port}).encode())
             os.replace(partial, self.file)
 
 

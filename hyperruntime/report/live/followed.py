@@ -137,6 +137,7 @@ class LoopSource:
         self._follower, self._run_file = JournalFollower(run_dir), Layout(run_dir).run
         self._run = LoopRun(self._follower.view(), screen)
         self._known: tuple[bool, int] | None = None
+        self._changed: list[tuple[int, GenId]] = []  # not returned yet: run.json may be unreadable for a moment
 
     @property
     def journal(self) -> GrowingFile:
@@ -145,11 +146,12 @@ class LoopSource:
 
     def read_new(self) -> Sequence[tuple[int, GenId]]:
         """Read new lines; return the end of each and the id of its generation."""
-        changed = self._follower.read_new()
+        self._changed += self._follower.read_new()
         known = self._follower.is_owned, os.stat(self._run_file).st_mtime_ns
-        if changed or known != self._known:
+        if self._changed or known != self._known:
             self._run.show(self._follower.view())
             self._known = known
+        changed, self._changed = self._changed, []
         return changed
 
     def head(self) -> dict[str, Any]:

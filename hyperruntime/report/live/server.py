@@ -11,14 +11,14 @@ import asyncio
 import hmac
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import attrs
 from aiohttp import web
 
-from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.logs import get_logger
 from hyperruntime.report.live.followed import FollowedRun
 from hyperruntime.report.page.page import live_page
@@ -33,7 +33,9 @@ _LOOK_S = 1.0  # between two looks at the journal
 _ALIVE_S = 15.0  # between two comments on a quiet stream, which find a viewer that is gone
 _MOST_VIEWERS = 1000
 _MOST_DETAILS = 64  # of entries, kept for the next viewer
+_MOST_EVENTS = 64  # for viewers at different positions, kept for the next viewer
 _STALE_ROWS = 500  # a page is made anew when it lacks more rows; the events bring it those
+_STALE_S = 25.0  # and when it is older and lacks any: without JavaScript it is loaded again every 30 seconds
 _HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _FIXED_HEADERS = {
     "Cache-Control": "no-store",
@@ -77,6 +79,8 @@ class LiveServer:
         self._details: dict[str, bytes] = {}
         self._page: tuple[bytes, str] | None = None
         self._page_version = self._viewers = 0
+        self._page_made_s = 0.0
+        self._told = self._version  # the viewers were told of this one
         self._is_over = False
 
     def app(self) -> web.Application:
@@ -100,14 +104,16 @@ class LiveServer:
         while True:
             try:
                 await self._look()
-            except (HyperRuntimeError, OSError) as error:
-                log.warning("run not read", error=str(error))
+            except Exception as error:  # noqa: BLE001 - or all pages stay as they are, and say that they are live
+                log.warning("run not read", error=f"{type(error).__name__}: {error}")
             await asyncio.sleep(_LOOK_S)
 
     async def end(self) -> None:
         """Tell all viewers the last news, and that there will be no more."""
-        with suppress(HyperRuntimeError, OSError):
+        try:
             await self._look()
+        except Exception as error:  # noqa: BLE001 - the viewers must be told of the end
+            log.warning("run not read", error=f"{type(error).__name__}: {error}")
         async with self._changed:
             self._is_over = True
             self._changed.notify_all()
@@ -117,8 +123,6 @@ class LiveServer:
         return self._run_number, self._run.version
 
     async def _look(self) -> None:
-        before = self._version
-
         def read() -> None:
             if self._run.was_replaced():
                 self._run, self._run_number = self._open_run(), self._run_number + 1
@@ -126,8 +130,9 @@ class LiveServer:
             self._run.read_new()
 
         await self._with_run(read)
-        if self._version == before:
+        if self._version == self._told:
             return
+        self._told = self._version
         self._events.clear()
         self._details.clear()
         async with self._changed:
@@ -153,8 +158,9 @@ class LiveServer:
 
     async def _send_page(self, request: web.Request) -> web.StreamResponse:
         def make() -> tuple[bytes, str]:
-            if self._page is None or self._run.version - self._page_version > _STALE_ROWS:
-                self._page_version = self._run.version
+            behind, age_s = self._run.version - self._page_version, time.monotonic() - self._page_made_s
+            if self._page is None or behind > _STALE_ROWS or (behind and age_s >= _STALE_S):
+                self._page_version, self._page_made_s = self._run.version, time.monotonic()
                 self._page = live_page(self._run.facts(), self._run.position)
             return self._page
 
@@ -234,6 +240,8 @@ class LiveServer:
 
         made = await self._with_run(make)
         self._events[position, made.version] = made
+        while len(self._events) > _MOST_EVENTS:
+            del self._events[next(iter(self._events))]
         return made
 
 

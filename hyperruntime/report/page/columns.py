@@ -10,7 +10,12 @@ _DIGITS = 6
 
 def number(value: object) -> float | int | None:
     """Return a number with six significant digits, whole ones as they are; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        if not math.isfinite(value):
+            return None
+    except OverflowError:  # an integer of hundreds of digits
         return None
     if isinstance(value, int):
         return value

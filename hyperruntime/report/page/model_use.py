@@ -31,6 +31,9 @@ class ModelUse:
         Raises:
             OSError: the log exists but cannot be read.
         """
+        if self._log.was_replaced():
+            self._log = GrowingFile(self._log.path)
+            self._used.clear()
         for _, _, line in self._log.new_lines():
             self._take(json_object(line) or {})
         return [

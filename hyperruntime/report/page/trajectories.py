@@ -86,7 +86,7 @@ class RolloutRun:
             "state": "running" if self._follower.is_owned else "not running",
             "options": {
                 "environment": options.environment,
-                "model": self._screen.text(next(iter(made.values())).model) if made else "",
+                "model": self._screen.text(str(next(iter(made.values())).model)) if made else "",
                 "seed": options.seed, "group size": options.group_size, "at once": options.parallel,
             },
             "models": [],

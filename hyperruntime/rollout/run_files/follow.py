@@ -31,6 +31,7 @@ class TrajectoryFollower:
         self.records: dict[str, Trajectory] = {}
         self.damaged, self.is_owned = 0, False
         self._places: dict[str, tuple[int, int]] = {}
+        self._changed: list[tuple[int, str]] = []  # not returned yet: a read may fail after some lines
 
     def read_new(self) -> list[tuple[int, str]]:
         """Read new lines; return the end of each line that changed a trajectory, and the trajectory's id.
@@ -39,7 +40,6 @@ class TrajectoryFollower:
             ArchiveError: the file cannot be read.
         """
         self.is_owned = owner_state(self._run_dir) == "alive"
-        changed = []
         try:
             for begin, length, line in self.journal.new_lines():
                 one = _parsed(line)
@@ -48,9 +48,10 @@ class TrajectoryFollower:
                     continue
                 slim = attrs.evolve(one, messages=(), tools=(), segments=(), tool_errors=())
                 self.records[one.id], self._places[one.id] = slim, (begin, length)
-                changed.append((begin + length, one.id))
+                self._changed.append((begin + length, one.id))
         except OSError as error:
             raise ArchiveError(f"{str(self.journal.path)!r} cannot be read: {error.strerror}") from error
+        changed, self._changed = self._changed, []
         return changed
 
     def whole(self, name: str) -> Trajectory | None:
@@ -70,7 +71,7 @@ class TrajectoryFollower:
 
 def _parsed(line: bytes) -> Trajectory | None:
     value = json_object(line)
-    if value is None:
+    if value is None or not all(isinstance(value.get(name), str) for name in ("id", "item_id")):
         return None
     try:
         return trajectory_of(value)

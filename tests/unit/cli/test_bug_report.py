@@ -15,7 +15,9 @@ from urllib.parse import quote
 import pytest
 
 import hyperruntime
+from hyperruntime.cli.machine import bug_report
 from hyperruntime.cli.machine.secret_values import SecretValues
+from hyperruntime.errors import AgentError, ArchiveError
 
 # Where a user keeps it -> the secret. None has a prefix by which it could be known.
 SECRETS = {
@@ -184,6 +186,102 @@ def test_a_report_says_what_matters(report: tuple[dict[str, bytes], str]) -> Non
     assert "run/groups.jsonl" not in files  # a link may lead anywhere
     assert b"home of somebody" not in b"".join(files.values())
     assert all(name in said for name in files)
+
+
+@pytest.fixture
+def no_engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return an empty current directory, in which a report asks no engine."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bug_report, "engine_names", lambda runtime: [])
+    monkeypatch.setattr(bug_report, "all_findings", lambda names: {})
+    return tmp_path
+
+
+def test_a_run_of_somebody_else_adds_no_file_and_stops_no_report(no_engines: Path) -> None:
+    private, run = no_engines / "private", no_engines / "run"
+    private.mkdir()
+    run.mkdir()
+    (private / "notes.json").write_text('{"options": {"diary": "dear me"}}')
+    (private / "other.toml").write_text('diary = "dear me"\n[gateway]\nkey_file = "key"\n')
+    os.mkfifo(private / "key")
+    os.mkfifo(run / ".env")
+    options = {
+        "gateway": str(private / "other.toml"), "more": {"gateway": str(private / "other.toml")},
+        "keys": [{"key_file": "~nosuchuser/x"}, {"key_file": "/dev/zero"}], "agent": "/dev",
+    }  # fmt: skip
+    (run / "run.json").write_text(json.dumps({"gateway": str(private / "notes.json"), "options": options}))
+    files = bug_report.report_files(None, run, [])
+    assert json.loads(files["run/gateway.json"]) == {"gateway": {"key_file": "key"}}
+    assert b"dear me" not in b"".join(files.values())
+    (run / "run.json").unlink()
+    (run / "run.json").symlink_to(private / "notes.json")
+    with pytest.raises(ArchiveError, match=r"has no readable run\.json"):
+        bug_report.report_files(None, run, [])
+
+
+def test_a_broken_configuration_is_described_unless_it_was_asked_for(no_engines: Path) -> None:
+    (no_engines / "hyperrun.toml").write_text("[generate\n")
+    files = bug_report.report_files(None, None, [])
+    assert "line 1" in json.loads(files["configuration/0-hyperrun.json"])["unreadable"]
+    with pytest.raises(AgentError, match="cannot be read as TOML"):
+        bug_report.report_files(None, None, [Path("hyperrun.toml")])
+
+
+HIDDEN = "[redacted]"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({"db_pass": "abc", "accessKey": "abc"}, {"db_pass": HIDDEN, "accessKey": HIDDEN}),
+        ({"aws-creds": "abc", "smtp.pass": "abc"}, {"aws-creds": HIDDEN, "smtp.pass": HIDDEN}),
+        ({"pass_at_1": 0.5, "monkey": "abc", "keys": None}, {"pass_at_1": 0.5, "monkey": "abc", "keys": None}),
+        ({"env": {"PIN": 12345678, "is_on": True}}, {"env": {"PIN": HIDDEN, "is_on": True}}),
+        ({"env": {"deep": {"A": ["abc", 1.5]}}}, {"env": {"deep": {"A": [HIDDEN, HIDDEN]}}}),
+        ({"headers": ["X-Custom: abc", "A=b:c"]}, {"headers": ["X-Custom:[redacted]", "A=[redacted]"]}),
+        ({"environment": "world.py:World"}, {"environment": "world.py:World"}),
+        ({"option": ["url=https://a.example:80/"]}, {"option": ["url=https://a.example:80/"]}),
+    ],
+)
+def test_values_are_hidden_by_name_and_by_place(value: object, shown: object, no_engines: Path) -> None:
+    assert SecretValues().clean_value(value) == shown
+
+
+def test_what_a_table_of_variables_hides_is_removed_from_logs_too(
+    no_engines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"DB_PASS": "first-hidden-one", "AWS_CREDS": "second-hidden-one"}
+    for name, secret in variables.items():
+        monkeypatch.setenv(name, secret)
+    secrets = SecretValues()
+    secrets.learn_values({"env": {"PIN": 12345678, "deep": {"A": "third-hidden-one"}}, "headers": ["X: fourth-hidden"]})
+    hidden = [*variables.values(), "12345678", "third-hidden-one", "fourth-hidden"]
+    cleaned = secrets.clean_lines("\n".join(f"a line with {one}" for one in hidden))
+    assert [one for one in hidden if one in cleaned] == []
+    assert cleaned.count("a line with") == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (r'{"detail": "got {\"api_key\": \"zzz\"}"}', r'{"detail": "got {\"api_key\": \"[redacted]\"}"}'),
+        ("Authorization: Token abc", "Authorization: Token [redacted]"),
+        ("db_pass=abcdef accessKey: 'abc'", "db_pass=[redacted] accessKey: '[redacted]'"),
+        ("2 tests pass: everything", "2 tests pass: everything"),
+        ("max_tokens=4096000", "max_tokens=4096000"),
+    ],
+)
+def test_secrets_in_logs_are_found_by_the_name_before_them(line: str, shown: str, no_engines: Path) -> None:
+    assert SecretValues().clean_lines(line) == shown
+
+
+def test_private_keys_of_many_lines_are_removed_also_without_their_beginning(no_engines: Path) -> None:
+    key = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nKCAQEA\n-----END RSA PRIVATE KEY-----\n"
+    secrets = SecretValues()
+    assert (
+        secrets.clean_lines(f"before\n{key}between\n{key}after\n") == "before\n[redacted]\nbetween\n[redacted]\nafter\n"
+    )
+    assert secrets.clean_lines(f"{key[40:]}after\n{key}") == "[redacted]\nafter\n[redacted]\n"
 
 
 def test_an_archive_that_exists_is_not_replaced(place: Path) -> None:

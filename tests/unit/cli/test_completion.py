@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from hyperruntime.storage.atomic import write_atomic
+
 SHELLS = {"bash": ["bash", "-i"], "zsh": ["zsh", "-i"], "fish": ["fish", "-i"]}
 STARTUP = {"bash": ".bashrc", "zsh": ".zshrc"}
 PROMPT = "READY> "
@@ -33,6 +35,23 @@ def home(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "home").mkdir()
     path = f"{programs}:{os.environ['PATH']}"
     return {"HOME": str(tmp_path / "home"), "PATH": path, "TERM": "dumb", "LANG": "C.UTF-8"}
+
+
+def test_a_private_start_up_file_is_private_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, modes = tmp_path / "startup", list[int]()
+    path.write_text("export KEY=secret\n")
+    replace = os.replace
+
+    def replaced(old: Path, new: Path) -> None:
+        modes.append(os.stat(old).st_mode & 0o777)
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", replaced)
+    (tmp_path / ".startup.partial").write_text("of a process that was killed")
+    write_atomic(path, b"new", mode=0o600)
+    assert (modes, path.read_bytes(), path.stat().st_mode & 0o777) == ([0o600], b"new", 0o600)
 
 
 def hyperrun(env: Mapping[str, str], *args: str, code: int = 0) -> str:

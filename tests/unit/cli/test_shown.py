@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pty
+import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hyperruntime.cli import main
+from hyperruntime.cli.command import State
+from hyperruntime.cli.live_page import live_page
+from hyperruntime.host.process import spawn
 from hyperruntime.storage.run_lock import RunLock
 from tests.doubles.shown_runs import grow, loop_run, plain, rollout_run
 
@@ -82,6 +90,49 @@ def test_a_status_follows_a_run_until_it_ends(tmp_path: Path) -> None:
     assert "finished, 8 of 8 generations" in process.stdout.read()
     assert process.wait(30) == 0
     process.stdout.close()
+
+
+def test_a_status_shows_another_run_in_the_directory(tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 8, made=3)
+    with RunLock(run_dir):
+        process = subprocess.Popen([*HYPERRUN, "status", str(run_dir), "--watch"], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(5)]
+        assert [line.split()[0] for line in lines[2:]] == ["initial", "1", "2"]
+        other = loop_run(tmp_path / "other", 8, made=1)
+        os.replace(other / "journal.jsonl", run_dir / "journal.jsonl")
+        again = [process.stdout.readline() for _ in range(3)]
+        assert "running, 1 of 8 generations" in again[0]
+        assert again[2].split()[0] == "initial"
+    process.stdout.read()
+    assert process.wait(30) == 0
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("broken", ["process", "thread"])
+def test_a_run_goes_on_without_its_page(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[subprocess.Popen[bytes]] = []
+
+    def spawned(args: Sequence[str], **more: Any) -> subprocess.Popen[bytes]:
+        if broken == "process":
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        made.append(spawn(["sleep", "1000"], **more))
+        return made[-1]
+
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("hyperruntime.cli.live_page.spawn", spawned)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        state = State()
+        state.has_live_page = True
+        with live_page(state) as start:
+            start(tmp_path)
+    assert capsys.readouterr().err.count("the live page cannot be started: ") == 1
+    assert [one.returncode for one in made] == ([] if broken == "process" else [-signal.SIGKILL])
 
 
 def test_a_generation_is_shown_without_keys_and_without_escapes(

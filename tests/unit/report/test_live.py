@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import stat
-from collections.abc import Awaitable, Callable
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,10 @@ from hyperruntime.report.live.address import listen_on_loopback, listen_on_socke
 from hyperruntime.report.live.followed import FollowedRun, LoopSource, RolloutSource
 from hyperruntime.report.live.server import LiveServer, serving
 from hyperruntime.report.page.secrets import Screen
+from hyperruntime.storage.growing_file import GrowingFile
 from hyperruntime.storage.run_lock import RunLock
 from tests.doubles.shown_runs import grow, loop_run, plain, rollout_run
+from tests.doubles.watching import watching
 
 TOKEN = "t" + "0123456789" * 4
 SECRET = "upstream-key-0123456789-abcdefghij"
@@ -133,6 +138,95 @@ def test_a_line_that_is_written_in_parts_is_read_when_it_is_whole(tmp_path: Path
     serve(run_dir, visit)
 
 
+def test_a_page_that_is_loaded_again_is_not_older_than_half_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 4, made=2)
+
+    async def visit(viewer: Viewer) -> None:
+        last, _ = await viewer.news()
+        first = (await viewer.get(f"/{TOKEN}/"))[1]
+        grow(run_dir, 4, [2])
+        await viewer.news(last, events=2)
+        assert (await viewer.get(f"/{TOKEN}/"))[1] == first, "viewers share a page"
+        monkeypatch.setattr("hyperruntime.report.live.server._STALE_S", 0.0)
+        assert '"ids":["initial","1","2"]' in (await viewer.get(f"/{TOKEN}/"))[1].replace(" ", "")
+
+    serve(run_dir, visit)
+
+
+def test_lines_that_no_run_writes_do_not_stop_a_page(tmp_path: Path) -> None:
+    run_dir = rollout_run(tmp_path / "rollout_1", 3, 1)
+    journal = run_dir / "trajectories.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    odd = {**json.loads(lines[0]), "model": 5, "started_at": 10**400, "reward": 10**400}
+    journal.write_bytes(json.dumps(odd).encode() + b"\n")
+
+    async def visit(viewer: Viewer) -> None:
+        last, (news,) = await viewer.news()
+        assert news["rows"]["score"] == [None]
+        with journal.open("ab") as file:
+            file.write(json.dumps({**odd, "id": [1]}).encode() + b"\n" + lines[1])
+        _, found = await viewer.news(last, events=2)
+        assert found[1]["rows"]["ids"] == [json.loads(lines[1])["id"]]
+        assert "1 lines of trajectories.jsonl are damaged" in found[1]["notes"][0]
+
+    serve(run_dir, visit)
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError(errno.ESTALE, "Stale file handle"), RuntimeError("can't start new thread")]
+)
+def test_what_a_failed_read_found_comes_with_the_next_one(
+    failure: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 5, made=2)
+    whole, failures = GrowingFile.new_lines, [failure]
+
+    def failing(file: GrowingFile) -> Iterator[tuple[int, int, bytes]]:
+        for number, line in enumerate(whole(file)):
+            yield line
+            if number == 1 and file.path.name == "journal.jsonl" and failures:
+                raise failures.pop()
+
+    async def visit(viewer: Viewer) -> None:
+        last, _ = await viewer.news()
+        monkeypatch.setattr(GrowingFile, "new_lines", failing)
+        grow(run_dir, 5, [2, 3, 4])
+        rows: list[str] = []
+        while len(rows) < 3:
+            last, found = await viewer.news(last)
+            rows += found[0]["rows"]["ids"]
+        assert rows == ["2", "3", "4"]
+        assert failures == []
+
+    serve(run_dir, visit)
+
+
+def test_a_page_of_a_server_that_ends_is_told_so(tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 3)
+    with ExitStack() as server:
+        address = server.enter_context(watching(run_dir, state=tmp_path / "state"))
+        with urllib.request.urlopen(f"{address}events", timeout=60) as stream:
+            while b"event: news" not in stream.readline():
+                pass
+            server.close()
+            assert stream.read().endswith(b"event: end\ndata: {}\n\n")
+
+
+def test_a_journal_that_is_replaced_between_look_and_read_is_not_read_as_the_old_one(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(b"one\n")
+    file = GrowingFile(path)
+    assert [line for *_, line in file.new_lines()] == [b"one\n"]
+    (tmp_path / "other").write_bytes(b"another run\nwith more lines\n")
+    os.replace(tmp_path / "other", path)
+    assert list(file.new_lines()) == []
+    assert file.was_replaced()
+
+
 def _mark() -> GenerationMark:
     return GenerationMark(kind="no-parent", genid=2, by=3)
 
@@ -193,12 +287,17 @@ def test_the_address_stays_the_same_and_is_for_its_user_alone(tmp_path: Path, mo
     ticket = ticket_of(tmp_path / "run")
     with listen_on_loopback(0, ticket.port) as listener:
         port = listener.getsockname()[1]
-        ticket.keep(port)
+        ticket = ticket.at(port)
+        ticket.keep()
         again = ticket_of(tmp_path / "run")
         assert (again.token, again.port) == (ticket.token, port)
         assert ticket_of(tmp_path / "other").token != ticket.token
         with listen_on_loopback(0, again.port) as other:
             assert other.getsockname()[1] != port
+            moved = again.at(other.getsockname()[1])
+            assert moved.token != again.token, "another user may have the port, and get the token from open pages"
+            moved.keep()
+            assert ticket_of(tmp_path / "run").token == moved.token
         with pytest.raises(RunError, match=f"port {port} cannot be used: Address already in use; give another --port"):
             listen_on_loopback(port, 0)
     assert stat.S_IMODE(os.stat(ticket.file).st_mode) == 0o600
