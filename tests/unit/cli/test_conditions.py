@@ -119,7 +119,8 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call]:
     """Yield a function that runs ``hyperrun`` in a fork of the server."""
     home = tmp_path_factory.mktemp("conditions")
     env = {**os.environ, "HYPERRUNTIME_RUNTIME": "fake", "XDG_CACHE_HOME": str(home / "cache"), "COLUMNS": "200"}
-    env["XDG_STATE_HOME"] = str(home / "state")
+    env |= {"XDG_STATE_HOME": str(home / "state"), "HOME": str(home)}  # `completion install` changes files of its user
+    env = {name: value for name, value in env.items() if name not in ("XDG_CONFIG_HOME", "XDG_DATA_HOME")}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": home}
     server = subprocess.Popen([sys.executable, "-c", SERVER], env=env, **pipes)
     assert server.stdin is not None
@@ -214,6 +215,11 @@ def usual(words: str, new: str, model: ScriptedModel) -> tuple[str, ...]:
         "rollout submit": ("rolled", "--trainer", "keeps.py:Keeps", "--equal", "keep"),
         "rollout train": ("--option", "words=red,", "--updates", "1", "--group-size", "2", "--output-dir", new),
         "report": (run, "--output", new),
+        "shell": (),
+        "completion install": ("bash",),
+        "completion remove": ("bash",),
+        "completion show": ("bash",),
+        "bug-report": ("--output", new),
     }[words]
 
 

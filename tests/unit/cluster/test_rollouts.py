@@ -282,12 +282,12 @@ class Killed(BaseException):
 
 
 def test_a_head_that_is_killed_resumes_with_the_journals(alone: Path, tmp_path: Path) -> None:
-    run_dir, ended = tmp_path / "run", []
+    run_dir, ended = tmp_path / "run", set[str]()
 
     def die(trajectory: Trajectory) -> None:
-        ended.append(trajectory.id)
-        if len(ended) == 4:
-            raise Killed
+        ended.add(trajectory.item_id)
+        if len(ended) >= 4 and {item for item, _ in journaled(run_dir)} - ended:
+            raise Killed  # while another trajectory has turns
 
     with pytest.raises(Killed):
         on_nodes(Seeded(run_dir, wait_s=0.02), run_dir, keep=die)
