@@ -49,6 +49,15 @@ def test_the_classifiers_exist_and_name_each_supported_python() -> None:
     assert versions == set(job["strategy"]["matrix"]["python"]) == {"3.11", "3.12", "3.13"}
 
 
+def test_each_extra_has_the_name_that_old_and_new_pip_find() -> None:
+    """PEP 685: metadata has the normal form, and pip 23.2, which comes with Python 3.11, finds no other spelling."""
+    extras = list(setup_cfg()["options.extras_require"])
+    assert extras == [re.sub(r"[-_.]+", "-", name).lower() for name in extras]
+    pages = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+    named = {name for group in re.findall(r"hyperruntime\[([^]]+)\]'", pages) for name in group.split(",")}
+    assert {"hpc", "inspect-ai"} <= named <= set(extras)
+
+
 def test_one_version_is_named_everywhere() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["version"] == setup_cfg()["metadata"]["version"] == hyperruntime.__version__
