@@ -93,7 +93,7 @@ def run_and_shoot(camera: Camera, folder: Path, generations: int) -> Path:
     finally:
         process.send_signal(signal.SIGINT)  # nothing, if it has ended
         process.wait(300)
-        reader.join(30)
+        reader.join(120)
         process.stderr.close()
     return folder / "generate_pictures"
 

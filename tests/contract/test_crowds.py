@@ -166,7 +166,7 @@ def test_a_container_that_starts_while_its_runtime_closes_is_ended(held: HeldDri
     starting.join(60)
     closing.join(60)
     assert [str(error) for error in errors] == ["the runtime is closed; open another one"]
-    assert [live.shell.wait(30) is not None for live in held.made] == [True]
+    assert [live.shell.wait(120) is not None for live in held.made] == [True]
     assert not os.path.exists(private)
 
 

@@ -65,7 +65,7 @@ def test_runtimes_and_containers_say_what_they_are(runtime: hr.Runtime, runtime_
         assert repr(runtime).startswith(f"<Runtime {runtime_name}")
         lost.exec(["true"])
         lost._live.remove()
-        assert wait_until(lambda: repr(lost).endswith(": ended>") or repr(lost).endswith(": closed>"), 30)
+        assert wait_until(lambda: repr(lost).endswith(": ended>") or repr(lost).endswith(": closed>"), 120)
     assert repr(started).endswith(": closed>")
     assert "k-123456" not in repr((runtime, started, started.spec))
 

@@ -113,9 +113,9 @@ def nothing_is_left(container: hr.Container, processes: Callable[[], list[str]],
     container.exec(["echo"], on_output=open_second_lane).check()
     before = host_state(container)
     yield
-    assert wait_until(lambda: processes() == [], 30), processes()
+    assert wait_until(lambda: processes() == [], 120), processes()
     assert container.exec(["true"]).exit_code == 0
-    assert wait_until(lambda: all(now <= then for now, then in zip(host_state(container), before, strict=True)), 30), (
+    assert wait_until(lambda: all(now <= then for now, then in zip(host_state(container), before, strict=True)), 120), (
         before,
         host_state(container),
     )

@@ -34,6 +34,6 @@ def watching(
         yield address
     finally:
         process.send_signal(end)
-        process.wait(30)
+        process.wait(120)
         if process.stdout is not None:
             process.stdout.close()

@@ -46,7 +46,7 @@ def test_a_check_of_a_local_node_finds_what_works_and_leaves_nothing(
     ):
         assert found[subject]["ok"] is True, found
     assert not done.stderr
-    assert wait_until(lambda: nothing_is_left(tmp_path), 20)
+    assert wait_until(lambda: nothing_is_left(tmp_path), 120)
 
 
 def test_a_node_whose_setup_fails_is_named_and_nothing_is_left(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_node_whose_setup_fails_is_named_and_nothing_is_left(tmp_path: Path) -
     assert done.exit_code == 1
     assert done.stderr.startswith(b"hyperrun: error: ")
     assert done.stderr.count(b"\n") == 1, done.stderr.decode()
-    assert wait_until(lambda: nothing_is_left(tmp_path), 20)
+    assert wait_until(lambda: nothing_is_left(tmp_path), 120)
 
 
 def hyperrun(folder: Path, *words: str) -> ProcessResult:

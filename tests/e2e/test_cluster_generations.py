@@ -115,7 +115,7 @@ def test_a_run_on_two_nodes_has_the_scores_of_one_machine_and_leaves_nothing(
         assert node_processes(plan.layout.root)
     assert [record.failure for record in summary.generations] == [None] * 3
     assert same(summary.generations) == same(alone.generations)
-    assert wait_until(lambda: not node_processes(plan.layout.root), 20)
+    assert wait_until(lambda: not node_processes(plan.layout.root), 120)
     assert list((tmp_path / "scratch").iterdir()) == []
     assert [path.name for path in (tmp_path / "out").iterdir()] == [plan.layout.root.name]
 

@@ -154,6 +154,8 @@ class NodeModels:
 
 
 def _remove(held: _Held | None, folder: str) -> None:
-    if held is not None:
-        held.seat.close()
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        if held is not None:
+            held.seat.close()  # raises if the gateway closes at the same time
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -88,7 +88,7 @@ def test_a_status_follows_a_run_until_it_ends(tmp_path: Path) -> None:
         grow(run_dir, 8, [5, 6, 7])
         assert [process.stdout.readline().split()[0] for _ in range(3)] == ["5", "6", "7"]
     assert "finished, 8 of 8 generations" in process.stdout.read()
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     process.stdout.close()
 
 
@@ -105,7 +105,7 @@ def test_a_status_shows_another_run_in_the_directory(tmp_path: Path) -> None:
         assert "running, 1 of 8 generations" in again[0]
         assert again[2].split()[0] == "initial"
     process.stdout.read()
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     process.stdout.close()
 
 
@@ -181,7 +181,7 @@ def test_a_generation_is_paged_on_a_terminal(tmp_path: Path) -> None:
             break
         found += chunk
     os.close(ours)
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     assert b"paged:" in found
     assert b"+new 2" in found
 

@@ -118,7 +118,7 @@ async def pair(
     server = NodeServer(attrs.evolve(invitation, addresses=(address,)), on_node or {"echo": echo})
     served = asyncio.ensure_future(server.serve())
     node = head.nodes["n1"]
-    await asyncio.wait_for(node.joined.wait(), 20)
+    await asyncio.wait_for(node.joined.wait(), 120)
     try:
         yield Pair(head, node, invitation, relay, served)
     finally:
@@ -246,7 +246,7 @@ def test_a_cancelled_call_is_cancelled_on_the_node() -> None:
             call = asyncio.ensure_future(made.node.peer.call("wait"))
             await asyncio.sleep(0.1)
             call.cancel()
-            await asyncio.wait_for(ended.wait(), 10)
+            await asyncio.wait_for(ended.wait(), 120)
 
     run(test)
 

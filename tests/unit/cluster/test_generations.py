@@ -77,7 +77,7 @@ class FakeNodes:
         for number, fake in enumerate(self.runtimes):
             invitation = self.head.invite(f"n{number}")
             self.serving.append(asyncio.ensure_future(self._serve(invitation, fake)))
-            await asyncio.wait_for(self.head.nodes[invitation.name].joined.wait(), 20)
+            await asyncio.wait_for(self.head.nodes[invitation.name].joined.wait(), 120)
 
     async def _serve(self, invitation: Any, fake: FakeRuntime | None) -> None:
         def services(context: NodeContext) -> list[NodeService]:
@@ -265,7 +265,7 @@ def test_an_interrupt_ends_what_runs_on_nodes_and_the_run_can_be_resumed(tmp_pat
         stopping.join()
         assert summary.interrupted
         assert [record.genid for record in summary.generations] == ["initial"]
-        assert wait_until(lambda: fake.open == [], 20)
+        assert wait_until(lambda: fake.open == [], 120)
         (run_dir / "hang").unlink()
         done = resume_run(NoEngine(), run_dir, make_executor=made.executor)
     assert [(record.genid, record.attempts) for record in done.generations] == [("initial", 1), (1, 1)]

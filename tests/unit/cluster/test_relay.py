@@ -84,7 +84,7 @@ def rig(place: Path, script: Script, **budget: int) -> Iterator[Rig]:
                 return RelayedModels(server.peer, 1, config.grace_s)
 
             async def joined() -> None:
-                await asyncio.wait_for(head.nodes["n1"].joined.wait(), 20)
+                await asyncio.wait_for(head.nodes["n1"].joined.wait(), 120)
 
             head_loop.run(head.start("127.0.0.1"))
             invitation = head_loop.run(_invite(head))
@@ -96,7 +96,7 @@ def rig(place: Path, script: Script, **budget: int) -> Iterator[Rig]:
             for loop in (head_loop, node_loop):
                 loop.run(cancel_other_tasks())
                 loop.close()
-        assert wait_until(lambda: list(sockets.iterdir()) == [], 20)
+        assert wait_until(lambda: list(sockets.iterdir()) == [], 120)
 
 
 async def _invite(head: Head) -> Invitation:
@@ -139,7 +139,7 @@ def test_a_stream_arrives_in_pieces_while_the_model_goes_on(tmp_path: Path) -> N
 
         def __iter__(self) -> Iterator[bytes]:
             yield whole.pieces[0]
-            assert read_on.wait(20)
+            assert read_on.wait(120)
             yield from whole.pieces[1:]
 
     with rig(tmp_path, lambda _: attrs.evolve(whole, pieces=Slow())) as made:
@@ -168,7 +168,7 @@ def test_a_budget_that_is_used_up_is_told_to_the_node(tmp_path: Path) -> None:
         assert made.post(seat).getresponse().status == 200
         assert not told.is_set()
         assert made.post(seat).getresponse().status == 403
-        assert told.wait(20)
+        assert told.wait(120)
         with pytest.raises(BudgetExceededError, match="the budget of the run is used up: 1 of 1 requests"):
             seat.check()
 
@@ -176,9 +176,21 @@ def test_a_budget_that_is_used_up_is_told_to_the_node(tmp_path: Path) -> None:
 def test_a_client_that_leaves_ends_its_request_at_the_model(tmp_path: Path) -> None:
     with rig(tmp_path, lambda _: chat_stream("one", "two", pause_s=30)) as made:
         connection = made.post(made.seat("agent"), stream=True)
-        assert wait_until(lambda: len(made.upstream.received) == 1, 20)
+        assert wait_until(lambda: len(made.upstream.received) == 1, 120)
         connection.close()
-        assert wait_until(lambda: made.upstream.gone == 1, 20)
+        assert wait_until(lambda: made.upstream.gone == 1, 120)
+
+
+def test_a_seat_leaves_no_folder_when_the_gateway_closes_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closes(_: Seat) -> None:
+        raise GatewayError("the gateway is closed; open a new one")
+
+    with rig(tmp_path, lambda _: chat("hello")) as made:
+        made.seat("agent")
+        monkeypatch.setattr(Seat, "close", closes)
+    assert list((tmp_path / "s").iterdir()) == []
 
 
 def test_a_lost_node_ends_its_requests(tmp_path: Path) -> None:
@@ -188,9 +200,9 @@ def test_a_lost_node_ends_its_requests(tmp_path: Path) -> None:
     with rig(tmp_path, lambda _: chat_stream("one", "two", pause_s=30)) as made:
         seat = made.seat("agent")
         made.post(seat, stream=True)
-        assert wait_until(lambda: len(made.upstream.received) == 1, 20)
+        assert wait_until(lambda: len(made.upstream.received) == 1, 120)
         made.loop.run(lose(made.head))
-        assert wait_until(lambda: made.upstream.gone == 1, 20)
+        assert wait_until(lambda: made.upstream.gone == 1, 120)
         with pytest.raises((NodeLostError, HyperRuntimeError)):
             seat.check()
 

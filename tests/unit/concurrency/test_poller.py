@@ -32,7 +32,7 @@ def test_every_descriptor_is_read_in_one_thread_until_its_end() -> None:
     for end, other in pipes:
         os.write(other, b"%d" % end)
         os.close(other)
-    assert wait_until(lambda: len(ended) == 50, 30)
+    assert wait_until(lambda: len(ended) == 50, 120)
     assert said == {end: b"%d" % end for end in said}
     assert names == {"hyperruntime-poller"}
 
@@ -53,7 +53,7 @@ def test_a_reader_that_fails_does_not_stop_the_others(capfd: pytest.CaptureFixtu
     own.add(good, hear)
     os.write(to_bad, b"x")
     os.write(to_good, b"x")
-    assert heard.wait(30)
+    assert heard.wait(120)
     for descriptor in (bad, to_bad, good, to_good):
         os.close(descriptor)
 

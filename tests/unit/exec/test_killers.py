@@ -22,7 +22,7 @@ class Supervisor:
 
     def ask(self, verb: str, words: str, timeout_s: float) -> int | None:
         self.asked.append(words)
-        self.may_answer.wait(10)
+        self.may_answer.wait(120)
         if words == self.fails_for:
             raise KeyboardInterrupt
         return 0
@@ -41,10 +41,10 @@ def test_waiting_callers_share_a_sweep() -> None:
     callers = [threading.Thread(target=lambda: ended.append(ender.end(TREE))) for _ in range(5)]
     for caller in callers:
         caller.start()
-    assert wait_until(lambda: len(ender._waiting) == 4, 10)
+    assert wait_until(lambda: len(ender._waiting) == 4, 120)
     supervisor.may_answer.set()
     for caller in callers:
-        caller.join(10)
+        caller.join(120)
     assert ended == [True] * 5
     assert supervisor.asked == ["0:5-9", " ".join(["0:5-9"] * 4)]
 
@@ -55,7 +55,7 @@ def test_the_result_of_an_interrupted_caller_is_not_given_to_a_later_one() -> No
     ender = TreeKiller(supervisor.ask, lambda: False)
     first = threading.Thread(target=ender.end, args=(Tree(0, "file locks", ((1, 1),)),))
     first.start()
-    assert wait_until(lambda: supervisor.asked == ["0:1"], 10)
+    assert wait_until(lambda: supervisor.asked == ["0:1"], 120)
 
     class Interrupted(threading.Condition):
         def wait(self, timeout: float | None = None) -> bool:
@@ -66,7 +66,7 @@ def test_the_result_of_an_interrupted_caller_is_not_given_to_a_later_one() -> No
         with pytest.raises(KeyboardInterrupt):
             ender.end(TREE)
     supervisor.may_answer.set()
-    first.join(10)
+    first.join(120)
     assert ender.end(TREE)
     assert supervisor.asked == ["0:1", "0:5-9"]
 
@@ -86,12 +86,12 @@ def test_a_caller_whose_shared_sweep_was_interrupted_repeats_it() -> None:
     first = threading.Thread(target=end, args=(Tree(0, "file locks", ((1, 1),)),))
     others = [threading.Thread(target=end, args=(TREE,)) for _ in range(2)]
     first.start()
-    assert wait_until(lambda: supervisor.asked == ["0:1"], 10)
+    assert wait_until(lambda: supervisor.asked == ["0:1"], 120)
     for other in others:
         other.start()
-    assert wait_until(lambda: len(ender._waiting) == 2, 10)
+    assert wait_until(lambda: len(ender._waiting) == 2, 120)
     supervisor.may_answer.set()
     for thread in (first, *others):
-        thread.join(10)
+        thread.join(120)
     assert sorted(how) == ["ended True", "ended True", "interrupted"]
     assert supervisor.asked == ["0:1", "0:5-9 0:5-9", "0:5-9"]

@@ -100,7 +100,7 @@ def test_a_lane_that_the_session_reopens_is_read_until_its_end(session: Session,
         again = os.open(tmp_path / lane.name / "s", os.O_WRONLY)
         command._read_status()
         threading.Timer(0.05, os.close, [again]).start()
-        assert lane.wait_for("up", 20) is None
+        assert lane.wait_for("up", 120) is None
         command._read_status()
         assert command._has_ended()
     finally:

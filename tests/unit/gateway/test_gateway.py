@@ -43,7 +43,7 @@ class UnixConnection(HTTPConnection):
     """HTTP through a Unix socket."""
 
     def __init__(self, path: str) -> None:
-        super().__init__("gateway", timeout=20)
+        super().__init__("gateway", timeout=120)
         self._path = path
 
     def connect(self) -> None:
@@ -173,7 +173,7 @@ def test_a_stream_arrives_event_by_event(start: Callable[..., Rig]) -> None:
     def pieces() -> Iterator[bytes]:
         first, *others = chat_stream("a", "b", "c").pieces
         yield first
-        if came.wait(20):
+        if came.wait(120):
             yield from others
 
     rig = start(lambda _: Reply(pieces=cast(Any, pieces()), stream=True), deadline_s=60.0)
@@ -212,7 +212,7 @@ def test_an_event_arrives_while_the_upstream_waits_for_its_client(
 
     def pieces() -> Iterator[bytes]:
         yield first
-        yield last if came.wait(20) else b""
+        yield last if came.wait(120) else b""
 
     rig = start(lambda _: Reply(pieces=cast(Any, pieces()), stream=True), deadline_s=60.0)
     response = send(rig.seat(), {"model": "m", "stream": True})

@@ -19,7 +19,7 @@ def test_an_interrupted_program_can_still_print_while_it_cleans_up(tmp_path: Pat
 
     def before_kill(_pid: int) -> None:
         told.touch()
-        assert wait_until(cleaned.exists, 30)
+        assert wait_until(cleaned.exists, 120)
 
     with pytest.raises(KeyboardInterrupt):
         stream_process(["sh", "-c", script], on_line=interrupt, before_kill=before_kill)

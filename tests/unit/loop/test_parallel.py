@@ -33,7 +33,7 @@ class TaskAgent:
 
 
 def test_results_keep_the_order_of_the_items() -> None:
-    all_begun = threading.Barrier(4, timeout=20)
+    all_begun = threading.Barrier(4, timeout=120)
     assert parallel_map(4, lambda item: (all_begun.wait(), item)[1], [3, 1, 2, 0]) == (3, 1, 2, 0)
 
 
@@ -50,7 +50,7 @@ def test_an_error_stops_items_that_have_not_started() -> None:
         if item == 0:
             failed.set()
             raise ValueError("the first")
-        failed.wait(20)
+        failed.wait(120)
         time.sleep(0.05)  # all items would take seconds
 
     with pytest.raises(ValueError, match="the first"):

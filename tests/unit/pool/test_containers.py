@@ -35,7 +35,7 @@ def test_w25_a_pool_starts_containers_in_parallel_up_to_a_limit_and_holds_no_loc
             others = [asyncio.create_task(pool.acquire()) for _ in range(4)]
             await until(lambda: pool.status().starting > 0)
             await pool.release(first)
-            again = await asyncio.wait_for(others[0], 30)  # while the others' containers are starting
+            again = await asyncio.wait_for(others[0], 120)  # while the others' containers are starting
             assert again.container == first.container
             assert 1 <= pool.status().starting <= 3
             gate.set()

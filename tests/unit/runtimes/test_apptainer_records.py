@@ -70,7 +70,7 @@ def test_a_running_container_is_listed(keeper: HostProcess, files: Path) -> None
 def test_removing_a_container_leaves_no_process_file_or_record(keeper: HostProcess, files: Path, state: Path) -> None:
     write(keeper, files)
     ApptainerDriver().remove_container("c")
-    assert keeper.wait(30) == -9
+    assert keeper.wait(120) == -9
     assert NAP not in run_process(["ps", "-axo", "args="]).stdout.decode(errors="replace")
     assert not files.exists()
     assert not list(state.rglob("*.json"))

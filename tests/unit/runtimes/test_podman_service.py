@@ -90,7 +90,7 @@ def test_a_service_that_was_idle_or_died_is_replaced_at_the_next_call(
         for number in (1, 2):
             assert service.call("x", lambda client: client.containers.list()) == []
             assert starts.read_text() == "x" * number
-            assert wait_until(lambda: service._process is None, 30)
+            assert wait_until(lambda: service._process is None, 120)
         assert service.call("x", end_of(service)) == []
         assert service.call("x", lambda client: client.containers.list()) == []
         assert starts.read_text() == "xxxx"
@@ -133,7 +133,7 @@ def test_the_service_ends_with_a_killed_owner_that_has_a_forked_child(
     with tempfile.TemporaryDirectory(prefix="h-", dir="/tmp") as directory:
         owner = subprocess.run([sys.executable, "-c", OWNER, directory], stdout=subprocess.PIPE)
     assert owner.returncode == -signal.SIGKILL
-    assert wait_until(lambda: not is_running(int(owner.stdout)), 30)
+    assert wait_until(lambda: not is_running(int(owner.stdout)), 120)
 
 
 def is_running(pid: int) -> bool:

@@ -161,7 +161,7 @@ def test_an_owner_that_lost_its_lease_is_notified_and_leaves_the_new_record(tmp_
     with lock:
         lock.on_lost(told.set)
         write_owner(tmp_path, pid=os.getpid(), token="another")
-        assert told.wait(20)
+        assert told.wait(120)
         with pytest.raises(LeaseLostError, match="taken over"):
             lock.check()
     lease = read_lease(tmp_path)
