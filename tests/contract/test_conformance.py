@@ -42,12 +42,14 @@ def results(fake: Context) -> dict[str, CheckResult]:
     return {result.name: result for result in run_checks(fake, select_checks())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKS)
 def test_the_fake_driver_keeps_every_promise_or_refuses_as_declared(results: dict[str, CheckResult], name: str) -> None:
     result = results[name]
     assert result.outcome != "fail", f"{result.sentence}: {result.detail}"
 
 
+@pytest.mark.slow
 def test_results_come_in_the_order_of_the_checks(results: dict[str, CheckResult]) -> None:
     assert list(results) == list(CHECKS)
 
@@ -100,7 +102,13 @@ def found() -> Iterator[Callable[[type[FakeDriver], str], CheckResult]]:
         yield lambda driver, check: running[driver, check].result()
 
 
-@pytest.mark.parametrize(("driver", "check", "words"), FAULTS)
+QUICK = {"limits.watchdog", "spec.mounts", "network.none", "owner.listing", "owner.close-removes", "images.exact-match"}
+
+
+@pytest.mark.parametrize(
+    ("driver", "check", "words"),
+    [pytest.param(*fault, marks=() if fault[1] in QUICK else pytest.mark.slow) for fault in FAULTS],
+)
 def test_a_driver_that_breaks_a_promise_fails_that_check(
     found: Callable[[type[FakeDriver], str], CheckResult], driver: type[FakeDriver], check: str, words: str
 ) -> None:

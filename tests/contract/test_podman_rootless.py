@@ -99,6 +99,7 @@ def test_podman_works_after_all_its_processes_were_killed(podman: Podman) -> Non
     assert again.stdout == b"works 0 True\n", again.stderr.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["conmon.pid", "pause.pid"])
 def test_the_number_of_a_killed_process_may_belong_to_another_one(podman: Podman, name: str) -> None:
     """The other process has namespaces of its own, in which Podman would not see our files."""

@@ -85,6 +85,7 @@ def test_a_spec_says_when_its_image_is_pulled(runtime: hr.Runtime, registry: Reg
         runtime.container(unknown)
 
 
+@pytest.mark.slow
 def test_the_tag_is_optional(runtime: hr.Runtime, registry: Registry) -> None:
     reference = registry.push_busybox("deep/er/image", "latest", "x\n").removesuffix(":latest")
     try:
@@ -159,6 +160,7 @@ with hr.open_runtime(sys.argv[1]) as runtime:
 """
 
 
+@pytest.mark.slow
 def test_several_processes_can_pull_one_image_at_the_same_time(
     runtime: hr.Runtime, runtime_name: str, registry: Registry
 ) -> None:

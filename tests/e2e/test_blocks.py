@@ -27,6 +27,7 @@ from tests.doubles.tokenserver import token_server
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
 
+QUICK = ("README.md", "docs/pool.md", "docs/tutorials/first-rollout.md")
 SERVER = "http://127.0.0.1:8000"
 _PRINTED = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
 _END, _PRINT_END = "\n\x1e\n", r"printf '\n\036\n'"
@@ -37,13 +38,13 @@ def runs(block: Block) -> bool:
 
 
 def cases() -> Iterator[Any]:
-    """Yield each page that has blocks to run; once more, in ``make test-all``, if some of them are slow."""
+    """Yield the pages of QUICK without their slow blocks, and each page with all its blocks for ``make test-all``."""
     for page in PAGES:
         found = [block for block in blocks(page) if runs(block)]
         name = str(page.relative_to(ROOT))
-        if any("slow" not in block.notes for block in found):
+        if name in QUICK:
             yield pytest.param(page, False, id=name)
-        if any("slow" in block.notes for block in found):
+        if any("slow" in block.notes or name not in QUICK for block in found):
             yield pytest.param(page, True, id=f"{name}, all", marks=[pytest.mark.slow, pytest.mark.timeout(1200)])
 
 

@@ -86,6 +86,7 @@ def test_the_agents_own_program_chooses_parents_from_the_files_it_sees(run: Run)
     assert "tasks" not in report
 
 
+@pytest.mark.slow
 def test_when_a_changed_program_fails_an_earlier_generation_is_asked(run: Run) -> None:
     actions = {1: "open(f'{repo}/choose.py', 'w').write('print(77)\\n'); improve()"}
     summary = run("print(ids[-1])\n", actions)
@@ -112,6 +113,7 @@ def test_a_signal_ends_a_slow_choice(run: Run) -> None:
     assert not list((Path(summary.run_dir) / "work").iterdir())
 
 
+@pytest.mark.slow
 def test_without_self_improvement_the_initial_meta_agent_makes_every_generation(run: Run) -> None:
     breaks = "open(f'{repo}/run_meta_agent.py', 'w').write('raise SystemExit(1)'); improve()"
     summary = run(actions={1: breaks}, run_baseline="no_selfimprove", parent_selection="latest")
@@ -119,6 +121,7 @@ def test_without_self_improvement_the_initial_meta_agent_makes_every_generation(
     assert parents(summary) == [None, "initial", 1, 2]
 
 
+@pytest.mark.slow
 def test_without_an_archive_an_agent_sees_only_its_parent(run: Run) -> None:
     summary = run(run_baseline="no_archive")
     assert parents(summary) == [None, "initial", 1, 2]

@@ -49,6 +49,7 @@ def test_a_check_of_a_local_node_finds_what_works_and_leaves_nothing(
     assert wait_until(lambda: nothing_is_left(tmp_path), 120)
 
 
+@pytest.mark.slow
 def test_a_node_whose_setup_fails_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     done = check(tmp_path, f'{LOCAL}setup = ["exit 3"]\n', "--timeout", "60s")
     assert done.exit_code == 1

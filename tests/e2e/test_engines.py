@@ -32,6 +32,7 @@ def scores(runtime: Runtime, folder: Path) -> dict[str, float | None]:
     return {str(record.genid): record.score for record in records}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(250)
 @pytest.mark.parametrize("name", OTHERS)
 def test_equal_seeds_give_equal_scores_on_every_engine(runtime: Runtime, name: str, tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ def test_mutator_improves_on_circle_packing(run: Callable[..., RunSummary]) -> N
     assert {line.split()[2] for line in said.splitlines() if " (from " in line} >= {"initial", "1", "2"}
 
 
+@pytest.mark.slow
 def test_each_failure_is_recorded_and_the_run_continues(run: Callable[..., RunSummary], tmp_path: Path) -> None:
     escape = (
         "text = 'diff --git a/../../escaped b/../../escaped\\nnew file mode 100644\\n--- /dev/null\\n"
@@ -167,6 +168,7 @@ def test_the_meta_agent_cannot_write_to_files_of_earlier_generations(run: Callab
     assert failures(run({1: action})) == [None, None]
 
 
+@pytest.mark.slow
 def test_files_of_other_container_users_are_recorded_and_removed(run: Callable[..., RunSummary]) -> None:
     action = "\n".join(
         [
@@ -195,6 +197,7 @@ def test_an_agent_over_its_memory_limit_has_the_failure_agent(run: Callable[...,
     assert summary.generations[1].failure == "agent"
 
 
+@pytest.mark.slow
 def test_an_agent_that_kills_its_container_has_the_failure_agent_after_three_attempts(
     run: Callable[..., RunSummary],
 ) -> None:
@@ -204,6 +207,7 @@ def test_an_agent_that_kills_its_container_has_the_failure_agent_after_three_att
     assert summary.generations[2].parent == "initial"
 
 
+@pytest.mark.slow
 def test_a_task_agent_that_kills_its_container_has_the_failure_evaluation(run: Callable[..., RunSummary]) -> None:
     action = "\n".join(
         [
@@ -215,6 +219,7 @@ def test_a_task_agent_that_kills_its_container_has_the_failure_evaluation(run: C
     assert failures(run({1: action})) == [None, "evaluation"]
 
 
+@pytest.mark.slow
 def test_three_parallel_generations_are_all_recorded(run: Callable[..., RunSummary]) -> None:
     summary = run(max_generation=6, parallel=3)
     assert failures(summary) == [None] * 7

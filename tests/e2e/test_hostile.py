@@ -430,6 +430,7 @@ def test_an_agent_cannot_fill_the_disk(attack: Attack) -> None:
     assert measure([summary.run_dir], None, GIB).used_bytes < 16 * MIB, "the written files are removed"
 
 
+@pytest.mark.slow
 def test_many_files_deep_directories_and_long_output_do_no_harm(attack: Attack) -> None:
     steps: list[Step] = [{"meta": "disk", "way": way} for way in ("many", "only deep", "special files", "output")]
     summary = attack(*steps, limits=Limits(disk_bytes=96 * MIB))

@@ -212,6 +212,7 @@ def test_an_agent_finds_no_label_and_no_key(run: Run, checkout: Path, upstream: 
     assert KEY.encode() not in objects
 
 
+@pytest.mark.slow
 def test_a_meta_agent_finds_the_overview_of_the_run_where_the_original_has_it(
     run: Run, checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -304,6 +305,7 @@ def test_each_kind_of_failure_is_recorded_separately(run: Run, model: Model) -> 
     assert parents(summary)[1:] == ["initial"] * 4
 
 
+@pytest.mark.slow
 def test_the_score_of_several_domains_is_their_mean(run: Run) -> None:
     summary = run(domains=("search_arena", "paper_review"), max_generation=1, eval_samples=(4, -1))
     record = summary.generations[1]
@@ -314,6 +316,7 @@ def test_the_score_of_several_domains_is_their_mean(run: Run) -> None:
     assert record.score == sum(scores["val"] for scores in record.scores.values()) / 2
 
 
+@pytest.mark.slow
 def test_one_domain_that_fails_its_first_stage_stops_the_full_evaluation(run: Run, model: Model) -> None:
     model.edits[0] = {"task_agent.py": SEARCH_FAILS}
     summary = run(domains=("search_arena", "paper_review"), max_generation=1)
@@ -323,6 +326,7 @@ def test_one_domain_that_fails_its_first_stage_stops_the_full_evaluation(run: Ru
     assert len(read_csv(Path(summary.run_dir) / "gen_1/paper_review_eval/predictions.csv")) == 10
 
 
+@pytest.mark.slow
 def test_initial_results_of_the_checkout_are_used(run: Run, checkout: Path) -> None:
     for split, score in (("train", 0.5), ("val", 0.7)):
         folder = checkout / "outputs" / f"initial_paper_review_filtered_100_{split}_0"
@@ -336,6 +340,7 @@ def test_initial_results_of_the_checkout_are_used(run: Run, checkout: Path) -> N
     assert read_csv(root / "view/gen_initial/paper_review_eval/predictions.csv")[0]["outcome"] == ""
 
 
+@pytest.mark.slow
 def test_the_test_split_is_evaluated_on_request(run: Run, runtime: Runtime) -> None:
     summary = run(max_generation=1, eval_test=True, skip_staged_eval=True)
     assert set(summary.generations[1].scores["paper_review"]) == {"train", "val", "test"}
@@ -345,6 +350,7 @@ def test_the_test_split_is_evaluated_on_request(run: Run, runtime: Runtime) -> N
     assert [record.genid for record in view.generations] == ["initial", 1]
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_be_resumed_with_more_generations(run: Run, runtime: Runtime) -> None:
     summary = run(max_generation=1, edit_select_parent=True)
     again = resume_run(runtime, summary.run_dir, max_generation=2)
@@ -388,6 +394,7 @@ def test_the_seed_determines_which_parents_agents_choose(run: Run) -> None:
     assert parents(run(edit_select_parent=True, seed=SEED, max_generation=3))[1:] == drawn
 
 
+@pytest.mark.slow
 def test_a_generation_whose_choice_failed_is_not_asked_again(run: Run, model: Model) -> None:
     model.edits = {2: {"keywords.txt": "novel\n", "select_next_parent.py": FAILING_CHOICE}}
     summary = run(max_generation=3, edit_select_parent=True)
@@ -403,6 +410,7 @@ def test_a_generation_whose_choice_failed_is_not_asked_again(run: Run, model: Mo
     assert selecting == [True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "choice",
     first_quick(
@@ -467,6 +475,7 @@ def test_a_run_evolves_the_ensemble_of_another_run(run: Run, tmp_path: Path) -> 
     assert not any("_val" in path for path in files_of(root / "agent_archive_view"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("deed", "why"),
     first_quick(
@@ -490,6 +499,7 @@ def test_a_failed_ensemble_keeps_the_generation_and_is_shown(
     assert re.search(r"failed: 1 ensemble\n(.*\n)+1 +.*ensemble: the ensemble", capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_an_answer_that_an_ensemble_does_not_give_is_wrong(run: Run, model: Model) -> None:
     """The original catches the error of each row; the answer is empty then."""
     model.edits = {0: {"keywords.txt": "novel\n", "ensemble.py": "\n\nensemble = None\n"}}
@@ -513,6 +523,7 @@ def test_without_an_archive_an_agent_sees_only_its_parent(run: Run) -> None:
     assert "earlier generations: gen_2\n" in notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "baseline", first_quick("dgm", "dgm_custom", "dgm+no_selfimprove", "dgm_custom+no_selfimprove")
 )

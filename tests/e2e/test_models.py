@@ -197,6 +197,7 @@ def test_an_agent_that_ignores_budget_refusals_is_ended(
     assert first.durations["meta agent"] < 30
 
 
+@pytest.mark.slow
 def test_an_unreachable_server_is_an_infrastructure_failure(
     run: Callable[..., RunSummary], upstream: ScriptedUpstream, tmp_path: Path, runtime: Runtime
 ) -> None:

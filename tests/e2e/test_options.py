@@ -72,6 +72,7 @@ def place(tmp_path: Path, base_image: str) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_originals_options_work_and_generations_can_be_tested_and_exported(place: Path, runtime_name: str) -> None:
     args = ["--domains", "table:questions.toml", "--eval_samples", "-1", "--max_generation", "1", "--run_id", "x"]
     args += ["--parent_selection", "latest", "--config", "run.toml", "--limits", "pids=128"]

@@ -47,6 +47,7 @@ def test_the_agent_of_the_page_is_made_and_improves(runtime_name: str, base_imag
     assert (tmp_path / "better-agent/size.py").read_text() != files()["size.py"]
 
 
+@pytest.mark.slow
 def test_a_package_offers_an_agent_by_name(
     runtime_name: str, base_image: str, install_plugin: Install, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def has_base_image(runtime: hr.Runtime, image: str, env: dict[str, str], place: 
     assert python(env, "-c", LOAD, image, str(place / "root.tar")).exit_code == 0
 
 
+@pytest.mark.slow
 def test_the_driver_over_runc_passes_selfcheck(
     runtime: hr.Runtime, base_image: str, install_plugin: Install, tmp_path: Path
 ) -> None:

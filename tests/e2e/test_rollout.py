@@ -233,6 +233,7 @@ def test_a_model_server_that_is_down_ends_the_command_with_one_sentence(
     assert not run_dir.exists()
 
 
+@pytest.mark.slow
 def test_rollouts_that_start_at_once_each_get_their_own_directory(
     runtime_name: str, base_image: str, tmp_path: Path
 ) -> None:

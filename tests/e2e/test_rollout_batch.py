@@ -92,6 +92,7 @@ def test_every_row_runs_in_its_own_slot_with_its_image(
     assert "not on this machine" in found["missing"]["error"]["message"]
 
 
+@pytest.mark.slow
 def test_a_killed_batch_can_be_resumed_and_leaves_no_container(
     runtime_name: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:

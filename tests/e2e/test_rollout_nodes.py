@@ -85,6 +85,7 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
     gc.collect()  # Parsl leaves files and sockets to the garbage collector
 
 
+@pytest.mark.slow
 def test_nodes_make_the_records_of_one_machine_also_if_the_head_is_killed(
     runtime_name: str, base_image: str, tmp_path: Path
 ) -> None:

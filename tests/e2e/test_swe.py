@@ -246,6 +246,7 @@ def test_the_judge_adds_tests_that_the_agent_never_sees(runtime: hr.Runtime, bas
     assert "solution" not in str(next(iter(environment.items())).data)
 
 
+@pytest.mark.slow
 def test_a_row_of_swe_smith_begins_with_its_bug(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
     """It has an image and no commit; its patch is the bug. The ids are those that unittest prints."""
     files = {
@@ -292,6 +293,7 @@ def test_files_that_are_too_large_are_in_the_facts(runtime: hr.Runtime, base_ima
     assert "max_member_bytes" in dropped["swells"]["README.md"] + dropped["leaves a dump"]["core"]
 
 
+@pytest.mark.slow
 def test_a_repository_may_be_at_a_path_of_the_image(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
     """SWE-bench images have it in /testbed, with built files that must stay and a history that must go."""
     if runtime.name == "bubblewrap":

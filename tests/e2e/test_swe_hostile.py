@@ -267,6 +267,7 @@ AS_ROOT = {
 }
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_root_in_its_container_gets_no_reward_either(
     runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:

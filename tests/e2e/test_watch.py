@@ -63,6 +63,7 @@ def test_a_run_serves_its_page_while_it_goes_on(tmp_path: Path, runtime: Runtime
     assert {"initial", "1"} <= made
 
 
+@pytest.mark.slow
 def test_rollouts_serve_their_page_too(tmp_path: Path, runtime: Runtime, base_image: str) -> None:
     seen = threading.Event()
 

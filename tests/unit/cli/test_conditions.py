@@ -253,7 +253,8 @@ WITH_JSON = [
     for name, one in COMMANDS.items()
     if name not in NEEDS_A_NODE and any("--json" in param.opts for param in one.params)
 ]
-ALL = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in COMMANDS]
+QUICK = ("exec", "ps", "status", "show", "image list", "rollout environments", "completion show")
+QUICK_FIRST = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in COMMANDS]
 STREAMS = [(name, how) for how in ("closed", "full", "gone") for name in ("stdout", "stderr")]
 
 
@@ -271,7 +272,7 @@ def texts_that_are_values(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "words", [pytest.param(name, marks=pytest.mark.slow if name in LONG[1:] else ()) for name in WITH_JSON]
+    "words", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in WITH_JSON]
 )
 def test_json_has_json_types(call: Call, world: Path, model: ScriptedModel, words: str, tmp_path: Path) -> None:
     done = call(*words.split(), "--json", *usual(words, str(tmp_path / "new"), model), cwd=world)
@@ -279,7 +280,7 @@ def test_json_has_json_types(call: Call, world: Path, model: ScriptedModel, word
     assert list(texts_that_are_values(json.loads(done.out, parse_constant=refuse))) == []
 
 
-@pytest.mark.parametrize("words", ALL)
+@pytest.mark.parametrize("words", QUICK_FIRST)
 def test_a_stream_that_cannot_be_written(
     call: Call, world: Path, model: ScriptedModel, words: str, tmp_path: Path
 ) -> None:
@@ -299,7 +300,7 @@ def test_a_stream_that_cannot_be_written(
         assert "unexpected" not in done.err, why
 
 
-@pytest.mark.parametrize("words", ALL)
+@pytest.mark.parametrize("words", QUICK_FIRST)
 def test_a_removed_directory_is_named(call: Call, model: ScriptedModel, words: str, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     args = usual(words, "new", model)
@@ -310,7 +311,7 @@ def test_a_removed_directory_is_named(call: Call, model: ScriptedModel, words: s
         assert done.err.endswith("the current directory does not exist any more: change to another one\n"), done.err
 
 
-@pytest.mark.parametrize("words", [name for name in COMMANDS if name not in LONG and name != "rollout submit"])
+@pytest.mark.parametrize("words", [one for one in QUICK_FIRST if one.values[0] not in (*LONG, "rollout submit")])
 def test_a_process_without_memory_or_threads_says_so(
     call: Call, world: Path, model: ScriptedModel, words: str, tmp_path: Path
 ) -> None:
