@@ -20,7 +20,7 @@ from hyperruntime.errors import (
     ImageUnknownError,
     RegistryUnreachableError,
 )
-from hyperruntime.host.process import run_process
+from hyperruntime.host.process import ProcessResult, run_process
 from hyperruntime.spec import Pull
 from tests.registry import PASSWORD, USER, Registry, run_registry
 
@@ -83,6 +83,25 @@ def test_a_spec_says_when_its_image_is_pulled(runtime: hr.Runtime, registry: Reg
     unknown = hr.ContainerSpec(image=reference.replace("of/a/spec", "of/no/spec"), pull="missing")
     with pytest.raises(ImageUnknownError):
         runtime.container(unknown)
+
+
+@pytest.mark.slow
+def test_the_command_line_pulls_when_it_is_told_to(runtime: hr.Runtime, runtime_name: str, registry: Registry) -> None:
+    reference = registry.push_busybox("of/a/command", "1", "first\n")
+
+    def said(pull: str) -> ProcessResult:
+        words = ["--runtime", runtime_name, "exec", "--image", reference, "--pull", pull, "--", "cat", "/greeting"]
+        return run_process([sys.executable, "-m", "hyperruntime.cli", *words], timeout_s=120)
+
+    try:
+        refused = said("never")
+        assert (refused.exit_code, refused.stdout) == (2, b"")
+        assert f"get it with `hyperrun image pull {reference}`".encode() in refused.stderr
+        assert said("missing").stdout == b"first\n"
+        registry.push_busybox("of/a/command", "1", "second\n")
+        assert (said("missing").stdout, said("always").stdout) == (b"first\n", b"second\n")
+    finally:
+        runtime.images.remove(reference)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import attrs
 import click
 
 from hyperruntime.cli.messages import Lines
@@ -13,11 +14,18 @@ from hyperruntime.container import Container
 from hyperruntime.errors import ImageNotFoundError
 from hyperruntime.images.recipes import image_reference
 from hyperruntime.runtime import Runtime
-from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, ContainerSpec, Limits
+from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, PULLS, ContainerSpec, Limits
 
 F = TypeVar("F", bound=Callable[..., Any])
 _LIMITS = ("memory_bytes", "cpus", "pids", "disk_bytes")
 _OPTIONS = (
+    click.option(
+        "--pull",
+        type=click.Choice(PULLS),
+        default="never",
+        show_default=True,
+        help="missing: pull the image if it is not on this machine; always: pull it again.",
+    ),
     click.option("--mount", "mounts", type=MOUNT_PAIR, multiple=True, help="Mount a host path; may be repeated."),
     click.option("--env", type=ENV_PAIR, multiple=True, help="Set a variable in the container; may be repeated."),
     click.option("--workdir", metavar="DIR", help="Working directory of the command."),
@@ -66,9 +74,15 @@ def container_spec(image: str, options: Mapping[str, Any]) -> ContainerSpec:
 
 
 def start_container(runtime: Runtime, spec: ContainerSpec) -> Container:
-    """Start a container; make a missing image first if possible."""
+    """Start a container; build the missing image of a recipe first, and pull another one if the spec says so."""
+    here = attrs.evolve(spec, pull="never") if spec.pull == "missing" else spec
     try:
-        return runtime.container(spec)
+        return runtime.container(here)
     except ImageNotFoundError:
-        runtime.images.ensure(spec.image, on_output=Lines())
-        return runtime.container(spec)
+        try:
+            runtime.images.ensure(spec.image, on_output=Lines())
+        except ImageNotFoundError:
+            if spec.pull == "never":
+                raise
+            runtime.images.pull(spec.image, on_output=Lines())
+        return runtime.container(here)
