@@ -34,6 +34,6 @@ def exhausted(error: BaseException) -> str:
 
 
 def _lost_memory_error(error: BaseException) -> bool:
-    """Return whether the interpreter had no memory for a MemoryError; told from its own faults by a limit on memory."""
+    """Return whether the interpreter had no memory for a MemoryError; recognised by a limit on its memory."""
     limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
     return isinstance(error, SystemError) and "without exception set" in str(error) and limited

@@ -40,7 +40,7 @@ async def with_retries(
         longest_s: longest wait after any attempt, in seconds.
         errors: exceptions after which a request is retried.
         asked_s: returns the seconds that the server asks to wait, 0 if it asks nothing; None if the result is final.
-        gives_up: told the number of attempts made, and the time of the next one by the monotonic clock.
+        gives_up: called with the number of attempts made and the time of the next one, on the monotonic clock.
         before_wait: called before each wait with the result or exception, the attempts made, and the wait in seconds.
 
     Raises:
