@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakValueDictionary
 
+from hyperruntime.concurrency.blocking import STARTS, blocking
+from hyperruntime.container import Container
+from hyperruntime.pool.values.profiles import parse_profile
 from hyperruntime.runtime import Runtime, open_runtime
 
 _lock = threading.Lock()
 _open: dict[tuple[int, str | None], Runtime] = {}
+_started: WeakValueDictionary[str, Container] = WeakValueDictionary()
 
 
 def shared_runtime(name: str | None = None) -> Runtime:
@@ -24,3 +31,31 @@ def shared_runtime(name: str | None = None) -> Runtime:
     with _lock:
         known = _open.get(key)
         return known if known is not None else _open.setdefault(key, open_runtime(name))
+
+
+def start_container(image: str, fields: Mapping[str, Any], runtime: str | None = None) -> Container:
+    """Return a new container of the shared runtime, from values of a configuration.
+
+    Args:
+        image: a reference, or the name of a recipe such as ``base``.
+        fields: fields of :class:`~hyperruntime.spec.ContainerSpec`, and the table ``limits``.
+        runtime: the engine, as for :func:`shared_runtime`.
+
+    Raises:
+        HyperRuntimeError: a field is invalid, or the container cannot be started; the message says why.
+    """
+    engine = shared_runtime(runtime)
+    reference = image if {"/", ":"} & set(image) else engine.images.ensure(image)
+    container = engine.container(parse_profile("container", {**fields, "image": reference}).spec)
+    return _started.setdefault(container.name, container)
+
+
+async def astart_container(image: str, fields: Mapping[str, Any], runtime: str | None = None) -> Container:
+    """Do what :func:`start_container` does without blocking the event loop; if cancelled, nothing is left."""
+    return await blocking(STARTS, lambda: start_container(image, fields, runtime), undo=Container.close)
+
+
+def find_container(name: str) -> Container | None:
+    """Return a running container that :func:`start_container` started in this process, or None."""
+    container = _started.get(name)
+    return container if container is not None and container.is_alive else None

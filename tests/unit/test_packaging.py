@@ -68,6 +68,8 @@ HOMES = {
     "inspect_ai": ("integrations/hyperruntime_inspect_ai/",),
     "minisweagent": ("integrations/hyperruntime_mini_swe_agent/",),
     "deepagents": ("integrations/hyperruntime_deepagents/",),
+    "agents": ("integrations/hyperruntime_openai_agents/",),
+    "smolagents": ("integrations/hyperruntime_smolagents/",),
     "pydantic": ("integrations/",),
 }
 MODULE_LINES, FUNCTION_LINES, INTEGRATION_LINES = 400, 50, 250
@@ -85,6 +87,8 @@ HEAVY = (
     "inspect_ai",
     "minisweagent",
     "deepagents",
+    "agents",
+    "smolagents",
     "pydantic",
 )
 

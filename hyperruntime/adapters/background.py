@@ -1,0 +1,136 @@
+"""Commands that a framework looks at from time to time, on terminals or on pipes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Unpack
+
+from hyperruntime.container import Container
+from hyperruntime.exec.options import TerminalKeywords
+from hyperruntime.exec.output_streams import OutputBuffer
+from hyperruntime.exec.spawn.process import Process
+from hyperruntime.exec.spawn.terminal import Terminal
+
+_UNREAD_BYTES = 1024**2
+_MOST = 64
+_FIRST = 1000
+
+
+class BackgroundCommand:
+    """A command whose output waits here until it is asked for: 1 MiB of it; of more, the head and the tail.
+
+    Attributes:
+        terminal: its terminal; None if its output goes to a pipe, with an empty input.
+        end: done when it has ended and all its output is here; its result is the exit code.
+        ended: set at the end.
+        chunks: output that :meth:`poll` took.
+        used: monotonic time of the last :meth:`poll`.
+    """
+
+    def __init__(self, process: Process, terminal: Terminal | None) -> None:
+        """Follow a command that runs; in an event loop."""
+        self.terminal, self.ended, self._process = terminal, asyncio.Event(), process
+        self.chunks, self.used = deque[bytes](), time.monotonic()
+        self._unread = OutputBuffer(_UNREAD_BYTES)
+        self.end = asyncio.create_task(self._follow())
+        self.end.add_done_callback(lambda _: self.ended.set())
+
+    @classmethod
+    async def start(
+        cls, container: Container, args: Sequence[str], *, tty: bool, **options: Unpack[TerminalKeywords]
+    ) -> BackgroundCommand:
+        """Start a command on a terminal, or on a pipe that merges both streams.
+
+        Args:
+            container: the container.
+            args: argv.
+            tty: whether it gets a terminal.
+            options: as for :meth:`~hyperruntime.container.Container.terminal`, which also lists the errors.
+        """
+        if tty:
+            terminal = await container.aterminal(args, **options)
+            return cls(terminal.process, terminal)
+        process = await container.aspawn(
+            args, input=b"", merge_output=True, output_limit_bytes=_UNREAD_BYTES, **options
+        )
+        return cls(process, None)
+
+    async def _follow(self) -> int:
+        while self.terminal is not None and (chunk := await self.terminal.aread()):
+            self._unread.write(chunk)
+        return (await self._process.await_end()).exit_code
+
+    async def poll(self) -> None:
+        """Append the output since the last call to ``chunks``, without waiting."""
+        self.used = time.monotonic()
+        if self.terminal is None:
+            chunk = self._process.read()
+        else:
+            chunk, self._unread = self._unread.value(), OutputBuffer(_UNREAD_BYTES)
+        if chunk:
+            self.chunks.append(chunk)
+
+    async def write(self, data: bytes) -> None:
+        """Write to its terminal; does nothing without one, and after its end, which its output shows."""
+        if self.terminal is not None:
+            with suppress(BrokenPipeError):
+                await self.terminal.awrite(data)
+
+    async def close(self) -> None:
+        """Kill it with all that it started. What a command on a pipe left running when it ended by itself goes on."""
+        if self.terminal is not None:
+            await self.terminal.aclose()
+        elif not self.end.done():
+            await self._process.aclose()
+        await asyncio.wait([self.end])
+
+
+class BackgroundCommands:
+    """The commands of one session, by number.
+
+    There are at most 64. Then one that has ended is closed, else the one that was not polled for the longest time.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._numbers = itertools.count(_FIRST)
+        self._commands: dict[int, BackgroundCommand] = {}
+
+    async def start(
+        self, container: Container, args: Sequence[str], *, tty: bool, **options: Unpack[TerminalKeywords]
+    ) -> int:
+        """Start a command as :meth:`BackgroundCommand.start` does, and return its number."""
+        command = await BackgroundCommand.start(container, args, tty=tty, **options)
+        number = next(self._numbers)
+        self._commands[number] = command
+        if len(self._commands) > _MOST:
+            others = [other for other in self._commands if other != number]
+            await self.remove(min(others, key=lambda other: self._rank(self._commands[other])))
+        return number
+
+    @staticmethod
+    def _rank(command: BackgroundCommand) -> tuple[bool, float]:
+        return not command.end.done(), command.used
+
+    def __getitem__(self, number: int) -> BackgroundCommand:
+        """Return a command; raises KeyError if there is none with this number."""
+        return self._commands[number]
+
+    def get(self, number: int) -> BackgroundCommand | None:
+        """Return a command, or None if there is none with this number."""
+        return self._commands.get(number)
+
+    async def remove(self, number: int) -> None:
+        """Close a command and forget it; does nothing if there is none with this number."""
+        if command := self._commands.pop(number, None):
+            await command.close()
+
+    async def close(self) -> None:
+        """Close all commands."""
+        for number in tuple(self._commands):
+            await self.remove(number)

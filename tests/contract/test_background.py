@@ -1,0 +1,64 @@
+"""Commands beside a model: their output waits in bounded memory, and they never wait for a reader."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.adapters.background import BackgroundCommand, BackgroundCommands
+
+pytestmark = pytest.mark.engine
+
+
+async def output(command: BackgroundCommand) -> bytes:
+    """Return all output of a command, at its end."""
+    await command.end
+    await command.poll()
+    return b"".join(command.chunks)
+
+
+@pytest.mark.parametrize("tty", [False, True])
+def test_output_is_kept_in_bounded_memory(container: hr.Container, tty: bool) -> None:
+    async def main() -> None:
+        script = "echo first; head -c 1500000 /dev/zero | tr '\\0' x; echo last; exit 3"
+        command = await BackgroundCommand.start(container, ["sh", "-c", script], tty=tty)
+        said = await output(command)
+        assert (said.split()[0], said.split()[-1][-4:]) == (b"first", b"last")
+        assert len(said) < 1024**2 + 1000
+        assert command.end.result() == 3
+        await command.close()
+
+    asyncio.run(main())
+
+
+def test_a_killed_command_has_ended_with_all_it_started(container: hr.Container) -> None:
+    async def main() -> None:
+        for tty in (False, True):
+            command = await BackgroundCommand.start(container, ["sh", "-c", "sleep 7654 & sleep 7654"], tty=tty)
+            await command.close()
+            assert command.end.result() != 0
+        assert container.exec(["pgrep", "-f", "sleep 7654"]).exit_code == 1
+
+    asyncio.run(main())
+
+
+def test_the_number_of_commands_has_a_limit(container: hr.Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperruntime.adapters.background._MOST", 2)
+
+    async def main() -> None:
+        commands = BackgroundCommands()
+        first = await commands.start(container, ["sleep", "7655"], tty=False)
+        second = await commands.start(container, ["true"], tty=False)
+        ended = commands.get(second)
+        assert ended is not None
+        await ended.end
+        third = await commands.start(container, ["sleep", "7655"], tty=False)
+        assert [commands.get(number) is None for number in (first, second, third)] == [False, True, False]
+        fourth = await commands.start(container, ["sleep", "7655"], tty=False)
+        assert [commands.get(number) is None for number in (first, third, fourth)] == [True, False, False]
+        await commands.close()
+        assert container.exec(["pgrep", "-f", "sleep 7655"]).exit_code == 1
+
+    asyncio.run(main())

@@ -1,0 +1,59 @@
+"""A Python process that keeps its variables; what it says is not trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.adapters.python_kernel import PythonKernel
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def kernel(container: hr.Container) -> Iterator[PythonKernel]:
+    with PythonKernel(container) as started:
+        yield started
+
+
+def test_variables_stay_and_the_last_value_comes_back(kernel: PythonKernel) -> None:
+    assert kernel.run("import sys\nx = [1]\nprint('é')\nx", 60).output == "[1]"
+    done = kernel.run("x.append(2)\nprint('err', file=sys.stderr)\nx", 60)
+    assert (done.output, done.logs, done.error) == ("[1, 2]", "err\n", "")
+    failed = kernel.run("def f():\n    x.fail()\nf()", 60)
+    assert (failed.kind, failed.value) == ("AttributeError", "'list' object has no attribute 'fail'")
+    assert "line 2, in f\n    x.fail()" in failed.error
+    assert "python_loop" not in failed.error
+
+
+def test_a_text_is_interrupted_and_variables_stay(kernel: PythonKernel) -> None:
+    kernel.run("x = 1", 60)
+    late = kernel.run("print('before', flush=True)\nwhile True: pass", 2)
+    assert (late.error, late.logs.split()[0]) == ("the code was interrupted after 2 s; its variables stay", "before")
+    assert kernel.run("x", 60).output == "1"
+
+
+def test_a_text_that_cannot_be_interrupted_is_killed(kernel: PythonKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperruntime.adapters.python_kernel._INTERRUPT_S", 0.5)
+    late = kernel.run("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass", 1)
+    assert "its variables are lost" in late.error
+    assert not kernel.is_alive
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [
+        ("import os; os._exit(7)", "exit code 7"),
+        (
+            "import os\nfor n in range(3, 20):\n    try: os.write(n, b'[' * 9999 + b'\\n')\n    except OSError: pass",
+            "lost",
+        ),
+        ("import os\nfor n in range(3, 20):\n    try: os.write(n, b'{}\\n')\n    except OSError: pass", "lost"),
+    ],
+)
+def test_a_process_that_ends_or_lies_is_an_error(kernel: PythonKernel, code: str, word: str) -> None:
+    assert word in kernel.run(code, 60).error
+    assert not kernel.is_alive
+    assert "lost" in kernel.run("1", 60).error

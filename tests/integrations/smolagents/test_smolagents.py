@@ -1,0 +1,212 @@
+"""Agents of smolagents whose code runs in our containers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from smolagents import AgentError, ChatMessage, CodeAgent, FinalAnswerTool, Model, tool
+
+from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.host.process import run_process, wait_until
+from hyperruntime_smolagents import Executor
+from tests.integrations.smolagents.example import ask
+
+pytestmark = pytest.mark.engine
+
+
+@tool
+def double(number: int) -> int:
+    """Return twice a number.
+
+    Args:
+        number: the number.
+    """
+    return 2 * number
+
+
+class ScriptedModel(Model):
+    """A model that says the code that a test names."""
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__()
+        self._texts = iter(texts)
+        self.seen: list[str] = []
+
+    def generate(self, messages: Any, **options: Any) -> ChatMessage:
+        """Return the next code."""
+        self.seen.append(str(messages[-1]))
+        return ChatMessage(role="assistant", content=f"Thought: go on.\n<code>\n{next(self._texts)}\n</code>")
+
+
+@pytest.fixture
+def executor(runtime_name: str, base_image: str) -> Iterator[Executor]:
+    made = Executor(base_image, runtime=runtime_name)
+    made.send_tools({"final_answer": FinalAnswerTool(), "double": double})
+    yield made
+    made.cleanup()
+
+
+def test_an_agent_computes_in_the_container(
+    runtime_name: str, base_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYPERRUNTIME_RUNTIME", runtime_name)
+    model = ScriptedModel(
+        "import json, os\nhere = os.listdir('/sys/class/net')\nnumber = double(21)\nprint('seen', number)",
+        "undefined",
+        "final_answer({'number': number, 'here': here})",
+    )
+    answer = ask(model, [double], "compute")
+    assert answer == {"number": 42, "here": ["lo"]}
+    assert "seen 42" in model.seen[1]
+    assert "NameError: name" in model.seen[2]
+
+
+def test_an_agent_runs_again_and_is_given_variables(executor: Executor) -> None:
+    model = ScriptedModel("final_answer(double(given['one']))", "final_answer(given['one'] + 1)")
+    agent = CodeAgent(tools=[double], model=model, executor=executor)
+    assert agent.run("first", additional_args={"given": {"one": 1}}) == 2
+    assert agent.run("second", additional_args={"given": {"one": 5}}) == 6
+
+
+def test_outputs_are_those_of_a_notebook(executor: Executor) -> None:
+    write = "print('out')\nprint('err', file=sys.stderr)\nsubprocess.run(['echo', 'child'])"
+    done = executor(f"import subprocess, sys\n{write}\nx = [1]\nx")
+    assert (done.output, done.is_final_answer) == ("[1]", False)
+    assert sorted(done.logs.split()) == ["child", "err", "out"]
+    assert executor("x.append(2)").output is None
+    assert executor("def f(a):\n    return a + x\nf([0])").output == "[0, 1, 2]"
+    assert executor("").output is None
+    assert executor("print('no newline', end='')").logs == "no newline"
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [
+        ("def broken():\n    return 1 / 0\nbroken()", "line 3, in broken\n    return 1 / 0\n"),
+        ("x = = 1", "SyntaxError"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("input()", "EOFError"),
+        ("final_answer(object())", "Cannot safely serialize object of type object"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    ],
+)
+def test_errors_are_told_and_variables_stay(executor: Executor, code: str, word: str) -> None:
+    executor("kept = 1")
+    with pytest.raises(AgentError) as caught:
+        executor("print('before')\n" + code if "= =" not in code else code)
+    assert word in str(caught.value)
+    assert executor("kept").output == "1"
+
+
+def test_what_was_printed_before_an_error_is_kept(executor: Executor) -> None:
+    with pytest.raises(AgentError):
+        executor("print('before')\n1 / 0")
+    assert executor.state["_print_outputs"] == "before\n"
+
+
+def test_answers_come_back_with_their_types(executor: Executor) -> None:
+    said = "(1, {2: b'x'}, {'é', 'ö'}, datetime.date(2026, 1, 2), 1.5, None)"
+    done = executor(f"import datetime\nfinal_answer({said})")
+    assert done.is_final_answer
+    assert done.output == (1, {2: b"x"}, {"é", "ö"}, dt.date(2026, 1, 2), 1.5, None)
+
+
+def test_a_step_that_does_not_end_is_interrupted_and_its_variables_stay(
+    runtime_name: str, base_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyperruntime.adapters.python_kernel._INTERRUPT_S", 2.0)
+    executor = Executor(base_image, runtime=runtime_name, timeout_s=2)
+    try:
+        executor.send_variables({"given": 7})
+        with pytest.raises(AgentError, match="interrupted after 2 s; its variables stay"):
+            executor("kept = 1\nprint('before', flush=True)\nimport time\nwhile True: time.sleep(0.1)")
+        assert executor.state["_print_outputs"].startswith("before\n")
+        assert executor("kept").output == "1"
+        stubborn = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+        with pytest.raises(AgentError, match="its variables are lost"):
+            executor(stubborn)
+        assert executor("'kept' in dir(), given").output == "(False, 7)"  # what the agent sent is there again
+    finally:
+        executor.cleanup()
+
+
+def test_a_process_that_ends_is_replaced_with_tools_and_variables(executor: Executor) -> None:
+    executor.send_variables({"given": 20})
+    with pytest.raises(AgentError, match="ended with exit code 9"):
+        executor("import os; os._exit(9)")
+    done = executor("final_answer(double(given))")
+    assert (done.output, done.is_final_answer) == (40, True)
+
+
+HOSTILE_ANSWERS = (
+    "pickle:gASVBQAAAAAAAACMAXiULg==",
+    "gASVBQAAAAAAAACMAXiULg==",
+    "safe:" + "[" * 100000,
+    'safe:{"__type__": "complex"}',
+    'safe:{"__type__": "Decimal", "data": []}',
+)
+
+
+@pytest.mark.parametrize("answer", HOSTILE_ANSWERS)
+def test_an_answer_in_another_form_is_refused(executor: Executor, answer: str) -> None:
+    with pytest.raises(AgentError, match="form"):
+        executor(f"class FinalAnswerException(BaseException): pass\nraise FinalAnswerException({answer!r})")
+    assert executor("1").output == "1"
+
+
+@pytest.mark.parametrize("reply", [b"[]\n", b"\xff\n", b'{"output": "forged", "more": 1}\n'])
+def test_a_forged_reply_harms_only_its_container(executor: Executor, reply: bytes) -> None:
+    forge = "import os\nfor number in range(3, 20):\n    try: os.write(number, {!r})\n    except OSError: pass"
+    with pytest.raises(AgentError, match="its variables are lost"):
+        executor(forge.format(reply))
+    assert executor("double(2)").output == "4"
+
+
+def test_much_output_is_cut_in_the_middle(executor: Executor) -> None:
+    done = executor("print('first')\nprint('x' * 5_000_000)\nprint('last')")
+    assert done.logs.startswith("first\n")
+    assert done.logs.endswith("last\n")
+    assert len(done.logs) < 2_000_000
+
+
+def test_packages_that_the_image_lacks_are_refused_by_name(runtime_name: str, base_image: str) -> None:
+    with pytest.raises(UnsupportedOptionError, match=r"no no-such-package==1\.0"):
+        Executor(base_image, ["json", "no-such-package==1.0"], runtime=runtime_name)
+
+
+def test_an_image_without_python_is_refused_by_name(runtime_name: str, busybox_image: str, base_image: str) -> None:
+    if busybox_image != base_image:  # else the engine supports only one image
+        with pytest.raises(UnsupportedOptionError, match="Python 3"):
+            Executor(busybox_image, runtime=runtime_name)
+
+
+def test_an_agent_among_the_tools_is_refused_by_name(executor: Executor) -> None:
+    other = CodeAgent(tools=[], model=ScriptedModel(), name="other", description="another agent")
+    with pytest.raises(UnsupportedOptionError, match="other"):
+        CodeAgent(tools=[], model=ScriptedModel(), managed_agents=[other], executor=executor).run("x")
+
+
+CRASH = """
+import os, signal, sys
+from hyperruntime_smolagents import Executor
+
+executor = Executor(sys.argv[2], runtime=sys.argv[1])
+print(executor.container.name, flush=True)
+executor("import os, signal")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_container_ends_when_the_framework_is_killed(
+    runtime_name: str, base_image: str, engine_command: Any
+) -> None:
+    done = run_process([sys.executable, "-c", CRASH, runtime_name, base_image], timeout_s=120)
+    assert done.exit_code == -signal.SIGKILL, done.stderr.decode()
+    name = done.stdout.decode().strip()
+    assert name.startswith("hyperruntime-")
+    assert wait_until(lambda: name not in engine_command.containers(), 60)
