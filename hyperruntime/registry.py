@@ -32,6 +32,7 @@ EXECUTORS = "hyperruntime.executors"
 ENVIRONMENTS = "hyperruntime.environments"
 TRAINERS = "hyperruntime.trainers"
 AGENTS = "hyperruntime.agents"
+SERVERS = "hyperruntime.servers"
 OURS = "hyperruntime"  # the distribution
 AUTO_ORDER = ("podman", "apptainer", "docker")
 
@@ -144,6 +145,17 @@ def load_trainer_class(name: str) -> Any:  # noqa: ANN401 - makes a trainers.Tra
         DriverLoadError: the trainer is installed but cannot be loaded.
     """
     return _load(TRAINERS, name, lambda n, known: SpecError("trainer", n, name_hint(n, known)))
+
+
+def load_server(name: str) -> Any:  # noqa: ANN401 - a coroutine function of a pool, as in hyperruntime_mcp
+    """Return the function that serves the slots of a pool to clients of one protocol.
+
+    Raises:
+        SpecError: no installed server has this name.
+        ExtraMissingError: the package of its protocol is not installed.
+        DriverLoadError: the server is installed but cannot be loaded.
+    """
+    return _load(SERVERS, name, lambda n, known: SpecError("server", n, name_hint(n, known)))
 
 
 def load_agent_folder(name: str) -> Path:

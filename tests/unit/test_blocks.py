@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import subprocess
@@ -25,7 +26,9 @@ from hyperruntime.cluster.config import read_config
 from hyperruntime.gateway.config.source import load_config
 from hyperruntime.gateway.config.values import ClientLimits
 from hyperruntime.loop.run_files.contract import parse_contract, parse_needs
+from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.pool.values.profiles import load_profiles, parse_profile
+from hyperruntime_pytest.pools import table_of
 from tests.blocks import DATA, NOTES, PAGES, PLAIN, ROOT, SHELLS, Block, blocks
 
 ALL = [block for page in PAGES for block in blocks(page)]
@@ -130,6 +133,26 @@ def read_sandbox(path: Path) -> object:
     return parse_profile("sandbox", {key: value for key, value in table.items() if key != "runtime"})
 
 
+def read_clients(path: Path) -> None:
+    """Read what a client of MCP starts, or where it finds a server that runs."""
+    value = json.loads(path.read_text())
+    for server in (value.get("mcpServers") or value["servers"]).values():
+        if "command" in server:
+            assert (server["command"], server["args"][0]) == ("hyperrun", "mcp")
+            assert unknown_options(server["args"]) == []
+        else:
+            assert server["url"].endswith("/mcp")
+            assert server["headers"].keys() == {"Authorization"}
+
+
+def read_ini(path: Path) -> PoolConfig:
+    """Read the lines for the plug-in of pytest."""
+    lines = tomllib.loads(path.read_text())["tool"]["pytest"]["ini_options"]["hyperruntime"]
+    keys = table_of(lines)
+    assert keys.pop("runtime") in registry.AUTO_ORDER
+    return parse_profile("pytest", keys)
+
+
 # By a key at the top of the file.
 READERS: dict[str, Callable[[Path], object]] = {
     "commands": read_agent_file,
@@ -143,6 +166,9 @@ READERS: dict[str, Callable[[Path], object]] = {
     "cluster": read_config,
     "project": read_project,
     "runtime": read_sandbox,
+    "mcpServers": read_clients,
+    "servers": read_clients,
+    "tool": read_ini,
 }
 
 

@@ -70,6 +70,10 @@ HOMES = {
     "deepagents": ("integrations/hyperruntime_deepagents/",),
     "agents": ("integrations/hyperruntime_openai_agents/",),
     "smolagents": ("integrations/hyperruntime_smolagents/",),
+    "mcp": ("integrations/hyperruntime_mcp/",),
+    "mcp_types": ("integrations/hyperruntime_mcp/",),
+    "starlette": ("integrations/hyperruntime_mcp/",),
+    "uvicorn": ("integrations/hyperruntime_mcp/",),
     "pydantic": ("integrations/",),
 }
 MODULE_LINES, FUNCTION_LINES, INTEGRATION_LINES = 400, 50, 250
@@ -89,6 +93,8 @@ HEAVY = (
     "deepagents",
     "agents",
     "smolagents",
+    "mcp",
+    "pytest",
     "pydantic",
 )
 

@@ -197,13 +197,34 @@ def profiles_from_environment(environ: Mapping[str, str]) -> Profiles:
             hint = name_hint(PREFIX + variable, [PREFIX + known for known in (*_GENERAL, *owners)])
             raise SpecError(PREFIX + variable, "...", f"a known variable; {hint}")
         profiles, key = owners[variable]
-        value = _value(PREFIX + variable, key.lower(), given[variable])
-        table, field = _PLACES[key]
         for name in profiles:
-            place = tables[name].setdefault(table, {}) if table else tables[name]
-            place[field] = value
+            _put(tables[name], key, given[variable], PREFIX + variable)
     default = {"default_profile": given["DEFAULT_PROFILE"]} if "DEFAULT_PROFILE" in given else {}
     return parse_profiles({"profiles": tables, **default})
+
+
+def parse_texts(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the table of a profile, for :func:`parse_profile`, from texts in the form of environment variables.
+
+    Args:
+        texts: by key; the keys of tables begin with ``limits_`` or ``tools_``.
+
+    Raises:
+        SpecError: a key is unknown or a text is invalid.
+    """
+    table: dict[str, Any] = {}
+    for key, text in texts.items():
+        if key.upper() not in _PLACES:
+            raise SpecError(key, text, f"a known key; {name_hint(key, [place.lower() for place in _PLACES])}")
+        _put(table, key.upper(), text, key)
+    return table
+
+
+def _put(profile: dict[str, Any], key: str, text: str, field: str) -> None:
+    """Set a key of a profile's table from a text; ``field`` names it in errors."""
+    table, name = _PLACES[key]
+    place = profile.setdefault(table, {}) if table else profile
+    place[name] = _value(field, key.lower(), text)
 
 
 def _value(field: str, key: str, text: str) -> Any:  # noqa: ANN401 - any TOML value

@@ -126,7 +126,7 @@ def missing_workdir(context: Context) -> None:
 
 @check("exec.user", needs="exec.user")
 def user(context: Context) -> None:
-    """A command can run as another user and group; the next command does not; a missing program is reported for it too."""
+    """A command can run as another user and group; the next one does not; a missing program is reported then too."""
     ids = "id -u; id -g"
     usual = shell(context.container, ids).stdout
     expect_equal(shell(context.container, ids, user="1234:5678").stdout, b"1234\n5678\n", "id as 1234:5678")

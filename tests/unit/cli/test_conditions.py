@@ -216,6 +216,7 @@ def usual(words: str, new: str, model: ScriptedModel) -> tuple[str, ...]:
         "rollout train": ("--option", "words=red,", "--updates", "1", "--group-size", "2", "--output-dir", new),
         "report": (run, "--output", new),
         "shell": (),
+        "mcp": (),  # the package of the protocol is not installed here
         "completion install": ("bash",),
         "completion remove": ("bash",),
         "completion show": ("bash",),

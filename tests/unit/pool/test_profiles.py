@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 import hyperruntime as hr
 from hyperruntime.errors import SpecError
-from hyperruntime.pool.values.profiles import PREFIX, parse_profiles, profiles_from_environment
+from hyperruntime.pool.values.profiles import (
+    PREFIX,
+    parse_profile,
+    parse_profiles,
+    parse_texts,
+    profiles_from_environment,
+)
 
 TOML = """
 default_profile = "small"
@@ -191,3 +197,18 @@ def test_any_content_of_a_variable_is_parsed_or_raises_a_spec_error(variable: st
         of_variables({**VARIABLES, variable: text})
     except SpecError:
         pass
+
+
+def test_texts_make_a_table_that_other_tables_can_be_merged_with() -> None:
+    table = parse_texts({"image": "localhost/a:1", "limits_memory_bytes": "64m", "env": "A=1", "tools_tools": "bash"})
+    assert table == {
+        "image": "localhost/a:1",
+        "limits": {"memory_bytes": 2**26},
+        "env": {"A": "1"},
+        "tools": {"tools": ("bash",)},
+    }
+    assert parse_profile("x", table).spec.limits.memory_bytes == 2**26
+    with pytest.raises(SpecError, match=r"did you mean 'limits_memory_bytes'"):
+        parse_texts({"limits_memory_byte": "1"})
+    with pytest.raises(SpecError, match="limits_cpus"):
+        parse_texts({"limits_cpus": "many"})

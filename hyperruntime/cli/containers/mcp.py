@@ -1,0 +1,228 @@
+"""``hyperrun mcp``: tools in containers for clients of the Model Context Protocol."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from hyperruntime import registry
+from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.containers.container_options import container_options, container_spec
+from hyperruntime.cli.field_options import given
+from hyperruntime.cli.messages import Lines, WrongUsageError, note
+from hyperruntime.cli.params import DURATION
+from hyperruntime.cli.signals import run_until_signal
+from hyperruntime.errors import SpecError, unknown_name
+from hyperruntime.images.recipes import BASE, recipe_of
+from hyperruntime.pool.pool import SlotPool
+from hyperruntime.pool.values.config import PoolConfig, ToolPolicy
+from hyperruntime.pool.values.profiles import load_profiles
+from hyperruntime.runtime import Runtime
+from hyperruntime.storage.atomic import open_private, storage_errors
+
+_TOKEN_BYTES, _LEAST_TOKEN, _MOST_TOKEN_BYTES = 32, 20, 4096
+_LEAST_TIMEOUT_S, _ACQUIRE_TIMEOUT_S = 0.1, 10.0
+_POLICY = ("default_timeout_s", "max_timeout_s", "output_chars")
+_OF_HTTP = ("host", "port", "token_file", "allowed_hosts", "idle_timeout_s")
+Serve = Callable[..., Coroutine[Any, Any, None]]
+
+
+@click.command(
+    "mcp",
+    cls=Command,
+    epilog=example(
+        "hyperrun mcp dev --memory 2g --mount ./src:/src",
+        "hyperrun mcp --http --port 8123 --token-file ~/.config/hyperrun-mcp.token --sessions 8",
+        "hyperrun mcp --pools pools.toml --profile python",
+    ),
+)
+@click.argument("image", default=BASE)
+@container_options
+@click.option(
+    "--timeout",
+    "default_timeout_s",
+    type=DURATION,
+    default=60.0,
+    show_default="1m",
+    help="Time limit of a call that sets none.",
+)
+@click.option(
+    "--max-timeout",
+    "max_timeout_s",
+    type=DURATION,
+    default=600.0,
+    show_default="10m",
+    help="Highest time limit that a call may set.",
+)
+@click.option(
+    "--output-chars",
+    type=click.IntRange(min=1),
+    default=50_000,
+    show_default=True,
+    help="Characters of each output that a client gets; of more, head and tail.",
+)
+@click.option(
+    "--sessions",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="With --http: sessions that may have a container at once.",
+)
+@click.option("--pools", metavar="FILE", help="Profiles of a pool (TOML or YAML), instead of the options before.")
+@click.option("--profile", metavar="NAME", help="With --pools: the profile; its default profile if none is given.")
+@click.option("--http", is_flag=True, help="Serve over HTTP, instead of on standard input and output.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on; by default any.")
+@click.option("--token-file", metavar="FILE", help="File of the token; made if it does not exist.")
+@click.option(
+    "--allow-host",
+    "allowed_hosts",
+    metavar="NAME",
+    multiple=True,
+    help="Further name of this machine in requests; may be repeated.",
+)
+@click.option(
+    "--idle-timeout",
+    "idle_timeout_s",
+    type=DURATION,
+    default=600.0,
+    show_default="10m",
+    help="A session ends after this time without an open request.",
+)
+@click.pass_context
+def mcp(ctx: click.Context, /, image: str, **options: Any) -> None:  # noqa: ANN401 - the options by name
+    """Serve tools (bash, files, search) to a client of the Model Context Protocol, in containers of IMAGE.
+
+    Each session has its own container, which is removed at its end. All limits are those of this command line, or of
+    the profile; a client cannot change them. Without --http, the one client is the program that starts this command.
+    """
+    state = ctx.ensure_object(State)
+    http = {name: options.pop(name) for name in _OF_HTTP}
+    if not options["http"] and (said := given(ctx, _OF_HTTP)):
+        raise WrongUsageError(f"{_flag(ctx, said)} needs --http")
+    config = _config(ctx, image, options)
+    serve = registry.load_server("mcp")
+    with ExitStack() as stack:
+        how = stack.enter_context(_over_http(http)) if options["http"] else {}
+        runtime = stack.enter_context(state.open_runtime())
+        run_until_signal(_serve(SlotPool(runtime, _with_image(runtime, config)), serve, how), state)
+
+
+async def _serve(pool: SlotPool, serve: Serve, how: Mapping[str, Any]) -> None:
+    async with pool:
+        await serve(pool, **how)
+
+
+def _flag(ctx: click.Context, names: set[str]) -> str:
+    return next(param.opts[-1] for param in ctx.command.params if param.name in names)
+
+
+def _config(ctx: click.Context, image: str, options: Mapping[str, Any]) -> PoolConfig:
+    """Return the pool that the options or the profile describe.
+
+    Raises:
+        WrongUsageError: options are given that exclude each other.
+        SpecError: a value is invalid.
+    """
+    fields = dict(options)
+    pools, profile, is_http = (fields.pop(name) for name in ("pools", "profile", "http"))
+    if pools is not None:
+        if said := given(ctx, {"image", *fields}):
+            raise WrongUsageError(f"{_flag(ctx, said)} is a matter of the profile; leave it out, or --pools")
+        return _profile(pools, profile)
+    if profile is not None:
+        raise WrongUsageError("--profile needs --pools")
+    if not is_http and given(ctx, ("sessions",)):
+        raise WrongUsageError("--sessions needs --http; without it, there is one session")
+    sessions = fields.pop("sessions")
+    policy = ToolPolicy(min_timeout_s=_LEAST_TIMEOUT_S, **{name: fields.pop(name) for name in _POLICY})
+    return PoolConfig(
+        spec=container_spec(image, fields),
+        name="mcp",
+        slots_per_container=1,
+        max_containers=sessions if is_http else 1,
+        spare_containers=1 if is_http else 0,
+        acquire_timeout_s=_ACQUIRE_TIMEOUT_S,
+        max_lifetime_s=None,
+        tools=policy,
+    )
+
+
+def _profile(file: str, name: str | None) -> PoolConfig:
+    profiles = load_profiles(os.path.expanduser(file))
+    chosen = profiles.default if name is None else name
+    if chosen not in profiles.configs:
+        raise SpecError("--profile", chosen, unknown_name("profile", chosen, profiles.configs))
+    return profiles.configs[chosen]
+
+
+def _with_image(runtime: Runtime, config: PoolConfig) -> PoolConfig:
+    """Return the config after its image was built, if it is a missing one that needs no registry."""
+    if recipe_of(config.spec.image) is None:
+        return config
+    image = runtime.images.ensure(config.spec.image, on_output=Lines())
+    return attrs.evolve(config, spec=attrs.evolve(config.spec, image=image))
+
+
+@contextmanager
+def _over_http(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of a server over HTTP: its socket, its token, its names."""
+    host, file = options["host"], options["token_file"]
+    token = secrets.token_urlsafe(_TOKEN_BYTES) if file is None else _token_of(Path(file).expanduser())
+    with closing(_listen(host, options["port"])) as listener:
+        if not _is_loopback(listener):
+            note(f"{host} is not of the loopback: the token and all else go over the network without encryption")
+        name = f"[{host}]" if ":" in host else host
+        click.echo(f"http://{name}:{listener.getsockname()[1]}/mcp")
+        click.echo(f"Authorization: Bearer {token}" if file is None else f"the token is in {file}")
+        sys.stdout.flush()
+        yield {
+            "listener": listener,
+            "token": token,
+            "hosts": (name, *options["allowed_hosts"]),
+            "idle_timeout_s": options["idle_timeout_s"],
+        }
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        (family, _, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return socket.create_server(address[:2], family=family)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise WrongUsageError(f"cannot listen on {host}:{port}: {reason}; give another --host or --port") from error
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+
+
+def _token_of(path: Path) -> str:
+    """Return the token in a file that only this user can read; a missing file is made, with a new token.
+
+    Raises:
+        WrongUsageError: other users can read the file, or its token is too short.
+        StorageError: the file cannot be read or written.
+    """
+    with storage_errors(path):
+        if not path.exists():
+            with open_private(path) as file:
+                file.write(f"{secrets.token_urlsafe(_TOKEN_BYTES)}\n".encode())
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
+                raise WrongUsageError(f"other users can read the token in {str(path)!r}: `chmod 600` it")
+            token = file.read(_MOST_TOKEN_BYTES).decode("ascii", "replace").strip()
+    if len(token) < _LEAST_TOKEN or not re.fullmatch(r"[!-~]+", token):
+        raise WrongUsageError(f"{str(path)!r} has no token: it must be one line of at least {_LEAST_TOKEN} characters")
+    return token

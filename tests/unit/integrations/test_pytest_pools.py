@@ -1,0 +1,67 @@
+"""The plug-in of pytest without an engine: what it imports, and the pools behind its fixtures, on the fake driver."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from hyperruntime import registry
+from hyperruntime.errors import SpecError
+from hyperruntime.testing.driver import FakeDriver
+from hyperruntime_pytest.pools import Pools, merged, table_of
+
+IMPORTED = """
+import sys, pytest
+before = set(sys.modules)
+import hyperruntime_pytest.plugin
+print(sorted(set(sys.modules) - before))
+"""
+
+
+@pytest.fixture
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = {"fake": registry.Plugin(name="fake", source="tests", load=lambda: FakeDriver)}
+    monkeypatch.setattr(registry, "plugins", lambda _: fake)
+
+
+def test_the_plug_in_imports_only_itself() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True)
+    assert done.stdout == "['hyperruntime_pytest', 'hyperruntime_pytest.plugin']\n"
+
+
+def test_lines_are_keys_of_a_profile_and_the_engine() -> None:
+    lines = ["image=localhost/a:1", "runtime = podman", "env = A=1;B=x = y", "limits_memory_bytes = 64m"]
+    assert table_of(lines) == {
+        "image": "localhost/a:1",
+        "runtime": "podman",
+        "env": {"A": "1", "B": "x = y"},
+        "limits": {"memory_bytes": 2**26},
+    }
+    for line, why in [("image", "KEY = VALUE"), ("imag = x", "did you mean 'image'"), ("limits_cpus = x", "a number")]:
+        with pytest.raises(SpecError, match=why):
+            table_of([line])
+
+
+def test_later_keys_count_and_tables_are_merged() -> None:
+    first, second = {"image": "a", "env": {"A": "1", "B": "1"}}, {"env": {"B": "2"}, "cpus": 1}
+    assert merged(first, second) == {"image": "a", "env": {"A": "1", "B": "2"}, "cpus": 1}
+    assert first == {"image": "a", "env": {"A": "1", "B": "1"}}
+
+
+@pytest.mark.usefixtures("_fake")
+def test_equal_keys_share_a_pool_and_each_lease_is_fresh() -> None:
+    lines = ["runtime = fake", "limits_pids = none"]
+    with Pools(lines) as pools:
+        with pools.lease() as one, pools.lease({"env": {"A": "1"}}) as other, pools.lease({}) as two:
+            assert len({one.slot.container, two.slot.container, other.slot.container}) == 3
+            assert one._lease.pool is two._lease.pool
+            assert one._lease.pool is not other._lease.pool
+            assert other.exec(["sh", "-c", "echo $A"]).stdout == b"1\n"
+            one.write_file("left", b"1")
+            assert one.listdir() == ["left"]
+        with pools.lease() as after:
+            assert after.listdir() == []
+            state = after._lease.pool
+    assert state.status().state == "stopped"
