@@ -2,13 +2,13 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-weather bench bench-slots bench-cluster bench-report docs docs-pictures newcomer setup clean
+.PHONY: help demo test test-all test-weather bench bench-slots bench-cluster bench-frameworks bench-report docs docs-pictures newcomer setup clean
 
 # Options of the command: make demo ARGS="--seed 3", make test ARGS="-k session"
 ARGS ?=
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## watch agents improve, in fresh containers, offline
 	@scripts/setup run
@@ -37,6 +37,10 @@ bench-slots: ## measure slots and rollouts, and write docs/benchmarks-slots.md
 bench-cluster: ## measure many nodes, as root and on a Slurm that it starts, and write docs/benchmarks-cluster.md
 	@scripts/setup test
 	@scripts/bench cluster
+
+bench-frameworks: ## measure integrations beside the frameworks' own Docker sandboxes; write docs/benchmarks-frameworks.md
+	@scripts/setup test
+	@scripts/bench frameworks $(ARGS)
 
 bench-report: ## measure the page about a run in Chromium, and the cost of 100 viewers of a live one
 	@scripts/setup test

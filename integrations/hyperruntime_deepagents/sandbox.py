@@ -16,7 +16,6 @@ from hyperruntime.transfer.file_errors import (
     PathPermissionError,
 )
 
-_MERGED = 'exec /bin/sh -c "$1" 2>&1'
 _WORDS: dict[type[FileError], str] = {
     PathNotFoundError: "file_not_found",
     PathPermissionError: "permission_denied",
@@ -73,7 +72,7 @@ class Sandbox(BaseSandbox):
             timeout: seconds after which it is ended with all its processes; None means the backend's limit.
         """
         limit = timeout or self._timeout_s
-        result = self.container.exec(["/bin/sh", "-c", _MERGED, "sh", command], timeout_s=limit)
+        result = self.container.exec(["/bin/sh", "-c", command], timeout_s=limit, merge_output=True)
         output = result.stdout.decode(errors="replace")
         if result.timed_out:
             output += f"\n[the command was ended after {limit:g} s]"

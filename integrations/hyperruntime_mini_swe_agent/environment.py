@@ -17,7 +17,6 @@ from hyperruntime.pool.values.profiles import parse_profile
 
 _DONE = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"  # the first line of the output that ends a task
 _UNAME = ("system", "node", "release", "version", "machine", "processor")
-_MERGED = 'exec "$@" 2>&1'
 
 
 class EnvironmentConfig(BaseModel):
@@ -96,10 +95,11 @@ class Environment:
         timeout_s = timeout or self.config.timeout
         forwarded = {name: os.environ[name] for name in self.config.forward_env if name in os.environ}
         result = self.container.exec(
-            ["/bin/sh", "-c", _MERGED, "sh", *self.config.interpreter, action.get("command", "")],
+            [*self.config.interpreter, action.get("command", "")],
             workdir=cwd or self.config.cwd,
             env={**forwarded, **self.config.env},
             timeout_s=timeout_s,
+            merge_output=True,
         )
         text = result.stdout.decode(errors="replace")
         output = {"output": text, "returncode": result.exit_code, "exception_info": ""}

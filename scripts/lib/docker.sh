@@ -6,6 +6,7 @@
 
 readonly DOCKER_SOCKET=/var/run/docker.sock
 readonly DOCKER_LOG=/var/log/hyperruntime-dockerd.log
+readonly COMPOSE=.venv/docker-compose
 readonly NEW_DOCKER=/var/lib/hyperruntime-docker-new
 readonly NEW_DOCKER_PLUGINS=$NEW_DOCKER/usr/libexec/docker/cli-plugins
 readonly NEW_DOCKER_RUN=/run/hyperruntime-docker-new
@@ -96,10 +97,16 @@ make_bridge() {
     ip link add name "$1" type bridge && ip address add "$2" dev "$1" && ip link set "$1" up
 }
 
-# unpack_new_docker: download the packages with separate lists, so that the system's apt does not see unstable.
+# unpack_new_docker: unpack the packages of the second daemon.
 unpack_new_docker() {
-    local lists
     say "unpacking Docker of Debian unstable (docker.io, containerd, tini, docker-buildx) into $NEW_DOCKER; nothing is installed"
+    unpack_unstable "$NEW_DOCKER" docker.io containerd tini docker-buildx
+}
+
+# unpack_unstable DIRECTORY PACKAGE...: unpack packages of Debian unstable, with separate lists, so that the system's apt
+# does not see unstable.
+unpack_unstable() {
+    local lists
     lists=$(mktemp -d)
     mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial"
     printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian unstable main\n' \
@@ -107,9 +114,27 @@ unpack_new_docker() {
     APT_OPTIONS=(-o "Dir::Etc::SourceList=$lists/sources.list" -o Dir::Etc::SourceParts=/dev/null
         -o "Dir::State::Lists=$lists/lists" -o "Dir::Cache=$lists/cache" -o APT::Sandbox::User=root)
     apt_run "${APT_OPTIONS[@]}" update || die "Debian unstable's lists cannot be downloaded; check the network and apt's proxy."
-    unpack_packages "$NEW_DOCKER" docker.io containerd tini docker-buildx
+    unpack_packages "$@"
     APT_OPTIONS=()
     rm -rf "$lists"
+}
+
+# prepare_compose: make `docker compose` work for the commands of this script: without one, root on Debian unpacks that of
+# unstable, and DOCKER_CONFIG names it.
+prepare_compose() {
+    local plugin=$COMPOSE/usr/libexec/docker/cli-plugins/docker-compose
+    if docker compose version >/dev/null 2>&1; then return; fi
+    if [ ! -x "$plugin" ]; then
+        is_root && has_apt || die "\`docker compose\` is missing; install Docker's compose plug-in, then run this again."
+        say "unpacking docker-compose of Debian unstable into $COMPOSE; nothing is installed"
+        unpack_unstable "$COMPOSE" docker-compose
+    fi
+    mkdir -p "$COMPOSE/config/cli-plugins"
+    ln -sfn "$PWD/$plugin" "$COMPOSE/config/cli-plugins/docker-compose"
+    cp "${DOCKER_CONFIG:-$HOME/.docker}/config.json" "$COMPOSE/config/config.json" 2>/dev/null \
+        || echo '{}' >"$COMPOSE/config/config.json" # Podman reads this file too, and wants one
+    export DOCKER_CONFIG=$PWD/$COMPOSE/config
+    docker compose version >/dev/null || die "docker-compose was unpacked but does not run."
 }
 
 # unpack_packages DIRECTORY PACKAGE...: unpack Debian packages, all or none; APT_OPTIONS may name other lists.

@@ -62,7 +62,7 @@ run_as_test_user() {
     setpriv --reuid "$TEST_USER" --regid "$TEST_USER" --init-groups \
         env -i -C "$home" HOME="$home" USER="$TEST_USER" LOGNAME="$TEST_USER" SHELL=/bin/bash LANG="${LANG:-C.UTF-8}" \
         PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin \
-        XDG_RUNTIME_DIR="$(runtime_directory)" "${settings[@]}" "$@"
+        XDG_RUNTIME_DIR="$(runtime_directory)" HYPERRUNTIME_TEST_USER="$TEST_USER" "${settings[@]}" "$@"
 }
 
 # prepare_storage: use native overlay if it works (a new rootless store may default to slow vfs), else Podman's choice.

@@ -41,6 +41,7 @@ def overview(reports: list[dict[str, Any]]) -> str:
 
 def document(report: dict[str, Any]) -> str:
     lines = [f"\n## {report['title']}\n", f"{report['machine']}\n"]
+    lines += [f"{report['note']}\n"] if report.get("note") else []
     lines += ["| what | ours | beside | ratio | promise | holds |", "|---|---|---|---|---|---|"]
     for row in report["rows"]:
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"

@@ -20,6 +20,8 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.release import extras
+
 ROOT = Path(__file__).parents[2]
 SOURCES = (
     "hyperruntime",
@@ -286,6 +288,22 @@ print(json.dumps([modules, threading.active_count(), children]))
     modules, threads, children = json.loads(run(sys.executable, "-I", "-c", script, cwd=tmp_path))
     assert set(modules) & set(HEAVY) == set()
     assert (threads, children) == (1, [])
+
+
+@pytest.mark.parametrize("module", ["hyperruntime", "hyperruntime.cli.app"])
+def test_importing_loads_nothing_that_only_an_extra_brings(module: str, tmp_path: Path) -> None:
+    for name in extras.foreign():  # so that an import that tolerates a missing module would load something
+        (tmp_path / f"{name}.py").touch()
+    script = f"import json, sys; sys.path.insert(0, sys.argv[1]); import {module}; print(json.dumps(list(sys.modules)))"
+    loaded = json.loads(run(sys.executable, "-I", "-c", script, tmp_path, cwd=tmp_path))
+    assert module in loaded
+    assert set(loaded) & extras.foreign() == set()
+
+
+def test_the_stage_of_extras_has_every_extra() -> None:
+    config = ConfigParser(delimiters="=")
+    config.read(ROOT / "setup.cfg")
+    assert set(extras.MODULES) == set(config["options.extras_require"])
 
 
 @cache
