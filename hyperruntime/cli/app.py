@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "exec": ("containers.exec", "exec_command", "Run one command in a fresh container."),
     "shell": ("containers.shell", "shell_command", "Open a shell in a fresh container."),
     "mcp": ("containers.mcp", "mcp", "Serve tools in containers to MCP clients, such as editors."),
+    "serve": ("containers.serve", "serve", "Serve containers over HTTP, for programs that are not Python."),
     "ps": ("containers.list", "ps", "List this library's containers and their owners."),
     "prune": ("containers.list", "prune", "Remove the containers and files of dead owners."),
     "domains": ("loop.domains", "domains", "List the domains that agents can be evaluated on."),

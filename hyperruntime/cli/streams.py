@@ -11,11 +11,14 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from _typeshed import ReadableBuffer
 
 _CLOSED = -1  # no file has this descriptor
@@ -122,6 +125,19 @@ def without_colour() -> bool:
     Source: https://no-color.org.
     """
     return bool(os.environ.get("NO_COLOR"))
+
+
+def on_end_of_input(loop: AbstractEventLoop, call: Callable[[], object]) -> None:
+    """Call a function on an event loop when standard input ends, as it does when the process that holds it ends."""
+
+    def read() -> None:
+        with suppress(OSError):
+            while os.read(0, 1024):
+                pass
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(call)
+
+    threading.Thread(target=read, name="hyperrun-parent", daemon=True).start()
 
 
 def _text(stream: TextIO | None, descriptor: int) -> TextIO:

@@ -40,8 +40,7 @@ def unpack(frame: bytes) -> tuple[dict[str, Any], bytes]:
 
 def error_to_json(error: BaseException) -> dict[str, Any]:
     """Return an error as JSON: its class, its message and its plain fields."""
-    known = isinstance(error, HyperRuntimeError) and getattr(errors, type(error).__name__, None) is type(error)
-    if not known:
+    if not isinstance(error, HyperRuntimeError) or _class_named(type(error).__name__) is not type(error):
         return {"class": HyperRuntimeError.__name__, "text": f"{type(error).__name__}: {error}", "fields": {}}
     fields = {name: value if isinstance(value, _PLAIN) else repr(value) for name, value in vars(error).items()}
     return {"class": type(error).__name__, "text": str(error), "fields": fields}
@@ -54,10 +53,23 @@ def error_of_json(value: Any) -> HyperRuntimeError:  # noqa: ANN401 - whatever t
     )
     if not (isinstance(name, str) and isinstance(text, str) and isinstance(fields, dict)):
         return HyperRuntimeError(f"a node sent an error that cannot be read: {str(value)[:200]}")
-    kind = getattr(errors, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, HyperRuntimeError)):
-        kind = HyperRuntimeError
+    kind = _class_named(name) or HyperRuntimeError
     error = kind.__new__(kind, text)
     error.args = (text,)
     vars(error).update({key: field for key, field in fields.items() if isinstance(field, _PLAIN)})
     return error
+
+
+def _class_named(name: str) -> type[HyperRuntimeError] | None:
+    """Return the error class of this name: of ``hyperruntime.errors``, else the only one that is loaded."""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, HyperRuntimeError):
+        return kind
+    found = [one for one in _below(HyperRuntimeError) if one.__name__ == name]
+    return found[0] if len(found) == 1 else None
+
+
+def _below(kind: type[HyperRuntimeError]) -> set[type[HyperRuntimeError]]:
+    """Return the subclasses of this library."""
+    ours = {one for one in kind.__subclasses__() if one.__module__.startswith("hyperruntime.")}
+    return ours.union(*map(_below, ours))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import attrs
@@ -42,12 +42,14 @@ class Call:
         args: a JSON object.
         body: bytes beside it.
         emit: sends an event to the caller before the answer; waits while the channel is full.
+        read: returns the next piece of a body that comes after the call, and b"" at its end; None: there is none.
     """
 
     caller: str
     args: Mapping[str, Any]
     body: bytes
     emit: Callable[[Answer], Awaitable[None]]
+    read: Callable[[], Coroutine[Any, Any, bytes]] | None = None
 
 
 Handler = Callable[[Call], Awaitable[Answer]]

@@ -26,7 +26,7 @@ ORDER = (
     "loop.run_files", "loop.workbench", "loop.evaluation", "loop.generation", "loop.hyperagents", "loop.run", "loop",
     "rollout.run_files", "rollout.agent", "rollout.models", "rollout.training_data", "rollout", "rollout.run",
     "rollout.batch",
-    "cluster", "cluster.slots", "report", "trainers", "adapters", "testing", "testing.conformance",
+    "cluster", "cluster.slots", "serve", "report", "trainers", "adapters", "testing", "testing.conformance",
     "cli", "cli.machine", "cli.containers", "cli.loop", "cli.rollout", "cli.cluster",
 )  # fmt: skip
 # The packages beside the core, and for each the last entry of ``ORDER`` that it may import.

@@ -55,6 +55,7 @@ HOMES = {
         "hyperruntime/gateway/",
         "hyperruntime/report/live/",
         "hyperruntime/rollout/models/",
+        "hyperruntime/serve/",
         "hyperruntime/testing/",
         "hyperruntime/trainers/",
         "trainers/hypertrainer_grpo/",

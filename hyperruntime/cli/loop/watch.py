@@ -6,9 +6,7 @@ import asyncio
 import os
 import shlex
 import sys
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -17,6 +15,7 @@ from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.messages import WrongUsageError, note
 from hyperruntime.cli.params import ANY_RUN_DIRECTORY, is_rollout
 from hyperruntime.cli.signals import run_until_signal
+from hyperruntime.cli.streams import on_end_of_input
 from hyperruntime.report.live.followed import FollowedRun
 
 _RUN_FILE, _LOOK_S = "run.json", 0.2
@@ -51,12 +50,13 @@ def watch(state: State, /, run_dir: str, port: int | None, socket: str | None, w
 
 async def _serve(run_dir: str, port: int, socket: str | None, *, with_parent: bool) -> None:
     """Serve until this is cancelled, or with a parent until the parent closes our standard input."""
-    from hyperruntime.report.live.address import LOOPBACK, listen_on_loopback, listen_on_socket, ticket_of
+    from hyperruntime.ports.listeners import LOOPBACK, listen_on_loopback, listen_on_socket
+    from hyperruntime.report.live.address import ticket_of
     from hyperruntime.report.live.server import LiveServer, serving
 
     parent_ended = asyncio.Event()
     if with_parent:
-        _notice_end(parent_ended)
+        on_end_of_input(asyncio.get_running_loop(), parent_ended.set)
         while not Path(run_dir, _RUN_FILE).is_file():
             if parent_ended.is_set():
                 return
@@ -86,20 +86,6 @@ async def _serve(run_dir: str, port: int, socket: str | None, *, with_parent: bo
         listener.close()
         if socket is not None:
             Path(socket).expanduser().unlink(missing_ok=True)
-
-
-def _notice_end(ended: asyncio.Event) -> None:
-    """Set an event when standard input ends, which may be of any kind."""
-    loop = asyncio.get_running_loop()
-
-    def read() -> None:
-        with suppress(OSError):
-            while os.read(0, 1024):
-                pass
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(ended.set)
-
-    threading.Thread(target=read, name="hyperrun-parent", daemon=True).start()
 
 
 def _say_how(socket: Path, path: str) -> None:

@@ -16,6 +16,7 @@ import attrs
 
 from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.concurrency.blocking import STREAMS, blocking
+from hyperruntime.concurrency.loop_streams import LoopStreams
 from hyperruntime.errors import PoolError
 from hyperruntime.exec.execution import CancelledExecError
 from hyperruntime.exec.options import ExecOptions, OutputCallback, Stream
@@ -93,7 +94,7 @@ class RemoteExecs:
             self._open.pop(number, None)
         if streams.error is not None:
             raise streams.error
-        return _result_of(answer)
+        return result_of(answer)
 
     async def _input(self, call: Call) -> Answer:
         streams = self._find(call)
@@ -170,42 +171,37 @@ async def exec_for_head(
     """
     args, options = pickle.loads(call.body)  # noqa: S301 - of the head, which this node trusts
     if (number := call.args.get("streams")) is not None:
-        loop, suffix = asyncio.get_running_loop(), call.args["suffix"]
+        suffix = call.args["suffix"]
 
         async def ask(method: str, more: Mapping[str, Any], body: bytes) -> Answer:
             return await head_call(f"{method}{suffix}", {"streams": number, **more}, body)
 
-        def from_thread(method: str, body: bytes = b"", **more: str) -> bytes:
-            return asyncio.run_coroutine_threadsafe(ask(method, more, body), loop).result().body
+        async def read() -> bytes:
+            return (await ask("exec.input", {}, b"")).body
 
+        async def write(stream: Stream, chunk: bytes) -> None:
+            await ask("exec.output", {"stream": stream}, chunk)
+
+        streams = LoopStreams()
         if call.args["reads"]:
-            options["input"] = _Input(lambda: from_thread("exec.input"))
+            options["input"] = streams.input(read)
         if call.args["writes"]:
-            options["on_output"] = lambda stream, chunk: from_thread("exec.output", chunk, stream=stream)
-    result = await run(args, **options)
+            options["on_output"] = streams.output(write)
+    return answer_of(await run(args, **options))
+
+
+def answer_of(result: ExecResult) -> Answer:
+    """Return the result of a command as an answer, whose body is its standard output and then its standard error."""
     facts = {name: value for name, value in _facts(result).items() if name not in ("stdout", "stderr")}
     return Answer({**facts, "stdout_bytes": len(result.stdout)}, result.stdout + result.stderr)
-
-
-class _Input:
-    """An input that the head has, as a file."""
-
-    def __init__(self, ask: Callable[[], bytes]) -> None:
-        self._ask, self._left = ask, b""
-
-    def read(self, size: int = -1) -> bytes:
-        """Return at most ``size`` bytes; none at the end."""
-        self._left = self._left or self._ask()
-        cut = len(self._left) if size < 0 else size
-        part, self._left = self._left[:cut], self._left[cut:]
-        return part
 
 
 def _facts(result: ExecResult) -> dict[str, Any]:
     return {field.name: getattr(result, field.name) for field in attrs.fields(ExecResult)}
 
 
-def _result_of(answer: Answer) -> ExecResult:
+def result_of(answer: Answer) -> ExecResult:
+    """Return the result of :func:`answer_of`."""
     facts = dict(answer.value)
     cut = int(facts.pop("stdout_bytes"))
     args = tuple(facts.pop("args"))

@@ -1,4 +1,4 @@
-"""Where the page of a run is served, and the token that opens it.
+"""The token that opens the page of a run, and the port where it is served.
 
 Both stay the same when the server starts again, unless another program has the port.
 """
@@ -9,20 +9,15 @@ import hashlib
 import json
 import os
 import secrets
-import socket
-import stat
-from contextlib import closing, suppress
 from pathlib import Path
 
 import attrs
 from platformdirs import user_state_path
 
-from hyperruntime.errors import RunError, StorageError
+from hyperruntime.errors import StorageError
 from hyperruntime.json_values import is_integer, json_object_of_file
 from hyperruntime.storage.atomic import make_private_directory, open_private, storage_errors
 
-LOOPBACK = "127.0.0.1"
-_PRIVATE = 0o700
 _LEAST_TOKEN = 32
 
 
@@ -90,82 +85,3 @@ def ticket_of(run_dir: Path) -> Ticket:
 def _new_token() -> str:
     """Return a token that is also a name: it begins with a letter."""
     return f"t{secrets.token_urlsafe(32)}"
-
-
-def listen_on_loopback(wanted: int, remembered: int) -> socket.socket:
-    """Return a listening socket on 127.0.0.1.
-
-    Args:
-        wanted: the port; 0 means the remembered one if it is free, else any free one.
-        remembered: the port of the last server, or 0.
-
-    Raises:
-        RunError: the wanted port cannot be used.
-    """
-    if wanted == 0 and remembered:
-        with suppress(OSError):
-            return _listening(remembered)
-    try:
-        return _listening(wanted)
-    except OSError as error:
-        raise RunError(f"port {wanted} cannot be used: {error.strerror}; give another --port") from error
-
-
-def _listening(port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((LOOPBACK, port))
-        made.listen(256)
-    except BaseException:
-        made.close()
-        raise
-    return made
-
-
-def listen_on_socket(path: Path) -> socket.socket:
-    """Return a listening Unix socket in a directory that only this user may enter; a missing directory is made.
-
-    Raises:
-        RunError: the directory is open to others, or another server uses the socket.
-        StorageError: the directory cannot be made.
-    """
-    path = path.absolute()
-    folder = path.parent
-    if not folder.exists():
-        make_private_directory(folder)
-    found = os.stat(folder)
-    if not stat.S_ISDIR(found.st_mode) or stat.S_IMODE(found.st_mode) != _PRIVATE or found.st_uid != os.geteuid():
-        raise RunError(
-            f"{str(folder)!r} is not a directory that only you may enter; name one with `mkdir -m 700`, or one that "
-            "does not exist yet"
-        )
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        _remove_stale(path)
-        made.bind(str(path))
-        made.listen(256)
-    except OSError as error:
-        made.close()
-        raise RunError(f"socket {str(path)!r} cannot be made: {error.strerror or error}; give another path") from error
-    except BaseException:
-        made.close()
-        raise
-    return made
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove the socket of a server that is gone.
-
-    Raises:
-        RunError: a server answers.
-    """
-    if not path.is_socket():
-        return
-    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
-    raise RunError(f"another server uses socket {str(path)!r}; end it, or give another path")

@@ -20,6 +20,7 @@ import attrs
 from aiohttp import web
 
 from hyperruntime.logs import get_logger
+from hyperruntime.ports.listeners import names_this_machine
 from hyperruntime.report.live.followed import FollowedRun
 from hyperruntime.report.page.page import live_page
 
@@ -36,7 +37,6 @@ _MOST_DETAILS = 64  # of entries, kept for the next viewer
 _MOST_EVENTS = 64  # for viewers at different positions, kept for the next viewer
 _STALE_ROWS = 500  # a page is made anew when it lacks more rows; the events bring it those
 _STALE_S = 25.0  # and when it is older and lacks any: without JavaScript it is loaded again every 30 seconds
-_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _FIXED_HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -144,9 +144,7 @@ class LiveServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        host = request.headers.get("Host", "")
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if name.lower() not in _HOSTS:
+        if not names_this_machine(request.headers.get("Host", "")):
             return _refusal(403, "this server answers only to localhost; open the address that it printed")
         token = request.path.split("/")[1] if request.path.startswith("/") else ""
         if not hmac.compare_digest(token.encode(errors="replace"), self._token):

@@ -192,6 +192,7 @@ def usual(words: str, new: str, model: ScriptedModel) -> tuple[str, ...]:
         "image save": ("localhost/hyperruntime/base:latest", new),
         "image load": ("none.tar",),
         "exec": ("--", "echo", "hello"),
+        "serve": ("--with-parent",),  # it ends, because standard input does
         "ps": (),
         "prune": (),
         "domains": (),

@@ -16,9 +16,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hyperruntime.errors import RunError
 from hyperruntime.loop.run_files.record import GenerationMark, mark_to_json
-from hyperruntime.report.live.address import listen_on_loopback, listen_on_socket, ticket_of
+from hyperruntime.ports.listeners import ListenError, listen_on_loopback, listen_on_socket
+from hyperruntime.report.live.address import ticket_of
 from hyperruntime.report.live.followed import FollowedRun, LoopSource, RolloutSource
 from hyperruntime.report.live.server import LiveServer, serving
 from hyperruntime.report.page.secrets import Screen
@@ -301,7 +301,9 @@ def test_the_address_stays_the_same_and_is_for_its_user_alone(tmp_path: Path, mo
             assert moved.token != again.token, "another user may have the port, and get the token from open pages"
             moved.keep()
             assert ticket_of(tmp_path / "run").token == moved.token
-        with pytest.raises(RunError, match=f"port {port} cannot be used: Address already in use; give another --port"):
+        with pytest.raises(
+            ListenError, match=f"port {port} cannot be used: Address already in use; give another --port"
+        ):
             listen_on_loopback(port, 0)
     assert stat.S_IMODE(os.stat(ticket.file).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(ticket.file.parent).st_mode) == 0o700
@@ -312,15 +314,15 @@ def test_the_address_stays_the_same_and_is_for_its_user_alone(tmp_path: Path, mo
 def test_a_socket_is_only_made_in_a_directory_of_this_user_alone(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o755)
-    with pytest.raises(RunError, match="not a directory that only you may enter"):
+    with pytest.raises(ListenError, match="not a directory that only you may enter"):
         listen_on_socket(shared / "s")
     assert stat.S_IMODE(os.stat(shared).st_mode) == 0o755
     place = tmp_path / "private" / "s"
-    with listen_on_socket(place), pytest.raises(RunError, match="another server uses socket"):
+    with listen_on_socket(place), pytest.raises(ListenError, match="another server uses socket"):
         listen_on_socket(place)
     assert place.is_socket(), "left by a server that was killed"
     listen_on_socket(place).close()
     place.unlink()
     place.write_text("a file")
-    with pytest.raises(RunError, match="cannot be made"):
+    with pytest.raises(ListenError, match="cannot be made"):
         listen_on_socket(place)

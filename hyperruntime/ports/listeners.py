@@ -1,0 +1,110 @@
+"""Listening sockets that only this machine, or only this user, can reach; and which names mean this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from contextlib import closing, suppress
+from pathlib import Path
+
+from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.storage.atomic import make_private_directory
+
+LOOPBACK = "127.0.0.1"
+_HOSTS = frozenset({LOOPBACK, "localhost", "[::1]"})
+_PRIVATE = 0o700
+
+
+class ListenError(HyperRuntimeError):
+    """A port or a socket of this machine cannot be listened on."""
+
+
+def names_this_machine(host: str) -> bool:
+    """Return whether the ``Host`` header of a request names this machine.
+
+    A page of another site whose name points here (DNS rebinding) has that site's name in it.
+    """
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    return name.lower() in _HOSTS
+
+
+def listen_on_loopback(wanted: int, remembered: int) -> socket.socket:
+    """Return a listening socket on 127.0.0.1.
+
+    Args:
+        wanted: the port; 0 means the remembered one if it is free, else any free one.
+        remembered: the port of the last server, or 0.
+
+    Raises:
+        ListenError: the wanted port cannot be used.
+    """
+    if wanted == 0 and remembered:
+        with suppress(OSError):
+            return _listening(remembered)
+    try:
+        return _listening(wanted)
+    except OSError as error:
+        raise ListenError(f"port {wanted} cannot be used: {error.strerror}; give another --port") from error
+
+
+def _listening(port: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((LOOPBACK, port))
+        made.listen(256)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def listen_on_socket(path: Path) -> socket.socket:
+    """Return a listening Unix socket in a directory that only this user may enter; a missing directory is made.
+
+    Raises:
+        ListenError: the directory is open to others, or another server uses the socket.
+        StorageError: the directory cannot be made.
+    """
+    path = path.absolute()
+    folder = path.parent
+    if not folder.exists():
+        make_private_directory(folder)
+    found = os.stat(folder)
+    if not stat.S_ISDIR(found.st_mode) or stat.S_IMODE(found.st_mode) != _PRIVATE or found.st_uid != os.geteuid():
+        raise ListenError(
+            f"{str(folder)!r} is not a directory that only you may enter; name one with `mkdir -m 700`, or one that "
+            "does not exist yet"
+        )
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_stale(path)
+        made.bind(str(path))
+        made.listen(256)
+    except OSError as error:
+        made.close()
+        raise ListenError(
+            f"socket {str(path)!r} cannot be made: {error.strerror or error}; give another path"
+        ) from error
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the socket of a server that is gone.
+
+    Raises:
+        ListenError: a server answers.
+    """
+    if not path.is_socket():
+        return
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+    raise ListenError(f"another server uses socket {str(path)!r}; end it, or give another path")

@@ -1,0 +1,134 @@
+"""The HTTP server of a service of containers: who may ask, and which handler answers.
+
+A request names this machine as its host (DNS rebinding), comes from no web page (``Origin``), and has the token. There
+are no cookies. See docs/decisions/0059-http-service.md.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import socket
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from hyperruntime.cluster.node_services import NodeService
+from hyperruntime.cluster.peer import Answer, Call, Handler
+from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.logs import get_logger
+from hyperruntime.ports.listeners import names_this_machine
+from hyperruntime.serve.http_answers import Emit, answer_with
+from hyperruntime.serve.http_errors import HEADERS, error_response
+from hyperruntime.serve.http_requests import call_parts, piece_reader
+from hyperruntime.serve.openapi import document
+from hyperruntime.serve.routes import ROUTES, Route
+from hyperruntime.serve.service_errors import RequestError
+
+log = get_logger(__name__)
+Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+DOCUMENT = "/v1/openapi.json"
+MOST_BODY_BYTES = 100 * 1024**2
+_MOST_LINE_BYTES = 32 * 1024  # a percent-encoded path of 4095 bytes, and more
+_SHUTDOWN_S, _KEEP_ALIVE_S = 1.0, 75.0
+
+
+class HttpServer:
+    """Serves the handlers of a service over HTTP."""
+
+    def __init__(
+        self, handlers: Mapping[str, Handler], token: str | None, *, most_body_bytes: int = MOST_BODY_BYTES
+    ) -> None:
+        """Make the server.
+
+        Args:
+            handlers: by the names in the table of routes.
+            token: what requests must have; None answers everybody who reaches the listening socket.
+            most_body_bytes: largest body; archives have no limit.
+        """
+        self._handlers, self._token = handlers, None if token is None else token.encode()
+        self._most_body_bytes = most_body_bytes
+        self._document = json.dumps(document()).encode()
+
+    def app(self) -> web.Application:
+        """Return the application."""
+        made = web.Application(middlewares=[self._guard])
+        made.router.add_get(DOCUMENT, self._send_document, allow_head=False)
+        for route in ROUTES:
+            made.router.add_route(route.method, route.path, self._handle(route))
+        return made
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handle) -> web.StreamResponse:
+        try:
+            self._check(request)
+            return await handler(request)
+        except HyperRuntimeError as error:
+            return error_response(error)
+        except web.HTTPException as error:
+            why = f"{request.method} {request.path}: {error.reason}; {DOCUMENT} lists what there is"
+            answer = error_response(RequestError(error.status, why))
+            answer.headers.update({name: error.headers[name] for name in ("Allow",) if name in error.headers})
+            return answer
+        except ConnectionError:
+            raise  # the client is gone
+        except Exception as error:  # noqa: BLE001 - a bug, which the client must hear of
+            log.warning("request failed", path=request.path, traceback=traceback.format_exc())
+            return error_response(RequestError(500, f"{type(error).__name__}: {error}; please report this bug"))
+
+    def _check(self, request: web.Request) -> None:
+        """Raise an error if this client may not ask."""
+        if not names_this_machine(request.headers.get("Host", "")):
+            raise RequestError(403, "the service answers only to localhost, 127.0.0.1 and [::1] as host")
+        if "Origin" in request.headers:
+            raise RequestError(403, "the service answers no web page; ask from a program, without the header Origin")
+        if self._token is None:
+            return
+        kind, _, given = request.headers.get("Authorization", "").partition(" ")
+        is_right = hmac.compare_digest(given.strip().encode(errors="replace"), self._token)
+        if kind.lower() != "bearer" or not is_right:
+            raise RequestError(401, "the token is missing or wrong; send the header `Authorization: Bearer TOKEN`")
+
+    async def _send_document(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(body=self._document, content_type="application/json", headers=HEADERS)
+
+    def _handle(self, route: Route) -> Handle:
+        handler = self._handlers[route.handler]
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            args, body = await call_parts(route, request, self._most_body_bytes)
+            read = piece_reader(request) if route.takes == "archive" else None
+
+            async def run(emit: Emit) -> Answer:
+                return await handler(Call("http", args, body, emit, read))
+
+            return await answer_with(route, request, args, run)
+
+        return handle
+
+
+@asynccontextmanager
+async def serving(server: HttpServer, service: NodeService, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve on a listening socket inside the block; then end the service, and with it the requests that wait for it."""
+    runner = web.AppRunner(
+        server.app(),
+        access_log=None,
+        keepalive_timeout=_KEEP_ALIVE_S,
+        shutdown_timeout=_SHUTDOWN_S,
+        handler_cancellation=True,
+        auto_decompress=False,
+        max_line_size=_MOST_LINE_BYTES,
+    )
+    await runner.setup()
+    site = web.SockSite(runner, listener)
+    try:
+        await site.start()
+        yield
+    finally:
+        await site.stop()
+        await service.close()
+        await runner.cleanup()
+        listener.close()

@@ -1,0 +1,221 @@
+"""The routes of the HTTP service, in one table: the server and the OpenAPI document are made from it."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import attrs
+
+from hyperruntime.serve import file_models, models
+
+Takes = Literal["nothing", "json", "bytes", "archive"]
+Sends = Literal["nothing", "json", "bytes", "archive", "command", "output"]
+_PARAMETER = re.compile(r"{(\w+)}")
+
+
+@attrs.frozen(kw_only=True)
+class Route:
+    """One route.
+
+    Attributes:
+        method: of HTTP.
+        path: with the fields that it contains in braces.
+        handler: name of the handler.
+        summary: one sentence.
+        request: the fields of the request; those that are neither in the path nor in the query are in the body.
+        query: the fields in the query.
+        takes: what the body is. Bytes are read before the handler is called, an archive while it runs.
+        answer: the fields of a JSON answer.
+        sends: what the answer is; ``command`` and ``output`` are JSON with bytes in the form that the request names.
+        status: of an answer without error.
+    """
+
+    method: Literal["GET", "PUT", "POST", "DELETE"]
+    path: str
+    handler: str
+    summary: str
+    request: type = models.Nothing
+    query: tuple[str, ...] = ()
+    takes: Takes = "nothing"
+    answer: type | None = None
+    sends: Sends = "json"
+    status: int = 200
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The fields in the path."""
+        return tuple(_PARAMETER.findall(self.path))
+
+
+ONE = "/v1/containers/{container}"
+FILES = f"{ONE}/files"
+PROCESS = f"{ONE}/processes/{{process}}"
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/info",
+        handler="service.info",
+        summary="Return what the service is.",
+        answer=models.ServiceInfo,
+    ),
+    Route(
+        method="POST",
+        path="/v1/containers",
+        handler="container.start",
+        summary="Start a container.",
+        request=models.NewContainer,
+        takes="json",
+        answer=models.ContainerState,
+        status=201,
+    ),
+    Route(
+        method="GET",
+        path="/v1/containers",
+        handler="container.list",
+        summary="List the containers of the service.",
+        answer=models.ContainerList,
+    ),
+    Route(
+        method="GET",
+        path=ONE,
+        handler="container.show",
+        summary="Return the state of a container.",
+        request=models.ContainerName,
+        answer=models.ContainerState,
+    ),
+    Route(
+        method="DELETE",
+        path=ONE,
+        handler="container.end",
+        summary="End a container and everything in it.",
+        request=models.ContainerName,
+        sends="nothing",
+        status=204,
+    ),
+    Route(
+        method="POST",
+        path=f"{ONE}/exec",
+        handler="exec.run",
+        summary="Run a command to its end; a non-zero exit code is a result.",
+        request=models.ExecCommand,
+        takes="json",
+        answer=models.CommandResult,
+        sends="command",
+    ),
+    Route(
+        method="GET",
+        path=FILES,
+        handler="file.read",
+        summary="Return the bytes of a file.",
+        request=file_models.FileToRead,
+        query=("path", "user", "limit_bytes"),
+        sends="bytes",
+    ),
+    Route(
+        method="PUT",
+        path=FILES,
+        handler="file.write",
+        summary="Write a whole file; readers see the old content or the new one.",
+        request=file_models.FileToWrite,
+        query=("path", "user", "mode", "parents"),
+        takes="bytes",
+        sends="nothing",
+        status=204,
+    ),
+    Route(
+        method="GET",
+        path=f"{ONE}/stat",
+        handler="file.stat",
+        summary="Return the facts of a path.",
+        request=file_models.PathToLookAt,
+        query=("path", "user", "follow_symlinks"),
+        answer=file_models.FileFacts,
+    ),
+    Route(
+        method="GET",
+        path=f"{ONE}/directory",
+        handler="directory.list",
+        summary="Return the names in a directory.",
+        request=file_models.FilePath,
+        query=("path", "user"),
+        answer=file_models.DirectoryNames,
+    ),
+    Route(
+        method="GET",
+        path=f"{ONE}/archive",
+        handler="archive.read",
+        summary="Return a tar archive of the content of a directory, or of one file. It is not to be trusted.",
+        request=file_models.FilePath,
+        query=("path", "user"),
+        sends="archive",
+    ),
+    Route(
+        method="PUT",
+        path=f"{ONE}/archive",
+        handler="archive.write",
+        summary="Extract a tar archive into a directory, which is made if it does not exist.",
+        request=file_models.FilePath,
+        query=("path", "user"),
+        takes="archive",
+        sends="nothing",
+        status=204,
+    ),
+    Route(
+        method="POST",
+        path=f"{ONE}/processes",
+        handler="process.start",
+        summary="Start a command in the background; its standard input stays open.",
+        request=models.Command,
+        takes="json",
+        answer=models.ProcessState,
+        status=201,
+    ),
+    Route(
+        method="GET",
+        path=f"{ONE}/processes",
+        handler="process.list",
+        summary="List the background processes of a container.",
+        request=models.ContainerName,
+        answer=models.ProcessList,
+    ),
+    Route(
+        method="POST",
+        path=f"{PROCESS}/output",
+        handler="process.take",
+        summary="Take what a process has written since the last time.",
+        request=models.OutputToTake,
+        takes="json",
+        answer=models.ProcessOutput,
+        sends="output",
+    ),
+    Route(
+        method="POST",
+        path=f"{PROCESS}/input",
+        handler="process.write",
+        summary="Write to the standard input of a process.",
+        request=models.InputToWrite,
+        takes="json",
+        sends="nothing",
+        status=204,
+    ),
+    Route(
+        method="POST",
+        path=f"{PROCESS}/signal",
+        handler="process.signal",
+        summary="Send a signal to a process and to all processes that it started.",
+        request=models.SignalToSend,
+        takes="json",
+        answer=models.SignalReceived,
+    ),
+    Route(
+        method="DELETE",
+        path=PROCESS,
+        handler="process.end",
+        summary="Kill a process and all processes that it started, and forget it.",
+        request=models.ProcessName,
+        sends="nothing",
+        status=204,
+    ),
+)

@@ -1,0 +1,34 @@
+"""Errors of a service of containers."""
+
+from __future__ import annotations
+
+from hyperruntime.errors import HyperRuntimeError
+
+
+class ServiceError(HyperRuntimeError):
+    """A service of containers cannot do what a request asks."""
+
+
+class ResourceNotFoundError(ServiceError, LookupError):
+    """A service has no container or process of this name."""
+
+
+class NotAllowedError(ServiceError, PermissionError):
+    """The options of a service forbid what a request asks."""
+
+
+class CapacityError(ServiceError):
+    """A service has as many containers or processes as it may have."""
+
+
+class RequestError(ServiceError):
+    """A request of HTTP is not one of the service: wrong token, host, path, method, type or size of the body.
+
+    Attributes:
+        status: the status of the answer.
+    """
+
+    def __init__(self, status: int, why: str) -> None:
+        """Keep the status and the message."""
+        self.status = status
+        super().__init__(why)

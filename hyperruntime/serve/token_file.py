@@ -1,0 +1,64 @@
+"""The file with the token of a service, which only this user can read."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from platformdirs import user_state_path
+
+from hyperruntime.errors import SpecError, StorageError
+from hyperruntime.storage.atomic import make_private_directory, open_private, storage_errors
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{32,1024}")  # source: RFC 6750, 2.1; what HTTP allows in the header
+_OTHERS = 0o077
+
+
+def default_token_file() -> Path:
+    """Return the file of this user's services, in a private directory.
+
+    Raises:
+        StorageError: the user has no directory for it.
+    """
+    try:
+        folder = user_state_path("hyperruntime")
+    except RuntimeError as error:
+        raise StorageError(f"the user has no state directory: {error}; name one with --token-file") from error
+    make_private_directory(folder)
+    return make_private_directory(folder / "serve") / "token"
+
+
+def token_of(file: Path) -> str:
+    """Return the token in a file; a missing file is made, with a new token and mode 0600.
+
+    Raises:
+        SpecError: it holds no token, or is not of this user alone.
+        StorageError: it cannot be read or made.
+    """
+    with storage_errors(file):
+        if not file.exists():
+            _make(file)
+        with open(file, "rb") as opened:
+            facts, raw = os.fstat(opened.fileno()), opened.read(2048)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & _OTHERS:
+        raise SpecError("token_file", str(file), "a file of yours that nobody else can read; see `chmod 600`")
+    token = raw.decode(errors="replace").strip()
+    if not _TOKEN.fullmatch(token):
+        raise SpecError("token_file", str(file), "a file with a token: 32 to 1024 letters, digits and `._~+/=-`")
+    return token
+
+
+def _make(file: Path) -> None:
+    """Write a new token, unless another process does it at the same time."""
+    partial = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    try:
+        with open_private(partial) as opened:
+            opened.write(f"{secrets.token_urlsafe(32)}\n".encode())
+        with suppress(FileExistsError):
+            os.link(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
