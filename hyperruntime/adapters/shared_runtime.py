@@ -45,8 +45,8 @@ def start_container(image: str, fields: Mapping[str, Any], runtime: str | None =
         HyperRuntimeError: a field is invalid, or the container cannot be started; the message says why.
     """
     engine = shared_runtime(runtime)
-    reference = image if {"/", ":"} & set(image) else engine.images.ensure(image)
-    container = engine.container(parse_profile("container", {**fields, "image": reference}).spec)
+    given = {**fields, "image": image_reference(engine, image)}
+    container = engine.container(parse_profile("container", given).spec)
     return _started.setdefault(container.name, container)
 
 
@@ -59,3 +59,13 @@ def find_container(name: str) -> Container | None:
     """Return a running container that :func:`start_container` started in this process, or None."""
     container = _started.get(name)
     return container if container is not None and container.is_alive else None
+
+
+def image_reference(runtime: Runtime, image: str) -> str:
+    """Return the reference of an image; that of a recipe, such as ``base``, is built if it is missing.
+
+    Args:
+        runtime: where the image is.
+        image: a reference, or the name of a recipe.
+    """
+    return image if {"/", ":"} & set(image) else runtime.images.ensure(image)

@@ -22,6 +22,8 @@ MODULES = {
     "deepagents": ("deepagents", "langchain_core", "hyperruntime_deepagents"),
     "openai-agents": ("agents", "hyperruntime_openai_agents"),
     "smolagents": ("smolagents", "hyperruntime_smolagents"),
+    "swe-rex": ("swerex", "hyperruntime_swe_rex"),
+    "verl": ("verl", "hyperruntime_verl"),
     "mcp": ("mcp", "hyperruntime_mcp"),
     "pytest": ("pytest", "hyperruntime_pytest.plugin"),
     "babyai": ("minigrid", "hyperdomain_babyai"),
@@ -33,7 +35,7 @@ MODULES = {
     "release": ("check_jsonschema", "cyclonedx", "packaging", "pipx", "trove_classifiers"),
 }
 # Only resolved, not installed: torch and what it needs take gigabytes.
-RESOLVED_ONLY = ("train",)
+RESOLVED_ONLY = ("train", "verl")
 
 
 def foreign() -> set[str]:

@@ -77,6 +77,9 @@ HOMES = {
     "mcp_types": ("integrations/hyperruntime_mcp/",),
     "starlette": ("integrations/hyperruntime_mcp/",),
     "uvicorn": ("integrations/hyperruntime_mcp/",),
+    "swerex": ("integrations/hyperruntime_swe_rex/",),
+    "verl": ("integrations/hyperruntime_verl/",),
+    "omegaconf": ("integrations/hyperruntime_verl/",),
     "pydantic": ("integrations/",),
 }
 MODULE_LINES, FUNCTION_LINES, INTEGRATION_LINES = 400, 50, 250
@@ -98,6 +101,8 @@ HEAVY = (
     "smolagents",
     "mcp",
     "pytest",
+    "swerex",
+    "verl",
     "pydantic",
 )
 

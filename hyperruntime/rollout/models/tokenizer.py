@@ -98,7 +98,7 @@ class DirectoryTokenizer:
         """
         try:
             text: str = self._template.render(
-                messages=[with_calls(message, _with_object) for message in messages],
+                messages=[with_calls(message, with_object) for message in messages],
                 tools=list(tools) or None,
                 add_generation_prompt=prompt,
                 **self._variables,
@@ -154,7 +154,8 @@ def _text(token: object) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a tool call whose arguments are an object, as chat templates expect; unreadable ones stay text."""
     try:
         arguments = json.loads(call["function"]["arguments"], strict=False)
     except (ValueError, RecursionError):
