@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 
 import attrs
@@ -11,7 +12,22 @@ from hyperruntime.serve.models import NewContainer
 from hyperruntime.serve.service_errors import NotAllowedError
 from hyperruntime.spec import ContainerSpec, Limits
 
+# Source: the grammar of references in the OCI distribution specification and in github.com/distribution/reference.
+_HOST = r"(?:\[[0-9a-fA-F:]+\]|[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?)(?::[0-9]+)?"
+_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+_TAG, _DIGEST = r"[A-Za-z0-9_][A-Za-z0-9_.-]*", r"sha256:[0-9a-f]{64}"
+_NAME = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::{_TAG})?(?:@{_DIGEST})?")
+# Podman pulls what begins with one of these from other places; containers-transports(5).
+_TRANSPORTS = "containers-storage dir docker docker-archive docker-daemon oci oci-archive ostree sif tarball".split()
+_FILE_ENDS = (".sif", ".sqfs")
+
 _ASK = "ask for less, or start the service with another --{}"
+
+
+def is_name_of_image(reference: str) -> bool:
+    """Return whether every engine takes a reference as the name of an image, and none as a path of this machine."""
+    has_transport = reference.partition(":")[0] in _TRANSPORTS
+    return bool(_NAME.fullmatch(reference)) and not has_transport and not reference.endswith(_FILE_ENDS)
 
 
 @attrs.frozen(kw_only=True)
@@ -44,6 +60,10 @@ class ContainerRules:
             NotAllowedError: the rules forbid it.
         """
         image = image_reference(new.image)
+        if not is_name_of_image(image):
+            raise NotAllowedError(
+                f"image {image!r} is not allowed here: only names of images are, no paths or transports"
+            )
         if self.images and not any(fnmatchcase(image, image_reference(one)) for one in self.images):
             raise NotAllowedError(
                 f"image {image!r} is not allowed here; allowed: {', '.join(self.images)} (--image of the service)"
