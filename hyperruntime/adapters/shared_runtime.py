@@ -13,7 +13,7 @@ from hyperruntime.container import Container
 from hyperruntime.pool.values.profiles import parse_profile
 from hyperruntime.runtime import Runtime, open_runtime
 
-_lock = threading.Lock()
+_locks: dict[int, threading.Lock] = {}  # by process: a child that is forked during a call gets a lock that stays locked
 _open: dict[tuple[int, str | None], Runtime] = {}
 _started: WeakValueDictionary[str, Container] = WeakValueDictionary()
 
@@ -28,7 +28,7 @@ def shared_runtime(name: str | None = None) -> Runtime:
         HyperRuntimeError: as :func:`~hyperruntime.runtime.open_runtime`.
     """
     key = (os.getpid(), name)  # a forked child needs its own
-    with _lock:
+    with _locks.setdefault(os.getpid(), threading.Lock()):
         known = _open.get(key)
         return known if known is not None else _open.setdefault(key, open_runtime(name))
 
