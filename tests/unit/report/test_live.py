@@ -41,9 +41,17 @@ class Viewer:
         async with self.session.get(f"{self.base}{path}", headers=headers) as answer:
             return answer.status, await answer.text()
 
-    async def news(self, last: str = "", *, events: int = 1) -> tuple[str, list[dict[str, Any]]]:
-        """Return the last id and the data of the next events, after that of a reader who had the event ``last``."""
-        found, name, number = list[dict[str, Any]](), "", last
+    async def news(self, last: str = "") -> tuple[str, dict[str, Any]]:
+        """Return the id and the data of the next event, after that of a reader who had the event ``last``."""
+        return await self.until(lambda _: True, last)
+
+    async def rows(self, last: str) -> tuple[str, dict[str, Any]]:
+        """Return the next event with rows. Whether it is the first of its connection depends on who was faster."""
+        return await self.until(lambda found: bool(found["rows"]["ids"]), last)
+
+    async def until(self, is_it: Callable[[dict[str, Any]], bool], last: str = "") -> tuple[str, dict[str, Any]]:
+        """Return the next event that is as wanted."""
+        name, number, found = "", last, dict[str, Any]()
         headers = {"Last-Event-ID": last} if last else {}
         async with self.session.get(f"{self.base}/{TOKEN}/events", headers=headers) as answer:
             assert answer.headers["Content-Type"] == "text/event-stream"
@@ -51,11 +59,9 @@ class Viewer:
                 field, _, value = raw.decode().rstrip("\n").partition(": ")
                 name = value if field == "event" else name
                 number = value if field == "id" else number
-                if field == "data":
-                    found.append({"event": name, **json.loads(value)})
-                    if len(found) == events:
-                        break
-        return number, found
+                if field == "data" and is_it(found := {"event": name, **json.loads(value)}):
+                    return number, found
+        raise AssertionError(f"the events ended with {found}")
 
 
 def serve(run_dir: Path, visit: Callable[[Viewer], Awaitable[None]], screen: Screen | None = None) -> None:
@@ -99,20 +105,20 @@ def test_a_viewer_gets_only_what_it_does_not_know_also_from_a_new_server(tmp_pat
 
     async def first(viewer: Viewer) -> None:
         nonlocal last
-        last, (news,) = await viewer.news()
+        last, news = await viewer.news()
         assert news["rows"]["ids"] == ["initial", "1", "2", "3"]
         assert news["state"] == "interrupted"
-        reading = asyncio.create_task(viewer.news(last, events=2))
+        reading = asyncio.create_task(viewer.rows(last))
         grow(run_dir, 9, [5, 4])
-        last, (_, more) = await reading
+        last, more = await reading
         assert more["rows"]["ids"] == ["5", "4"]
 
     async def later(viewer: Viewer) -> None:
-        _, (news,) = await viewer.news(last)
+        _, news = await viewer.news(last)
         assert news["rows"]["ids"] == ["6", "7", "8"]
         assert news["state"] == "finished"
         for unknown in ("0-99999999", "abc-1", "x", "0--1"):
-            assert (await viewer.news(unknown))[1] == [{"event": "again"}], unknown
+            assert (await viewer.news(unknown))[1] == {"event": "again"}, unknown
 
     serve(run_dir, first)
     grow(run_dir, 9, [6, 7, 8])
@@ -127,13 +133,13 @@ def test_a_line_that_is_written_in_parts_is_read_when_it_is_whole(tmp_path: Path
     journal.write_bytes(whole[:-20])
 
     async def visit(viewer: Viewer) -> None:
-        last, (news,) = await viewer.news()
+        last, news = await viewer.news()
         assert news["rows"]["ids"] == ["initial", "1", "2"]
         with journal.open("ab") as file:
             file.write(whole[-20:] + b"{torn\n" + json.dumps(mark_to_json(_mark())).encode() + b"\n")
-        _, found = await viewer.news(last, events=2)
-        assert found[1]["rows"]["ids"] == ["3", "2"]
-        assert "line 5 of journal.jsonl is damaged" in found[1]["notes"][0]
+        _, found = await viewer.rows(last)
+        assert found["rows"]["ids"] == ["3", "2"]
+        assert "line 5 of journal.jsonl is damaged" in found["notes"][0]
 
     serve(run_dir, visit)
 
@@ -147,7 +153,7 @@ def test_a_page_that_is_loaded_again_is_not_older_than_half_a_minute(
         last, _ = await viewer.news()
         first = (await viewer.get(f"/{TOKEN}/"))[1]
         grow(run_dir, 4, [2])
-        await viewer.news(last, events=2)
+        await viewer.rows(last)
         assert (await viewer.get(f"/{TOKEN}/"))[1] == first, "viewers share a page"
         monkeypatch.setattr("hyperruntime.report.live.server._STALE_S", 0.0)
         assert '"ids":["initial","1","2"]' in (await viewer.get(f"/{TOKEN}/"))[1].replace(" ", "")
@@ -163,13 +169,13 @@ def test_lines_that_no_run_writes_do_not_stop_a_page(tmp_path: Path) -> None:
     journal.write_bytes(json.dumps(odd).encode() + b"\n")
 
     async def visit(viewer: Viewer) -> None:
-        last, (news,) = await viewer.news()
+        last, news = await viewer.news()
         assert news["rows"]["score"] == [None]
         with journal.open("ab") as file:
             file.write(json.dumps({**odd, "id": [1]}).encode() + b"\n" + lines[1])
-        _, found = await viewer.news(last, events=2)
-        assert found[1]["rows"]["ids"] == [json.loads(lines[1])["id"]]
-        assert "1 lines of trajectories.jsonl are damaged" in found[1]["notes"][0]
+        _, found = await viewer.rows(last)
+        assert found["rows"]["ids"] == [json.loads(lines[1])["id"]]
+        assert "1 lines of trajectories.jsonl are damaged" in found["notes"][0]
 
     serve(run_dir, visit)
 
@@ -239,14 +245,11 @@ def test_a_hundred_viewers_see_the_run_go_on_and_end(tmp_path: Path) -> None:
 
     async def visit(viewer: Viewer) -> None:
         with RunLock(run_dir):
-            last, (news,) = await viewer.news()
-            while news["state"] != "running":
-                last, (_, news) = await viewer.news(last, events=2)
-            reading = [asyncio.create_task(viewer.news(last, events=2)) for _ in range(99)]
+            last, _ = await viewer.until(lambda found: found["state"] == "running")
+            reading = [asyncio.create_task(viewer.rows(last)) for _ in range(99)]
             grow(run_dir, 6, [5])
-            assert {tuple(found[1]["rows"]["ids"]) for _, found in await asyncio.gather(*reading)} == {("5",)}
-        while news["state"] != "finished":
-            last, (_, news) = await viewer.news(last, events=2)
+            assert {tuple(found["rows"]["ids"]) for _, found in await asyncio.gather(*reading)} == {("5",)}
+        await viewer.until(lambda found: found["state"] == "finished", last)
 
     serve(run_dir, visit)
 
