@@ -1,12 +1,14 @@
-"""Listening sockets that only this machine, or only this user, can reach; and which names mean this machine."""
+"""Listening sockets of our own servers, and which names and addresses mean this machine."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 import stat
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.storage.atomic import make_private_directory
@@ -29,6 +31,25 @@ def names_this_machine(host: str) -> bool:
     return name.lower() in _HOSTS
 
 
+def is_loopback(listener: socket.socket) -> bool:
+    """Return whether only this machine can reach a listening socket of TCP."""
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+
+
+def listen_on(host: str, port: int) -> socket.socket:
+    """Return a listening socket on the first address of a host; port 0 means any free one.
+
+    Raises:
+        ListenError: the host has no address of this machine, or the port cannot be used.
+    """
+    try:
+        (family, _, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return _listening(family, address)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ListenError(f"cannot listen on {host}:{port}: {reason}; give another --host or --port") from error
+
+
 def listen_on_loopback(wanted: int, remembered: int) -> socket.socket:
     """Return a listening socket on 127.0.0.1.
 
@@ -41,18 +62,20 @@ def listen_on_loopback(wanted: int, remembered: int) -> socket.socket:
     """
     if wanted == 0 and remembered:
         with suppress(OSError):
-            return _listening(remembered)
+            return _listening(socket.AF_INET, (LOOPBACK, remembered))
     try:
-        return _listening(wanted)
+        return _listening(socket.AF_INET, (LOOPBACK, wanted))
     except OSError as error:
         raise ListenError(f"port {wanted} cannot be used: {error.strerror}; give another --port") from error
 
 
-def _listening(port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def _listening(family: int, address: tuple[Any, ...]) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((LOOPBACK, port))
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # `::` does not mean 0.0.0.0 too
+        made.bind(address)
         made.listen(256)
     except BaseException:
         made.close()

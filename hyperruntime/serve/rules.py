@@ -13,7 +13,7 @@ from hyperruntime.serve.service_errors import NotAllowedError
 from hyperruntime.spec import ContainerSpec, Limits
 
 # Source: the grammar of references in the OCI distribution specification and in github.com/distribution/reference.
-_HOST = r"(?:\[[0-9a-fA-F:]+\]|[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?)(?::[0-9]+)?"
+_HOST = r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::[0-9]+)?"
 _PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _TAG, _DIGEST = r"[A-Za-z0-9_][A-Za-z0-9_.-]*", r"sha256:[0-9a-f]{64}"
 _NAME = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::{_TAG})?(?:@{_DIGEST})?")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,6 +17,8 @@ from hyperruntime.pool.values.profiles import parse_profile, parse_texts
 from hyperruntime.runtime import Runtime, open_runtime
 
 Table = Mapping[str, Any]
+Key = tuple[str | None, PoolConfig]
+_MOST_UNUSED = 4
 _DEFAULTS: Table = {
     "image": BASE,
     "slots_per_container": 1,  # so each test has a container of its own, and another one is ready
@@ -25,7 +28,10 @@ _DEFAULTS: Table = {
 
 
 class Pools:
-    """Pools that start with the first test that needs them; ``with`` ends all at the end."""
+    """Pools that start with the first test that needs them; ``with`` ends all at the end.
+
+    Of the pools without a lease, only the last few stay: each has containers that are ready.
+    """
 
     def __init__(self, lines: Sequence[str]) -> None:
         """Make no pool yet.
@@ -35,7 +41,8 @@ class Pools:
         """
         self._lines = lines
         self._engines: dict[str | None, Runtime] = {}
-        self._pools: dict[tuple[str | None, PoolConfig], SyncPool] = {}
+        self._pools: dict[Key, SyncPool] = {}  # in order of last use
+        self._leases = Counter[Key]()
         self._stack = ExitStack()
 
     def __enter__(self) -> Pools:
@@ -44,6 +51,8 @@ class Pools:
 
     def __exit__(self, *_: object) -> None:
         """End all containers."""
+        for pool in self._pools.values():
+            self._stack.callback(pool.close)
         self._stack.close()
 
     @contextmanager
@@ -57,13 +66,24 @@ class Pools:
             HyperRuntimeError: a key is invalid, or no slot can be had; the message says why.
         """
         keys = merged(_DEFAULTS, table_of(self._lines), *tables)
-        with self._pool(keys.pop("runtime", None), keys).lease() as lease:
-            yield lease
+        key = keys.pop("runtime", None), parse_profile("pytest", keys)
+        if key not in self._pools:
+            self._pools[key] = self._started(*key)
+        self._leases[key] += 1
+        try:
+            with self._pools[key].lease() as lease:
+                yield lease
+        finally:
+            self._leases[key] -= 1
+            self._pools[key] = self._pools.pop(key)
+            self._close_unused()
 
-    def _pool(self, runtime: str | None, keys: Table) -> SyncPool:
-        config = parse_profile("pytest", keys)
-        if (known := self._pools.get((runtime, config))) is not None:
-            return known
+    def _close_unused(self) -> None:
+        unused = [key for key in self._pools if not self._leases[key]]
+        for key in unused[:-_MOST_UNUSED]:
+            self._pools.pop(key).close()
+
+    def _started(self, runtime: str | None, config: PoolConfig) -> SyncPool:
         if runtime not in self._engines:
             self._engines[runtime] = self._stack.enter_context(open_runtime(runtime))
         engine, started = self._engines[runtime], config
@@ -71,9 +91,7 @@ class Pools:
             started = attrs.evolve(
                 config, spec=attrs.evolve(config.spec, image=engine.images.ensure(config.spec.image))
             )
-        pool = self._pools[runtime, config] = SyncPool(engine, started)
-        self._stack.callback(pool.close)
-        return pool
+        return SyncPool(engine, started)
 
 
 def table_of(lines: Sequence[str]) -> dict[str, Any]:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import re
-import secrets
-import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -28,10 +24,10 @@ from hyperruntime.images.recipes import BASE, recipe_of
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool.values.config import PoolConfig, ToolPolicy
 from hyperruntime.pool.values.profiles import load_profiles
+from hyperruntime.ports.listeners import is_loopback, listen_on
 from hyperruntime.runtime import Runtime
-from hyperruntime.storage.atomic import open_private, storage_errors
+from hyperruntime.storage.token_file import new_token, token_of
 
-_TOKEN_BYTES, _LEAST_TOKEN, _MOST_TOKEN_BYTES = 32, 20, 4096
 _LEAST_TIMEOUT_S, _ACQUIRE_TIMEOUT_S = 0.1, 10.0
 _POLICY = ("default_timeout_s", "max_timeout_s", "output_chars")
 _OF_HTTP = ("host", "port", "token_file", "allowed_hosts", "idle_timeout_s")
@@ -179,9 +175,9 @@ def _with_image(runtime: Runtime, config: PoolConfig) -> PoolConfig:
 def _over_http(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the arguments of a server over HTTP: its socket, its token, its names."""
     host, file = options["host"], options["token_file"]
-    token = secrets.token_urlsafe(_TOKEN_BYTES) if file is None else _token_of(Path(file).expanduser())
-    with closing(_listen(host, options["port"])) as listener:
-        if not _is_loopback(listener):
+    token = new_token() if file is None else token_of(Path(file).expanduser())
+    with closing(listen_on(host, options["port"])) as listener:
+        if not is_loopback(listener):
             note(f"{host} is not of the loopback: the token and all else go over the network without encryption")
         name = f"[{host}]" if ":" in host else host
         click.echo(f"http://{name}:{listener.getsockname()[1]}/mcp")
@@ -193,36 +189,3 @@ def _over_http(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "hosts": (name, *options["allowed_hosts"]),
             "idle_timeout_s": options["idle_timeout_s"],
         }
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        (family, _, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return socket.create_server(address[:2], family=family)
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise WrongUsageError(f"cannot listen on {host}:{port}: {reason}; give another --host or --port") from error
-
-
-def _is_loopback(listener: socket.socket) -> bool:
-    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
-
-
-def _token_of(path: Path) -> str:
-    """Return the token in a file that only this user can read; a missing file is made, with a new token.
-
-    Raises:
-        WrongUsageError: other users can read the file, or its token is too short.
-        StorageError: the file cannot be read or written.
-    """
-    with storage_errors(path):
-        if not path.exists():
-            with open_private(path) as file:
-                file.write(f"{secrets.token_urlsafe(_TOKEN_BYTES)}\n".encode())
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_mode & 0o077:
-                raise WrongUsageError(f"other users can read the token in {str(path)!r}: `chmod 600` it")
-            token = file.read(_MOST_TOKEN_BYTES).decode("ascii", "replace").strip()
-    if len(token) < _LEAST_TOKEN or not re.fullmatch(r"[!-~]+", token):
-        raise WrongUsageError(f"{str(path)!r} has no token: it must be one line of at least {_LEAST_TOKEN} characters")
-    return token

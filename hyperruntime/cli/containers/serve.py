@@ -116,7 +116,7 @@ async def _serve(
     from hyperruntime.ports.listeners import LOOPBACK, listen_on_loopback, listen_on_socket
     from hyperruntime.serve.container_service import ContainerService
     from hyperruntime.serve.http_server import HttpServer, serving
-    from hyperruntime.serve.token_file import default_token_file, token_of
+    from hyperruntime.storage.token_file import default_token_file, token_of
 
     ended = asyncio.Event()
     if with_parent:

@@ -65,3 +65,19 @@ def test_equal_keys_share_a_pool_and_each_lease_is_fresh() -> None:
             assert after.listdir() == []
             state = after._lease.pool
     assert state.status().state == "stopped"
+
+
+@pytest.mark.usefixtures("_fake")
+def test_of_the_pools_that_no_test_uses_only_the_last_few_keep_containers() -> None:
+    with Pools(["runtime = fake", "limits_pids = none"]) as pools, pools.lease() as held:
+        made = []
+        for number in range(6):
+            with pools.lease({"env": {"ID": str(number)}}) as lease:
+                made.append(lease._lease.pool)
+        assert [pool.status().state for pool in made] == ["stopped"] * 2 + ["open"] * 4
+        with pools.lease({"env": {"ID": "2"}}) as again, pools.lease({"env": {"ID": "0"}}) as anew:
+            assert again._lease.pool is made[2]
+            assert anew.exec(["sh", "-c", "echo $ID"]).stdout == b"0\n"
+        assert [pool.status().state for pool in made[2:]] == ["open", "stopped", "open", "open"]
+        assert held.exec(["echo", "on"]).stdout == b"on\n"  # a container in use stays
+    assert {pool.status().state for pool in made} == {"stopped"}

@@ -250,7 +250,7 @@ def test_a_hostile_request_gets_an_error_of_the_fixed_form() -> None:
             headers = {"Content-Type": "application/json"} | how.get("headers", {})
             refused = await client.ask(method, f"{one}{path}", headers=headers, data=how.get("data"))
             assert refused.error == expected, (method, path[:80], how, refused.value)
-        for image, expected in (("no such image", (400, "SpecError")), ("none:1", (404, "ImageNotFoundError"))):
+        for image, expected in (("no such image", (403, "NotAllowedError")), ("none:1", (404, "ImageNotFoundError"))):
             assert (await client.ask("POST", "/v1/containers", json={"image": image})).error == expected
         assert (await client.ask("POST", f"{one}/exec", json={"args": ["true"]})).value["exit_code"] == 0
 

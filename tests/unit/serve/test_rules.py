@@ -15,7 +15,6 @@ NAMES = [
     "debian:12",
     "localhost/hyperruntime/base:latest",
     "localhost:5000/a/b_c/d--e:V1.0_x",
-    "[::1]:5000/a",
     "docker.io/library/debian:bookworm-slim",
     "docker/compose:1",
     "oci/x:1",

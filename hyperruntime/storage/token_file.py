@@ -32,6 +32,11 @@ def default_token_file() -> Path:
     return make_private_directory(folder / "serve") / "token"
 
 
+def new_token() -> str:
+    """Return a token that nobody can guess."""
+    return secrets.token_urlsafe(32)
+
+
 def token_of(file: Path) -> str:
     """Return the token in a file; a missing file is made, with a new token and mode 0600.
 
@@ -42,7 +47,7 @@ def token_of(file: Path) -> str:
     with storage_errors(file):
         if not file.exists():
             _make(file)
-        with open(file, "rb") as opened:
+        with open(file, "rb", opener=_without_waiting) as opened:
             facts, raw = os.fstat(opened.fileno()), opened.read(2048)
     if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & _OTHERS:
         raise SpecError("token_file", str(file), "a file of yours that nobody else can read; see `chmod 600`")
@@ -52,12 +57,16 @@ def token_of(file: Path) -> str:
     return token
 
 
+def _without_waiting(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NONBLOCK)  # a named pipe must not hold the start
+
+
 def _make(file: Path) -> None:
     """Write a new token, unless another process does it at the same time."""
     partial = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:
         with open_private(partial) as opened:
-            opened.write(f"{secrets.token_urlsafe(32)}\n".encode())
+            opened.write(f"{new_token()}\n".encode())
         with suppress(FileExistsError):
             os.link(partial, file)
     finally:
