@@ -6,9 +6,29 @@ import asyncio
 import uuid
 from contextlib import suppress
 
+import attrs
+
 from hyperruntime.exec.options import Stream
 from hyperruntime.exec.spawn.process import Process
-from hyperruntime.serve.models import ProcessState, end_of
+from hyperruntime.serve.models import ProcessState, end_of, facts_of
+from hyperruntime.serve.process_input import ProcessInput
+
+
+@attrs.frozen
+class Taken:
+    """The output of a process since the last time.
+
+    Attributes:
+        stdout: its standard output.
+        stderr: its standard error.
+        truncated: whether the middle of one of them was dropped.
+        state: the state of the process before this output was read: if it has ended, no other output comes.
+    """
+
+    stdout: bytes
+    stderr: bytes
+    truncated: bool
+    state: ProcessState
 
 
 class Background:
@@ -17,6 +37,7 @@ class Background:
     Attributes:
         process: the process.
         name: its name.
+        input: its standard input.
     """
 
     def __init__(self, process: Process, args: tuple[str, ...], news: asyncio.Event) -> None:
@@ -27,18 +48,23 @@ class Background:
             args: its command.
             news: set when it has written something, or has ended.
         """
-        self.process = process
+        self.process, self.input = process, ProcessInput()
         self.name, self._args, self._news = uuid.uuid4().hex[:12], args, news
         self._rest: dict[Stream, bytes] = {"stdout": b"", "stderr": b""}
 
     @property
     def state(self) -> ProcessState:
-        """What its caller is told of it; raises the error that ended it."""
-        end = end_of(self.process.wait()) if self.process.ended.is_set else None
-        return ProcessState(process=self.name, args=self._args, end=end)
+        """What its caller is told of it."""
+        end = error = None
+        if self.process.ended.is_set:
+            try:
+                end = end_of(self.process.wait())
+            except Exception as why:  # noqa: BLE001 - whatever ended it
+                error = facts_of(why)
+        return ProcessState(process=self.name, args=self._args, end=end, error=error)
 
-    async def take(self, wait_s: float, *, whole_characters: bool) -> tuple[bytes, bytes]:
-        """Return its standard output and its standard error since the last time.
+    async def take(self, wait_s: float, *, whole_characters: bool) -> Taken:
+        """Return its output since the last time.
 
         Args:
             wait_s: seconds to wait for output or its end.
@@ -48,20 +74,22 @@ class Background:
         deadline = loop.time() + wait_s
         while True:
             self._news.clear()
-            has_ended = self.process.ended.is_set
+            state = self.state  # before the output is read: a process that has ended has written all of it
+            has_ended = state.end is not None or state.error is not None
             cut = whole_characters and not has_ended
-            out, err = self._new("stdout", cut=cut), self._new("stderr", cut=cut)
+            (out, out_cut), (err, err_cut) = self._new("stdout", cut=cut), self._new("stderr", cut=cut)
             if out or err or has_ended or loop.time() >= deadline:
-                return out, err
+                return Taken(out, err, out_cut or err_cut, state)
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
                     await self._news.wait()
 
-    def _new(self, stream: Stream, *, cut: bool) -> bytes:
-        data = self._rest[stream] + self.process.read(stream)
+    def _new(self, stream: Stream, *, cut: bool) -> tuple[bytes, bool]:
+        new, truncated = self.process.take(stream)
+        data = self._rest[stream] + new
         end = _whole_length(data) if cut else len(data)
         self._rest[stream] = data[end:]
-        return data[:end]
+        return data[:end], truncated
 
 
 def _whole_length(data: bytes) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 import attrs
 
 from hyperruntime.container import Container
-from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.errors import ContainerLostError
 from hyperruntime.logs import get_logger
 from hyperruntime.runtime import Runtime
 from hyperruntime.serve.background import Background
@@ -21,6 +21,9 @@ from hyperruntime.serve.service_errors import CapacityError, ResourceNotFoundErr
 from hyperruntime.spec import ContainerSpec
 
 log = get_logger(__name__)
+
+_ENDED_S = 60.0  # that an ended container is kept, for the last output of its processes
+_MOST_LOST = 1000
 
 
 class RuntimeSource(Protocol):
@@ -83,6 +86,7 @@ class Containers:
         self._starting = 0
         self._is_closed = False
         self._ending: set[asyncio.Task[None]] = set()
+        self._lost: dict[str, str] = {}  # why containers ended by themselves, by name
 
     def __iter__(self) -> Iterator[Served]:
         """Return all containers."""
@@ -95,8 +99,9 @@ class Containers:
             CapacityError: the service has as many as it may have.
             HyperRuntimeError: it cannot be started.
         """
-        alive = sum(one.container.is_alive for one in self._served.values())
-        if self._is_closed or alive + self._starting >= self.rules.most_containers:
+        if self._is_full:
+            await self._end_lost()
+        if self._is_closed or self._is_full:
             why = "it ends" if self._is_closed else f"it has {self.rules.most_containers} containers; end one first"
             raise CapacityError(f"the service starts no container now: {why}")
         self._starting += 1
@@ -106,15 +111,29 @@ class Containers:
             self._starting -= 1
         served = self._served[container.name] = Served(container)
         self._await_use(served)
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._await_use, served)
+
+        container.on_end(tell)
         return served
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._served) + self._starting + len(self._ending) >= self.rules.most_containers
 
     def find(self, name: str) -> Served:
         """Return a container; this does not count as its use.
 
         Raises:
             ResourceNotFoundError: the service has none of this name.
+            ContainerLostError: it has ended by itself, a while ago.
         """
         served = self._served.get(name)
+        if name in self._lost:
+            raise ContainerLostError(f"container {name} has ended: {self._lost[name]}; start another one")
         if served is None:
             raise ResourceNotFoundError(f"the service has no container {name!r}; unused ones are ended after a time")
         return served
@@ -125,6 +144,7 @@ class Containers:
 
         Raises:
             ResourceNotFoundError: the service has none of this name.
+            ContainerLostError: it has ended by itself, a while ago.
         """
         served = self.find(name)
         served.requests += 1
@@ -138,40 +158,72 @@ class Containers:
             self._await_use(served)
 
     async def end(self, name: str) -> None:
-        """End a container.
+        """End a container; this goes on if the caller is cancelled.
 
         Raises:
             ResourceNotFoundError: the service has none of this name.
-            EngineError: it cannot be removed.
+            ContainerLostError: it has ended by itself, a while ago.
+            EngineError: it cannot be removed; the service still has it.
         """
-        with self.using(name) as served:
-            del self._served[name]
-        await served.container.aclose()
+        await asyncio.shield(self._begin_end(self.find(name)))
 
     async def close(self) -> None:
         """End all containers, and start no other."""
         self._is_closed = True
-        names = tuple(self._served)
-        results = await asyncio.gather(*map(self.end, names), *self._ending, return_exceptions=True)
-        for error in results:
-            if isinstance(error, BaseException):
-                log.warning("container not closed", error=str(error))
+        for served in self:
+            self._begin_end(served)
+        await asyncio.gather(*self._ending, return_exceptions=True)  # errors were logged
 
     def _await_use(self, served: Served) -> None:
-        """End a container that nobody uses, after a time."""
-        if served.requests == 0 and self.rules.idle_s is not None and served.container.name in self._served:
-            loop = asyncio.get_running_loop()
-            served.timer = loop.call_later(self.rules.idle_s, self._end_unused, served.container.name)
+        """End a container that nobody uses, after a time: a short one if it has ended by itself."""
+        if served.timer is not None:
+            served.timer.cancel()
+        idle_s = self.rules.idle_s
+        if not served.container.is_alive:
+            idle_s = _ENDED_S if idle_s is None else min(_ENDED_S, idle_s)
+        if served.requests == 0 and idle_s is not None and self._has(served) and not self._is_closed:
+            served.timer = asyncio.get_running_loop().call_later(idle_s, self._end_unused, served)
 
-    def _end_unused(self, name: str) -> None:
-        unused = self._served.pop(name)  # at once: no request can use it from now on
-        task = asyncio.ensure_future(self._close_unused(unused.container))
+    def _has(self, served: Served) -> bool:
+        return self._served.get(served.container.name) is served
+
+    async def _end_lost(self) -> None:
+        """End the containers that have ended by themselves and are not used."""
+        lost = [one for one in self if not (one.container.is_alive or one.requests)]
+        for served in lost:
+            self._begin_end(served)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _end_unused(self, served: Served) -> None:
+        if self._has(served) and not served.requests:
+            self._begin_end(served)
+
+    def _begin_end(self, served: Served) -> asyncio.Task[None]:
+        """Begin to end a container, which no request can use from now on."""
+        name = served.container.name
+        why = "" if served.container.is_alive else served.container.watchdog_verdict or "its main process is gone"
+        del self._served[name]
+        if served.timer is not None:
+            served.timer.cancel()
+        task = asyncio.ensure_future(self._end(served, why))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # seen: it was logged
+        return task
 
-    async def _close_unused(self, container: Container) -> None:
+    async def _end(self, served: Served, why: str) -> None:
+        name = served.container.name
         try:
-            await container.aclose()
-            log.info("unused container ended", name=container.name)
-        except HyperRuntimeError as error:
-            log.warning("unused container not ended", name=container.name, error=str(error))
+            await served.container.aclose()
+        except BaseException as error:
+            log.warning("container not ended", name=name, error=str(error))
+            self._served[name] = served  # so that a client, or the timer, tries again
+            self._await_use(served)
+            raise
+        for process in served.processes.values():
+            process.input.abort()
+        if why:
+            self._lost[name] = why
+            if len(self._lost) > _MOST_LOST:
+                del self._lost[next(iter(self._lost))]
+        log.info("container ended", name=name, why=why)

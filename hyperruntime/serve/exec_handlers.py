@@ -17,10 +17,10 @@ from hyperruntime.serve.containers import Containers
 from hyperruntime.serve.models import Command, ExecCommand
 from hyperruntime.serve.typed_json import read
 from hyperruntime.spec import ExecResult
-from hyperruntime.transfer.file_calls import READ_LIMIT_BYTES
 
 _LATE_S = 5.0  # after its deadline, until a command is given up whose output the client does not read
 _LEAST_BYTES = 2
+_MOST_OUTPUT_BYTES = 16 * 1024**2
 
 
 class ExecHandlers:
@@ -52,8 +52,8 @@ def exec_options(command: Command) -> ExecKeywords:
     Raises:
         SpecError: it keeps too much output in the memory of the service.
     """
-    if command.output_limit_bytes > READ_LIMIT_BYTES:
-        allowed = f"at most {READ_LIMIT_BYTES}; a stream has no limit"
+    if command.output_limit_bytes > _MOST_OUTPUT_BYTES:
+        allowed = f"at most {_MOST_OUTPUT_BYTES}; a stream has no limit"
         raise SpecError("output_limit_bytes", command.output_limit_bytes, allowed)
     return {
         "env": command.env,

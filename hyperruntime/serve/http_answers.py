@@ -15,8 +15,8 @@ from aiohttp import web
 from hyperruntime.cluster.peer import Answer
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.logs import get_logger
-from hyperruntime.serve.http_errors import HEADERS, facts_of, status_of
-from hyperruntime.serve.models import CommandEnd, ExecEvent, Stream
+from hyperruntime.serve.http_errors import HEADERS, status_of
+from hyperruntime.serve.models import CommandEnd, ExecEvent, Stream, facts_of
 from hyperruntime.serve.openapi import BYTES, NDJSON, TAR
 from hyperruntime.serve.routes import Route
 from hyperruntime.serve.typed_json import fields_of, to_json
@@ -101,6 +101,11 @@ class _Stream:
         if self._request.transport is not None:
             self._request.transport.abort()
 
+    def break_off_if_begun(self) -> None:
+        """Do so if it has begun: a second answer on this connection would be read as a part of the first."""
+        if self.response.prepared:
+            self.break_off()
+
 
 async def _archive(request: web.Request, run: Run) -> web.StreamResponse:
     stream = _Stream(request, TAR)
@@ -116,6 +121,9 @@ async def _archive(request: web.Request, run: Run) -> web.StreamResponse:
         log.warning("archive not complete", error=str(error))
         stream.break_off()
         return stream.response
+    except BaseException:
+        stream.break_off_if_begun()
+        raise
     return await stream.end()
 
 
@@ -137,6 +145,9 @@ class _Events:
             log.debug("stream ended by an error", status=status_of(error))
             await self._write(ExecEvent(event="error", error=facts_of(error)))
             return await self._stream.end()
+        except BaseException:
+            self._stream.break_off_if_begun()
+            raise
         finally:
             beginning.cancel()
         await self._flush()

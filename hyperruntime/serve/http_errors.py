@@ -22,9 +22,10 @@ from hyperruntime.errors import (
     UnsupportedOptionError,
     WorkdirNotFoundError,
 )
-from hyperruntime.serve.models import ErrorAnswer, ErrorFacts
+from hyperruntime.serve.models import ErrorAnswer, facts_of
 from hyperruntime.serve.service_errors import (
     CapacityError,
+    InputNotReadError,
     NotAllowedError,
     RequestError,
     ResourceNotFoundError,
@@ -51,6 +52,7 @@ STATUS: Mapping[type[HyperRuntimeError], int] = {
     WorkdirNotFoundError: 404,
     ContainerStateError: 409,
     ExecStartError: 409,
+    InputNotReadError: 409,
     PathIsDirectoryError: 409,
     PathNotDirectoryError: 409,
     ContainerLostError: 410,
@@ -73,12 +75,9 @@ def status_of(error: HyperRuntimeError) -> int:
     return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
 
 
-def facts_of(error: HyperRuntimeError) -> ErrorFacts:
-    """Return what a client is told of an error."""
-    return ErrorFacts(type=type(error).__name__, message=str(error))
-
-
 def error_response(error: HyperRuntimeError) -> web.Response:
     """Return the answer for an error."""
     body = json.dumps(to_json(ErrorAnswer(error=facts_of(error)))).encode()
-    return web.Response(status=status_of(error), body=body, content_type="application/json", headers=HEADERS)
+    status = status_of(error)
+    headers = {**HEADERS, "WWW-Authenticate": "Bearer"} if status == 401 else HEADERS  # RFC 6750
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)

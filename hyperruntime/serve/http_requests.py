@@ -1,47 +1,137 @@
-"""Requests of HTTP as the arguments and the body of a call: path, query, JSON, bytes."""
+"""Requests of HTTP as the arguments and the body of a call: path, query, JSON, bytes; and what all requests hold."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import binascii
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qsl
 
+import aiohttp
+import attrs
 from aiohttp import web
+from aiohttp.web_protocol import _ErrInfo
 
 from hyperruntime.errors import SpecError
+from hyperruntime.gateway.request.parse import ValueCounter
 from hyperruntime.json_values import parse_json
 from hyperruntime.serve.routes import Route
-from hyperruntime.serve.service_errors import RequestError
+from hyperruntime.serve.service_errors import CapacityError, RequestError
 from hyperruntime.serve.typed_json import read, read_text
 
-_STALLED_S = 60.0
+_STALLED_S, _LOOK_S = 60.0, 0.5
 _MOST_FIELDS = 32
+_BYTES_PER_VALUE = 100  # of a parsed JSON value
 
 
-async def call_parts(route: Route, request: web.Request, most_bytes: int) -> tuple[dict[str, Any], bytes]:
+@attrs.frozen(kw_only=True)
+class BodyLimits:
+    """How much of a request is read.
+
+    Attributes:
+        file_bytes: largest file; archives have no limit.
+        json_bytes: largest JSON body.
+        json_values: most values in one, because each takes more memory than its text.
+    """
+
+    file_bytes: int = 100 * 1024**2
+    json_bytes: int = 16 * 1024**2
+    json_values: int = 500_000
+
+
+@attrs.frozen(kw_only=True)
+class Most:
+    """What all requests of a server may have at once.
+
+    Attributes:
+        held_bytes: bodies and answers in memory.
+        commands: requests that run a command; each keeps one of the 1024 threads of this process for commands.
+    """
+
+    held_bytes: int = 512 * 1024**2
+    commands: int = 512
+
+
+class Held:
+    """What one request holds."""
+
+    def __init__(self, budget: Budget) -> None:
+        """Hold nothing yet."""
+        self._budget, self.size = budget, 0
+
+    def take(self, size: int) -> None:
+        """Hold more bytes.
+
+        Raises:
+            CapacityError: all requests together hold too much.
+        """
+        self._budget.take(size)
+        self.size += size
+
+
+class Budget:
+    """Counts what all requests of a server hold; used on one event loop."""
+
+    def __init__(self, most: Most) -> None:
+        """Hold nothing yet."""
+        self._most, self._held, self._commands = most, 0, 0
+
+    @contextmanager
+    def request(self, *, runs_command: bool) -> Iterator[Held]:
+        """Yield what counts the bytes of a request; all of them are given back after the block.
+
+        Raises:
+            CapacityError: it would run a command, and too many requests do.
+        """
+        if runs_command and self._commands >= self._most.commands:
+            raise CapacityError(f"{self._most.commands} requests run commands now; retry later")
+        self._commands += runs_command
+        held = Held(self)
+        try:
+            yield held
+        finally:
+            self._commands -= runs_command
+            self._held -= held.size
+
+    def take(self, size: int) -> None:
+        """Count more bytes.
+
+        Raises:
+            CapacityError: they are too many.
+        """
+        if self._held + size > self._most.held_bytes:
+            raise CapacityError(f"the requests hold more than {self._most.held_bytes} bytes together; retry later")
+        self._held += size
+
+
+async def call_parts(
+    route: Route, request: web.Request, limits: BodyLimits, held: Held
+) -> tuple[dict[str, Any], bytes]:
     """Return the arguments and the body of the call that a request asks for; the body of an archive is not read.
 
     Args:
         route: the route of the request.
         request: the request.
-        most_bytes: largest body.
+        limits: how much is read.
+        held: what the request holds in memory.
 
     Raises:
+        CapacityError: all requests together hold too much.
         SpecError: a field is unknown, missing, given twice or of another type.
         RequestError: the body is too large, of another type, not JSON, or stalls.
     """
     args: dict[str, Any] = {**_query_of(route, request), **request.match_info}
     if request.headers.get("Content-Encoding", "identity") != "identity":
         raise RequestError(415, "bodies are not decompressed here; send it without Content-Encoding")
-    body = await _whole_body(request, most_bytes) if route.takes in ("json", "bytes") else b""
     if route.takes != "json":
         read(route.request, args)
-        return args, body
+        return args, await _whole_body(request, limits.file_bytes, held) if route.takes == "bytes" else b""
     if request.content_type != "application/json":
         raise RequestError(415, f"the body is {request.content_type}; send JSON with `Content-Type: application/json`")
+    body = await _whole_body(request, limits.json_bytes, held, limits.json_values)
     args = {**_json_of(body, args), **args}
     read(route.request, args)
     return args, bytes_of(args.pop("input", ""), args.get("encoding", "text"))
@@ -98,27 +188,52 @@ def bytes_of(text: str, encoding: str) -> bytes:
 def piece_reader(request: web.Request) -> Callable[[], Coroutine[Any, Any, bytes]]:
     """Return what reads the next piece of a body, and returns b"" at its end.
 
-    It raises a RequestError if the client sends nothing for a minute.
+    It raises a RequestError if the client sends nothing for a minute, or breaks off.
     """
 
     async def next_piece() -> bytes:
-        try:
-            async with asyncio.timeout(_STALLED_S):
-                return await request.content.readany()
-        except TimeoutError:
-            raise RequestError(408, f"nothing of the body came for {_STALLED_S:g} s") from None
+        for _ in range(round(_STALLED_S / _LOOK_S)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    return await _piece_of(request)
+            if _is_malformed(request):
+                # aiohttp tells nobody. The end of the body lets it answer at once, and then close the connection.
+                request.content.feed_eof()
+                request.protocol.close()
+                raise RequestError(400, "the body is not one of HTTP: a chunk is malformed")
+        raise RequestError(408, f"nothing of the body came for {_STALLED_S:g} s")
 
     return next_piece
 
 
-async def _whole_body(request: web.Request, most_bytes: int) -> bytes:
+async def _piece_of(request: web.Request) -> bytes:
+    try:
+        return await request.content.readany()
+    except (web.RequestPayloadError, aiohttp.ClientPayloadError) as error:
+        raise RequestError(400, f"the body ended early: {str(error)[:100]}") from None
+
+
+def _is_malformed(request: web.Request) -> bool:
+    """Return whether the parser has given up on the connection: its error waits behind this request."""
+    waiting = getattr(request.protocol, "_messages", ())
+    return any(isinstance(message, _ErrInfo) for message, _ in waiting)
+
+
+async def _whole_body(request: web.Request, most_bytes: int, held: Held, most_values: int | None = None) -> bytes:
     too_large = RequestError(413, f"the body has more than {most_bytes} bytes; use an archive for more")
     if (request.content_length or 0) > most_bytes:
         raise too_large
     pieces, size, next_piece = [], 0, piece_reader(request)
+    counter, values = ValueCounter(), 0
     while piece := await next_piece():
         size += len(piece)
         if size > most_bytes:
             raise too_large
+        held.take(len(piece))
+        if most_values is not None:
+            before, values = values, counter.feed(piece)
+            if values > most_values:
+                raise RequestError(413, f"the body has more than {most_values} JSON values; send fewer at once")
+            held.take((values - before) * _BYTES_PER_VALUE)
         pieces.append(piece)
     return b"".join(pieces)

@@ -22,7 +22,7 @@ from hyperruntime.logs import get_logger
 from hyperruntime.ports.listeners import names_this_machine
 from hyperruntime.serve.http_answers import Emit, answer_with
 from hyperruntime.serve.http_errors import HEADERS, error_response
-from hyperruntime.serve.http_requests import call_parts, piece_reader
+from hyperruntime.serve.http_requests import BodyLimits, Budget, Most, call_parts, piece_reader
 from hyperruntime.serve.openapi import document
 from hyperruntime.serve.routes import ROUTES, Route
 from hyperruntime.serve.service_errors import RequestError
@@ -31,7 +31,6 @@ log = get_logger(__name__)
 Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 DOCUMENT = "/v1/openapi.json"
-MOST_BODY_BYTES = 100 * 1024**2
 _MOST_LINE_BYTES = 32 * 1024  # a percent-encoded path of 4095 bytes, and more
 _SHUTDOWN_S, _KEEP_ALIVE_S = 1.0, 75.0
 
@@ -40,18 +39,24 @@ class HttpServer:
     """Serves the handlers of a service over HTTP."""
 
     def __init__(
-        self, handlers: Mapping[str, Handler], token: str | None, *, most_body_bytes: int = MOST_BODY_BYTES
+        self,
+        handlers: Mapping[str, Handler],
+        token: str | None,
+        *,
+        limits: BodyLimits | None = None,
+        most: Most | None = None,
     ) -> None:
         """Make the server.
 
         Args:
             handlers: by the names in the table of routes.
             token: what requests must have; None answers everybody who reaches the listening socket.
-            most_body_bytes: largest body; archives have no limit.
+            limits: how much of a request is read; None means the usual.
+            most: what all requests may have at once; None means the usual.
         """
         self._handlers, self._token = handlers, None if token is None else token.encode()
-        self._most_body_bytes = most_body_bytes
-        self._document = json.dumps(document()).encode()
+        self._limits, self._budget = limits or BodyLimits(), Budget(most or Most())
+        self._document = json.dumps(document(has_token=token is not None)).encode()
 
     def app(self) -> web.Application:
         """Return the application."""
@@ -99,13 +104,16 @@ class HttpServer:
         handler = self._handlers[route.handler]
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            args, body = await call_parts(route, request, self._most_body_bytes)
-            read = piece_reader(request) if route.takes == "archive" else None
+            with self._budget.request(runs_command=route.runs_command) as held:
+                args, body = await call_parts(route, request, self._limits, held)
+                read = piece_reader(request) if route.takes == "archive" else None
 
-            async def run(emit: Emit) -> Answer:
-                return await handler(Call("http", args, body, emit, read))
+                async def run(emit: Emit) -> Answer:
+                    answer = await handler(Call("http", args, body, emit, read))
+                    held.take(len(answer.body))
+                    return answer
 
-            return await answer_with(route, request, args, run)
+                return await answer_with(route, request, args, run)
 
         return handle
 

@@ -204,6 +204,11 @@ class ErrorFacts:
     message: str
 
 
+def facts_of(error: Exception) -> ErrorFacts:
+    """Return what a client is told of an error."""
+    return ErrorFacts(type=type(error).__name__, message=str(error))
+
+
 @attrs.frozen(kw_only=True)
 class ErrorAnswer:
     """The body of every answer with a status of 400 or more.
@@ -252,12 +257,14 @@ class ProcessState:
     Attributes:
         process: its name.
         args: its command.
-        end: how it ended; null while it runs.
+        end: how it ended; null while it runs, or with `error`.
+        error: why it is not known how it ended; it does not run any more.
     """
 
     process: str
     args: tuple[str, ...]
     end: CommandEnd | None
+    error: ErrorFacts | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -291,18 +298,20 @@ class ProcessOutput(ProcessState):
     Attributes:
         stdout: its new standard output.
         stderr: its new standard error.
+        truncated: whether one of them was longer than the `output_limit_bytes` of the command: its middle is left out.
     """
 
     stdout: str
     stderr: str
+    truncated: bool
 
 
 @attrs.frozen(kw_only=True)
 class InputToWrite(ProcessName):
-    """Input for a process.
+    """Input for a process. It is taken whole, at once; an answer with an error means that nothing was taken.
 
     Attributes:
-        input: the bytes, in the form that `encoding` names.
+        input: at most 1 MiB, in the form that `encoding` names.
         encoding: form of the input, as for a command.
         end: whether the process then reads end-of-file.
     """

@@ -24,8 +24,12 @@ _SHARED: tuple[type, ...] = (
 )
 
 
-def document() -> dict[str, Any]:
-    """Return the document as a JSON value."""
+def document(*, has_token: bool = True) -> dict[str, Any]:
+    """Return the document as a JSON value.
+
+    Args:
+        has_token: whether requests must have a token.
+    """
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -50,7 +54,7 @@ def document() -> dict[str, Any]:
             "responses": {"Error": errors},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
-        "security": [{"token": []}, {}],
+        "security": [{"token": []}] if has_token else [],
     }
 
 

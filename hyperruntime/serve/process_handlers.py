@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.concurrency.blocking import EXECS, blocking
-from hyperruntime.errors import ContainerStateError, SpecError
+from hyperruntime.errors import SpecError
 from hyperruntime.serve.background import Background
 from hyperruntime.serve.containers import Containers, Served
 from hyperruntime.serve.exec_handlers import exec_options
@@ -62,6 +62,11 @@ class ProcessHandlers:
             process = await served.container.aspawn(command.args, **options)
             process.ended.listen(tell)
             made = Background(process, command.args, news)
+            try:
+                await made.input.open(process)
+            except BaseException:
+                await process.aclose()
+                raise
             served.processes[made.name] = made
             return Answer(to_json(made.state))
 
@@ -85,18 +90,17 @@ class ProcessHandlers:
         if not 0 <= asked.wait_s <= _MOST_WAIT_S:
             raise SpecError("wait_s", asked.wait_s, f"a number of seconds from 0 to {_MOST_WAIT_S:g}")
         with self._found(asked) as found:
-            out, err = await found.take(asked.wait_s, whole_characters=asked.encoding == "text")
-            return Answer({**to_json(found.state), "stdout_bytes": len(out)}, out + err)
+            taken = await found.take(asked.wait_s, whole_characters=asked.encoding == "text")
+        facts = {"truncated": taken.truncated, "stdout_bytes": len(taken.stdout)}
+        return Answer({**to_json(taken.state), **facts}, taken.stdout + taken.stderr)
 
     async def _write(self, call: Call) -> Answer:
         asked = read(InputToWrite, call.args)
         with self._found(asked) as found:
-            try:
-                await found.process.awrite(call.body)
-            except BrokenPipeError as error:
-                raise ContainerStateError(str(error)) from error
+            if call.body:
+                await found.input.write(call.body)
             if asked.end:
-                await blocking(EXECS, found.process.close_stdin)
+                found.input.end()
         return Answer()
 
     async def _signal(self, call: Call) -> Answer:
@@ -112,6 +116,7 @@ class ProcessHandlers:
         asked = read(ProcessName, call.args)
         with self._found(asked) as found:
             await found.process.aclose()
+            found.input.abort()
         with self._containers.using(asked.container) as served:
             served.processes.pop(asked.process, None)
         return Answer()

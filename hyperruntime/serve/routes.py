@@ -43,6 +43,11 @@ class Route:
     status: int = 200
 
     @property
+    def runs_command(self) -> bool:
+        """Whether a thread and a command in the container belong to each request until it is answered."""
+        return self.handler.partition(".")[0] in ("exec", "file", "directory", "archive")
+
+    @property
     def parameters(self) -> tuple[str, ...]:
         """The fields in the path."""
         return tuple(_PARAMETER.findall(self.path))

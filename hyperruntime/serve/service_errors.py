@@ -18,7 +18,11 @@ class NotAllowedError(ServiceError, PermissionError):
 
 
 class CapacityError(ServiceError):
-    """A service has as many containers or processes as it may have."""
+    """A service has as many containers, processes, commands or bytes of requests as it may have at once."""
+
+
+class InputNotReadError(ServiceError):
+    """A process does not read its input, and no more of it is kept."""
 
 
 class RequestError(ServiceError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +127,7 @@ async def _serve(
     token = None if file is None else token_of(file)
     path = None if address.socket is None else Path(address.socket).expanduser().absolute()
     listener = listen_on_loopback(address.port or 0, 0) if path is None else listen_on_socket(path)
+    own = None if path is None else os.lstat(path)
     url = "http://localhost" if path is not None else f"http://{LOOPBACK}:{listener.getsockname()[1]}"
     service = ContainerService(_Opened(runtime), rules)
     try:
@@ -133,7 +136,14 @@ async def _serve(
             await ended.wait()
     finally:
         if path is not None:
-            path.unlink(missing_ok=True)
+            _remove_own(path, own)
+
+
+def _remove_own(path: Path, own: os.stat_result | None) -> None:
+    """Remove our socket, but not that of another server which has taken its place."""
+    with suppress(FileNotFoundError):
+        if own is not None and os.path.samestat(os.lstat(path), own):
+            path.unlink()
 
 
 def _announce(where: dict[str, Any], *, as_json: bool) -> None:

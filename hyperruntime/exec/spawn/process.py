@@ -175,9 +175,13 @@ class Process(AsyncClosing, TakesSignals):
 
     def read(self, stream: Stream = "stdout") -> bytes:
         """Return the output since the last call, without waiting; above the limit only its head and tail."""
+        return self.take(stream)[0]
+
+    def take(self, stream: Stream = "stdout") -> tuple[bytes, bool]:
+        """Return what :meth:`read` returns, and whether its middle was dropped."""
         with self._lock:
             unread, self._unread[stream] = self._unread[stream], OutputBuffer(self._limit_bytes)
-            return unread.value()
+            return unread.value(), unread.truncated
 
     @property
     def is_own(self) -> bool:
@@ -242,6 +246,15 @@ class Process(AsyncClosing, TakesSignals):
             if self._input >= 0:
                 os.close(self._input)
                 self._input = -1
+
+    def detach_stdin(self) -> int:
+        """Return the non-blocking pipe to the standard input, which the caller closes from now on; -1 if it is closed.
+
+        :meth:`write` then raises BrokenPipeError.
+        """
+        with self._writing:
+            descriptor, self._input = self._input, -1
+            return descriptor
 
     def signal(self, number: int) -> bool:
         """Send a signal to the command and to all processes that it started; return whether there were any.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from hyperruntime.cli import main
+from hyperruntime.cli.containers.serve import _remove_own
 
 
 @pytest.mark.parametrize(
@@ -23,3 +27,15 @@ def test_an_unsafe_option_is_refused_by_name(
 ) -> None:
     assert main(["--runtime", "none", "serve", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_end_of_a_service_leaves_the_socket_of_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    path.touch()
+    own = os.lstat(path)
+    path.rename(tmp_path / "old")
+    path.touch()
+    _remove_own(path, own)
+    assert path.exists()
+    _remove_own(path, os.lstat(path))
+    assert not path.exists()
