@@ -16,12 +16,21 @@ from hyperruntime.errors import TransferError, UnsafeArchiveError
 from hyperruntime.exec.options import Stream
 from hyperruntime.spec import ExecResult, check_inside_path
 from hyperruntime.transfer.copy import DEFAULT_LIMITS, DEFAULT_TIMEOUT_S
-from hyperruntime.transfer.tar_reader import Member, TarReader
+from hyperruntime.transfer.tar_reader import BLOCK, Kind, Member, TarReader
+from hyperruntime.transfer.tar_writer import SPECIAL
+from hyperruntime.units import MIB
 
 # GNU tar can store hard links as files, which is all that many readers accept. It exits with 1 if a file changed.
 _PACK = """tar --hard-dereference -cf /dev/null -T /dev/null 2>/dev/null && hard=--hard-dereference
 tar $hard -cf - -C "$1" -- "$2"; code=$?
 [ "$code$hard" = 1--hard-dereference ] || exit $code"""
+_MOST_RECORD_BYTES = 64 * MIB  # of long names and attributes: a reader may keep those of all members
+_TYPES: dict[Kind, bytes] = {
+    "file": tarfile.REGTYPE,
+    "directory": tarfile.DIRTYPE,
+    "symlink": tarfile.SYMTYPE,
+    "hardlink": tarfile.LNKTYPE,
+}
 _UNPACK = 'mkdir -p -- "$1" && exec tar -xf - -C "$1"'
 
 
@@ -30,8 +39,9 @@ async def archive_tree(
 ) -> BinaryIO:
     """Return a tar archive of a directory, as a file at its start; names begin with the name of the directory.
 
-    The container is not trusted. Names, kinds and links are those that it wrote, so check them before they are used.
-    Headers have a bounded size, which ``tarfile`` relies on.
+    The container is not trusted, so the archive is written on the host: files, directories and links, with their modes,
+    owners as numbers, and whole seconds of their times. FIFOs and devices are skipped. Names are below the directory;
+    targets of links are those that the container wrote, so check them before they are used.
 
     Args:
         container: the container; its image needs ``tar``.
@@ -40,7 +50,8 @@ async def archive_tree(
         limit_bytes: most bytes that the archive may have.
 
     Raises:
-        TransferError: the directory cannot be read, or the archive is corrupt or has more than ``limit_bytes``.
+        TransferError: the directory cannot be read, or the archive is corrupt.
+        UnsafeArchiveError: the archive has more than ``limit_bytes``, too many members, or a sparse file.
         HyperRuntimeError: as :meth:`~hyperruntime.container.Container.exec`.
     """
     check_inside_path("path", path)
@@ -60,7 +71,9 @@ async def archive_tree(
         args = ["/bin/sh", "-c", _PACK, "sh", parent, name or "."]
         done = await container.aexec(args, on_output=take, output_limit_bytes=65536, timeout_s=DEFAULT_TIMEOUT_S)
         _check(done, f"archive {path!r}")
-        return await asyncio.to_thread(_checked, archive, {posixpath.join(name or ".", part) for part in exclude})
+        root = name or "."
+        left_out = {posixpath.join(root, part) for part in exclude}
+        return await asyncio.to_thread(_rewrite, archive, root, left_out, path)
     except BaseException:
         archive.close()
         raise
@@ -110,21 +123,49 @@ def _problem(member: Member) -> str:
     return member.problem
 
 
-def _checked(archive: BinaryIO, exclude: set[str]) -> BinaryIO:
+def _rewrite(archive: BinaryIO, root: str, exclude: set[str], path: str) -> BinaryIO:
+    """Return a new archive of the members of one that may be hostile: two readers of that can see different members."""
     archive.seek(0)
-    for _ in TarReader(archive):  # refuses a header that would fill the memory of the next reader
-        pass
-    archive.seek(0)
-    if not exclude:
-        return archive
-    rest = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - returned
-    with archive, tarfile.open(fileobj=archive) as source, tarfile.open(fileobj=rest, mode="w") as target:
-        for member in source:
-            parts = member.name.split("/")
+    target = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - returned
+    try:
+        reader = TarReader(archive)
+        for count, member in enumerate(reader, 1):
+            name = member.name.decode("utf-8", "surrogateescape").rstrip("/")
+            if count > DEFAULT_LIMITS.max_members or reader.record_bytes > _MOST_RECORD_BYTES:
+                most = f"{DEFAULT_LIMITS.max_members} members, or their names are too long"
+                raise UnsafeArchiveError(f"the archive of {path!r} has more than {most}; remove files")
+            if member.problem in SPECIAL.values():
+                continue
+            if problem := _problem_below(root, name, member):
+                raise UnsafeArchiveError(f"the archive of {path!r} is refused because of {name[:300]!r}: {problem}")
+            parts = name.split("/")
             if not exclude & {"/".join(parts[:count]) for count in range(1, len(parts) + 1)}:
-                target.addfile(member, source.extractfile(member) if member.isreg() else None)
-    rest.seek(0)
-    return rest
+                _write(target, name, member, reader)
+        target.write(bytes(2 * BLOCK))
+        target.seek(0)
+    except BaseException:
+        target.close()
+        raise
+    archive.close()
+    return target
+
+
+def _problem_below(root: str, name: str, member: Member) -> str:
+    first, *rest = name.split("/")
+    if first != root or {"", ".", ".."} & set(rest) or b"\0" in member.name + member.link:
+        return "a name that is not below the directory"
+    return "a sparse file" if member.extents is not None else member.problem
+
+
+def _write(target: BinaryIO, name: str, member: Member, reader: TarReader) -> None:
+    header = tarfile.TarInfo(name)
+    header.type, header.size, header.mode = _TYPES[member.kind], member.size, member.mode & 0o7777
+    header.mtime, (header.uid, header.gid) = member.mtime_ns // 1_000_000_000, member.owner
+    header.linkname = member.link.decode("utf-8", "surrogateescape") if member.kind in ("symlink", "hardlink") else ""
+    target.write(header.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
+    for chunk in reader.data():
+        target.write(chunk)
+    target.write(bytes(-member.size % BLOCK))
 
 
 def _check(result: ExecResult, what: str) -> None:

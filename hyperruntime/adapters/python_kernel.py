@@ -14,8 +14,11 @@ import attrs
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.container import Container
 from hyperruntime.exec.output_streams import OutputBuffer
+from hyperruntime.gateway.request.parse import count_values
+from hyperruntime.json_values import parse_json
 
-_MOST_BYTES = 64 * 1024**2  # of a reply
+_MOST_BYTES = 8 * 1024**2  # of a reply
+_MOST_VALUES = 1000  # of a reply, as count_values counts those of a few texts
 _LOG_BYTES = 1024**2
 _INTERRUPT_S = 5.0  # that code has to end after an interrupt
 _PIPE_BYTES = 65536
@@ -121,7 +124,7 @@ class PythonKernel(Closing):
     def _outcome(self, late: str) -> PythonResult:
         with self._changed:
             taken, self._logs = self._logs.value().replace(self._mark, b""), OutputBuffer(_LOG_BYTES)
-            reply = _parse(bytes(self._reply))
+            reply, size = _parse(bytes(self._reply)), len(self._reply)
         logs = taken.decode(errors="replace")
         if late:
             return PythonResult(logs=logs, error=late)
@@ -130,6 +133,9 @@ class PythonKernel(Closing):
         self._process.close()
         code = self._process.wait().exit_code
         why = f"the Python process ended with exit code {code}, so its variables are lost"
+        if size > _MOST_BYTES:
+            why = f"the value or the exception has more than {_MOST_BYTES} bytes of JSON; write it to a file instead"
+            why += ". The Python process was killed, so its variables are lost"
         return PythonResult(logs=logs, error=why)
 
 
@@ -139,9 +145,11 @@ def _new_mark() -> bytes:
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     """Return a reply, or None if it is incomplete or has another form."""
+    if not line.endswith(b"\n") or len(line) > _MOST_BYTES or count_values(line) > _MOST_VALUES:
+        return None
     try:
-        reply = json.loads(line) if line.endswith(b"\n") else None
-    except (ValueError, RecursionError):
+        reply = parse_json(line)
+    except ValueError:
         return None
     if not isinstance(reply, dict) or not all(isinstance(value, str | None) for value in reply.values()):
         return None

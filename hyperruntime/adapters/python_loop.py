@@ -17,6 +17,8 @@ import traceback
 import types
 from typing import Any
 
+_HALF = 32768  # characters of a traceback that are kept at each end
+
 
 def run(code: str, name: str, variables: dict[str, Any]) -> str | None:
     """Run a text, and return its last expression's value as text."""
@@ -45,6 +47,8 @@ def answer(code: str, name: str, variables: dict[str, Any]) -> dict[str, str | N
         while shown is not None and shown.tb_frame.f_code.co_filename != name:
             shown = shown.tb_next
         text = "".join(traceback.format_exception(type(error), error, shown))
+        if len(text) > 2 * _HALF:  # the value has all of the message
+            text = text[:_HALF] + "\n[...]\n" + text[-_HALF:]
         return {"error": text, "kind": type(error).__name__, "value": str(error)}
 
 

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakValueDictionary
 
 from hyperruntime.concurrency.blocking import STARTS, blocking
 from hyperruntime.container import Container
@@ -15,7 +14,6 @@ from hyperruntime.runtime import Runtime, open_runtime
 
 _locks: dict[int, threading.Lock] = {}  # by process: a child that is forked during a call gets a lock that stays locked
 _open: dict[tuple[int, str | None], Runtime] = {}
-_started: WeakValueDictionary[str, Container] = WeakValueDictionary()
 
 
 def shared_runtime(name: str | None = None) -> Runtime:
@@ -46,19 +44,12 @@ def start_container(image: str, fields: Mapping[str, Any], runtime: str | None =
     """
     engine = shared_runtime(runtime)
     given = {**fields, "image": image_reference(engine, image)}
-    container = engine.container(parse_profile("container", given).spec)
-    return _started.setdefault(container.name, container)
+    return engine.container(parse_profile("container", given).spec)
 
 
 async def astart_container(image: str, fields: Mapping[str, Any], runtime: str | None = None) -> Container:
     """Do what :func:`start_container` does without blocking the event loop; if cancelled, nothing is left."""
     return await blocking(STARTS, lambda: start_container(image, fields, runtime), undo=Container.close)
-
-
-def find_container(name: str) -> Container | None:
-    """Return a running container that :func:`start_container` started in this process, or None."""
-    container = _started.get(name)
-    return container if container is not None and container.is_alive else None
 
 
 def image_reference(runtime: Runtime, image: str) -> str:

@@ -45,6 +45,7 @@ class Member:
         full_size: size of the file in bytes, holes included.
         mode: permission bits and more, as stored.
         mtime_ns: nanoseconds since the epoch.
+        owner: numbers of the user and of the group.
         link: target of a link, as stored.
         extents: ``(offset, length)`` in bytes of each run of data in a sparse file; None for other files.
         problem: why a member of kind ``other`` is refused.
@@ -56,6 +57,7 @@ class Member:
     full_size: int
     mode: int
     mtime_ns: int
+    owner: tuple[int, int]
     link: bytes
     extents: _Extents | None = None
     problem: str = ""
@@ -149,6 +151,7 @@ class TarReader:
         return Member(
             name=name, kind=kind, size=self._left, full_size=full_size, mode=_number(header[100:108]),
             mtime_ns=_mtime(header[136:148], names.get("mtime")), extents=extents, problem=problem,
+            owner=(_owner(header[108:116], names.get("uid")), _owner(header[116:124], names.get("gid"))),
             link=names.get("linkpath", header[157:257].split(b"\0", 1)[0]),
         )  # fmt: skip
 
@@ -217,6 +220,10 @@ def _pax_number(text: bytes) -> int:
     if not text.isdigit() or len(text) > 20:
         raise TransferError("the archive is corrupt: a PAX size is not a number")
     return int(text)
+
+
+def _owner(field: bytes, pax: bytes | None) -> int:
+    return (_number(field, signed=True) if pax is None else _pax_number(pax)) & 0xFFFFFFFF  # as uid_t
 
 
 def _mtime(field: bytes, pax: bytes | None) -> int:

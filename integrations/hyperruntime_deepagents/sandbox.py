@@ -8,7 +8,7 @@ from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, 
 from deepagents.backends.sandbox import BaseSandbox
 
 import hyperruntime as hr
-from hyperruntime.adapters.shared_runtime import shared_runtime
+from hyperruntime.adapters.shared_runtime import shared_runtime, start_container
 from hyperruntime.transfer.file_errors import (
     FileError,
     PathIsDirectoryError,
@@ -50,10 +50,9 @@ class Sandbox(BaseSandbox):
         Raises:
             HyperRuntimeError: the container cannot be started; the message says why.
         """
-        engine = shared_runtime(runtime)
         if isinstance(spec, str):
-            spec = hr.ContainerSpec(image=engine.images.ensure(spec))
-        return cls(engine.container(spec))
+            return cls(start_container(spec, {}, runtime))
+        return cls(shared_runtime(runtime).container(spec))
 
     @property
     def id(self) -> str:
@@ -69,9 +68,10 @@ class Sandbox(BaseSandbox):
 
         Args:
             command: text for ``/bin/sh``.
-            timeout: seconds after which it is ended with all its processes; None means the backend's limit.
+            timeout: seconds after which it is ended with all its processes; 0 means no limit, None that of the
+                backend.
         """
-        limit = timeout or self._timeout_s
+        limit = self._timeout_s if timeout is None else timeout or None
         result = self.container.exec(["/bin/sh", "-c", command], timeout_s=limit, merge_output=True)
         output = result.stdout.decode(errors="replace")
         if result.timed_out:

@@ -12,8 +12,7 @@ from minisweagent.utils.serialize import recursive_merge
 from pydantic import BaseModel
 
 import hyperruntime as hr
-from hyperruntime.adapters.shared_runtime import shared_runtime
-from hyperruntime.pool.values.profiles import parse_profile
+from hyperruntime.adapters.shared_runtime import start_container
 
 _DONE = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"  # the first line of the output that ends a task
 _UNAME = ("system", "node", "release", "version", "machine", "processor")
@@ -62,10 +61,7 @@ class Environment:
             HyperRuntimeError: the container cannot be started; the message says why.
         """
         self.config = config_class(**kwargs)
-        runtime = shared_runtime(self.config.runtime)
-        image = self.config.image if {"/", ":"} & set(self.config.image) else runtime.images.ensure(self.config.image)
-        spec = parse_profile("container", {**self.config.container, "image": image}).spec
-        self.container: hr.Container = runtime.container(spec)
+        self.container: hr.Container = start_container(self.config.image, self.config.container, self.config.runtime)
         self.cleanup = weakref.finalize(self, self.container.close)  # the framework only drops its environments
 
     def get_template_vars(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - as in the framework

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import io
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from weakref import WeakValueDictionary
 
 from agents.sandbox import Manifest
 from agents.sandbox import errors as sdk
@@ -24,17 +24,15 @@ from agents.sandbox.types import ExecResult, ExposedPortEndpoint, User
 from agents.sandbox.util.tar_utils import UnsafeTarMemberError, strip_tar_member_prefix
 
 import hyperruntime as hr
-from hyperruntime import errors
 from hyperruntime.adapters.archives import archive_tree, extract_archive
 from hyperruntime.adapters.background import BackgroundCommands
-from hyperruntime.adapters.shared_runtime import astart_container, find_container
+from hyperruntime.adapters.shared_runtime import astart_container
 from hyperruntime.exec.options import TerminalKeywords
 
-Start: TypeAlias = Callable[[str], Awaitable[hr.Container]]
 Who: TypeAlias = str | User | None
 Snapshot: TypeAlias = SnapshotSpec | SnapshotBase | None
-_ANY = (errors.HyperRuntimeError, UnsafeTarMemberError)
-_GONE = (FileNotFoundError, errors.WorkdirNotFoundError)
+_ANY = (hr.errors.HyperRuntimeError, UnsafeTarMemberError)
+_GONE = (FileNotFoundError, hr.errors.WorkdirNotFoundError)
 
 
 class SandboxOptions(sessions.BaseSandboxClientOptions):
@@ -46,7 +44,7 @@ class SandboxOptions(sessions.BaseSandboxClientOptions):
 
 
 class SessionState(sessions.SandboxSessionState):
-    """What resumes a session: its image, and its container if that still runs in this process."""
+    """What resumes a session: its image, and its container if the client still has that."""
 
     type: Literal["hyperruntime"] = "hyperruntime"
     image: str
@@ -66,20 +64,26 @@ class SandboxClient(sessions.BaseSandboxClient[SandboxOptions | None]):
         instrumentation: Instrumentation | None = None,
         dependencies: sessions.Dependencies | None = None,
     ) -> None:
-        """Prepare. A session's state, which may come from elsewhere, cannot change the engine and the container.
+        """Prepare. A session's state may come from elsewhere: it cannot change the engine and the container's fields.
 
         Args:
             runtime: the engine; None means ``HYPERRUNTIME_RUNTIME``, else the first one that works.
             container: fields of the container, such as ``network``, ``user`` and ``mounts``, and the table ``limits``.
         """
-        self._start = partial(astart_container, fields=container or {}, runtime=runtime)
-        self._instrumentation, self._dependencies = instrumentation, dependencies
+        self._fields, self._runtime, self._dependencies = container or {}, runtime, dependencies
+        self._instrumentation, self._started = instrumentation, WeakValueDictionary[tuple[object, ...], hr.Container]()
 
     def _session(self, state: SessionState) -> Session:
         if paths := [grant.host_path for grant in state.manifest.extra_path_grants if grant.host_path is not None]:
             why = f"{paths[0]!r} cannot be added to a container; name it in the client's container['mounts']"
-            raise errors.UnsupportedOptionError("hyperruntime", "extra_path_grants", why)
-        return Session(state, self._start, find_container(state.container_name))
+            raise hr.errors.UnsupportedOptionError("hyperruntime", "extra_path_grants", why)
+        known = self._started.get((state.session_id, state.container_name, state.image))
+        return Session(state, self._start, known if known is not None and known.is_alive else None)
+
+    async def _start(self, state: SessionState) -> hr.Container:
+        made = await astart_container(state.image, self._fields, self._runtime)
+        state.container_name, state.workspace_root_ready = made.name, False
+        return self._started.setdefault((state.session_id, made.name, state.image), made)
 
     async def create(
         self, *, snapshot: Snapshot = None, manifest: Manifest | None = None, options: SandboxOptions | None = None
@@ -98,7 +102,7 @@ class SandboxClient(sessions.BaseSandboxClient[SandboxOptions | None]):
         return session
 
     async def resume(self, state: SessionState) -> sessions.SandboxSession:
-        """Return a session with the same container if it runs in this process, else with a new one when it starts."""
+        """Return a session with its container if this client started that and it runs, else with a new one."""
         state.assert_path_grants_rebound()
         return self._wrap_session(self._session(state), instrumentation=self._instrumentation)
 
@@ -112,7 +116,7 @@ def _as(kind: type[sdk.SandboxError], causes: tuple[type[Exception], ...], **fie
     try:
         yield
     except causes as error:
-        context = {"retry_safe": isinstance(error, errors.ExecStartError | errors.UnsupportedOptionError)}
+        context = {"retry_safe": isinstance(error, hr.errors.ExecStartError | hr.errors.UnsupportedOptionError)}
         failure = kind(**fields, context=context, cause=error)
         failure.args = (f"{failure.message}: {error}",)
         raise failure from error
@@ -121,8 +125,8 @@ def _as(kind: type[sdk.SandboxError], causes: tuple[type[Exception], ...], **fie
 class Session(sessions.BaseSandboxSession):
     """A container as a sandbox; the base class has the meaning of each method."""
 
-    def __init__(self, state: SessionState, start: Start, container: hr.Container | None) -> None:
-        """Take over a container; without one, ``start`` makes one of the image."""
+    def __init__(self, state: SessionState, start: Callable[..., Any], container: hr.Container | None) -> None:
+        """Take over a container; without one, ``start`` makes one."""
         self.state, self._start, self._commands = state, start, BackgroundCommands()
         self._container: Any = container
         self._set_start_state_preserved(container is not None)
@@ -134,8 +138,7 @@ class Session(sessions.BaseSandboxSession):
     async def ensure_container(self) -> None:
         """Start a container unless one runs."""
         if not await self.running():
-            self._container = await self._start(self.state.image)
-            self.state.container_name, self.state.workspace_root_ready = self._container.name, False
+            self._container = await self._start(self.state)
             self._set_start_state_preserved(False)
 
     _ensure_backend_started = ensure_container
@@ -185,11 +188,10 @@ class Session(sessions.BaseSandboxSession):
 
     async def persist_workspace(self) -> io.IOBase:
         """Return the archive of the workspace."""
-        root, skip = self._workspace_root_path(), [str(path) for path in self._persist_workspace_skip_relpaths()]
-        with _as(sdk.WorkspaceArchiveReadError, _ANY, path=root):
-            archive = await archive_tree(self._container, str(root), exclude=skip)
-            strip = partial(strip_tar_member_prefix, prefix=root.name, relativize_symlinks_under=root)
-            return await asyncio.to_thread(strip, archive)
+        top, skip = self._workspace_root_path(), [str(path) for path in self._persist_workspace_skip_relpaths()]
+        with _as(sdk.WorkspaceArchiveReadError, _ANY, path=top):
+            tar = await archive_tree(self._container, str(top), exclude=skip)
+            return await asyncio.to_thread(strip_tar_member_prefix, tar, prefix=top.name, relativize_symlinks_under=top)
 
     async def hydrate_workspace(self, data: io.IOBase) -> None:
         """Extract an archive into the workspace."""
@@ -218,8 +220,7 @@ class Session(sessions.BaseSandboxSession):
         command = self._resolve_pty_session_entry(pty_processes=self._commands, session_id=session_id)
         if chars and command.terminal is None:
             raise RuntimeError("stdin is not available for this process")
-        if chars:
-            await command.write(chars.encode())
+        await command.write(chars.encode())
         return await self._collect(session_id, 0.25, input_empty=not chars, **options)
 
     async def pty_terminate_all(self) -> None:
@@ -241,5 +242,4 @@ class Session(sessions.BaseSandboxSession):
         if ended:
             await self._commands.remove(number)
         with self._exec_errors([]):
-            code = command.end.result() if ended else None
-        return Update(None if ended else number, output, code, tokens)
+            return Update(None if ended else number, output, command.end.result() if ended else None, tokens)

@@ -17,6 +17,7 @@ from smolagents.serialization import SafeSerializer
 from hyperruntime.adapters.python_kernel import PythonKernel
 from hyperruntime.adapters.shared_runtime import start_container
 from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime_smolagents.answers import read_answer
 
 _NAME = "smolagents"
 _MISSING = """import importlib.metadata, importlib.util, sys
@@ -149,7 +150,7 @@ class Executor(RemotePythonExecutor):
 
     def _final_answer(self, text: str) -> Any:  # noqa: ANN401 - the agent's answer
         try:
-            return self._deserialize_final_answer(text, allow_pickle=False)
+            return read_answer(text)
         except Exception as error:  # the container may have sent anything
             why = f"the final answer has another form than the framework's JSON: {error!r}"
             raise AgentError(why, self.logger) from error

@@ -12,11 +12,11 @@ from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from hyperruntime.adapters.shared_runtime import image_reference, shared_runtime
+from hyperruntime.adapters.slot_session import SlotSession
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.tools import tool_schemas
+from hyperruntime.pool.tools.agent_tools import SlotTools
 from hyperruntime.pool.values.profiles import Profiles, parse_profile
-from hyperruntime.pool.values.results import Slot
-from hyperruntime.rollout.agent.agent import slot_tools
 
 _NAMES = ("bash",)
 
@@ -26,7 +26,7 @@ class BashTool(BaseTool):
 
     ``config`` has the keys of a pool, such as ``image``, ``slots_per_container`` and ``limits``; ``runtime`` is the
     engine. verl's loop makes an instance for each call; the slot is then that of the trajectory, and is released when
-    the trajectory has ended. Else it is that of the instance.
+    the trajectory has ended. Else it is that of the instance. A slot that is lost is replaced with the next call.
     """
 
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None) -> None:
@@ -36,8 +36,8 @@ class BashTool(BaseTool):
         runtime = shared_runtime(config.get("runtime"))
         given["image"] = image_reference(runtime, given.get("image", "base"))
         self._pools = PoolManager(runtime, Profiles.of(parse_profile("verl", given)))
-        self._of_instances: dict[str, asyncio.Task[Slot]] = {}
-        self._of_trajectories: MutableMapping[Any, asyncio.Task[Slot]] = weakref.WeakKeyDictionary()
+        self._of_instances: dict[str, SlotSession] = {}
+        self._of_trajectories: MutableMapping[Any, SlotSession] = weakref.WeakKeyDictionary()
 
     async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:  # noqa: ANN401
         """Return the id of an instance; a slot is leased with the first call."""
@@ -50,28 +50,23 @@ class BashTool(BaseTool):
         **kwargs: Any,  # noqa: ANN401 - as in verl
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
         """Run a command; return its output as the agents of rollouts see it, no reward, and no metrics."""
-        pools, trajectory = self._pools, kwargs.get("agent_data")
-        slots, owner = (self._of_instances, instance_id) if trajectory is None else (self._of_trajectories, trajectory)
-        if owner not in slots:
-            slots[owner] = asyncio.create_task(pools.acquire(instance_id))
+        pool, trajectory = await self._pools.pool(), kwargs.get("agent_data")
+        known, owner = (self._of_instances, instance_id) if trajectory is None else (self._of_trajectories, trajectory)
+        if owner not in known:
+            known[owner] = SlotSession(pool)
             if trajectory is not None:
-                weakref.finalize(trajectory, _release_soon, asyncio.get_running_loop(), pools, slots[owner])
-        lease = pools.lease_of(await asyncio.shield(slots[owner]))
-        text = await slot_tools(_NAMES)(lease).handler("bash", parameters, instance_id)
+                weakref.finalize(trajectory, _end_soon, asyncio.get_running_loop(), known[owner])
+        text = await SlotTools(known[owner].call).tool_handler("bash", parameters, instance_id)
         return ToolResponse(text=text), 0.0, {}
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:  # noqa: ANN401 - as in verl
         """Release the slot of an instance; its files and processes are removed."""
-        slot = self._of_instances.pop(instance_id, None)
-        if slot is not None:
-            await self._pools.release(await slot)
+        session = self._of_instances.pop(instance_id, None)
+        if session is not None:
+            await session.end()
 
 
-def _release_soon(loop: asyncio.AbstractEventLoop, pools: PoolManager, slot: asyncio.Task[Slot]) -> None:
+def _end_soon(loop: asyncio.AbstractEventLoop, session: SlotSession) -> None:
     """Release the slot of a trajectory that has ended; called by whatever thread drops it."""
-
-    async def release() -> None:
-        await pools.release(await slot)
-
     if not loop.is_closed():
-        asyncio.run_coroutine_threadsafe(release(), loop)
+        asyncio.run_coroutine_threadsafe(session.end(), loop)

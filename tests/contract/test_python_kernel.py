@@ -42,6 +42,15 @@ def test_a_text_that_cannot_be_interrupted_is_killed(kernel: PythonKernel, monke
     assert not kernel.is_alive
 
 
+def test_the_size_of_values_is_limited(kernel: PythonKernel) -> None:
+    failed = kernel.run("raise ValueError('first' + 'x' * 5_000_000 + 'last')", 60)
+    assert len(failed.value) == 5_000_009
+    assert len(failed.error) < 100_000
+    assert failed.error.endswith("xlast\n")
+    assert "more than 8388608 bytes of JSON" in kernel.run("'x' * 9_000_000", 60).error
+    assert not kernel.is_alive
+
+
 @pytest.mark.parametrize(
     ("code", "word"),
     [

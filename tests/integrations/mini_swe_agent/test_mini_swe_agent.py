@@ -94,8 +94,8 @@ def test_a_container_ends_with_its_environment(base_image: str, runtime_name: st
 def test_results_are_those_of_the_frameworks_own_environment(
     environment: Any, base_image: str, runtime_name: str, runtime: hr.Runtime
 ) -> None:
-    if runtime_name != "podman":  # theirs needs a program with the arguments of Docker, and the same images
-        return
+    if runtime_name != "podman":
+        pytest.skip("theirs needs a program with the arguments of Docker, and the same images")
     options = podman_command(runtime).run_options
     theirs = DockerEnvironment(
         image=base_image, cwd="/tmp", executable="podman", run_args=["--rm", "--network", "none", *options]

@@ -9,6 +9,7 @@ import signal
 import sys
 import tarfile
 import urllib.request
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -191,7 +192,7 @@ async def test_a_snapshot_brings_the_workspace_into_a_new_container(
         payload = json.loads(json.dumps(client.serialize_session_state(made.state)))
     await client.delete(made)
 
-    resumed = await SandboxClient(client._start.keywords["runtime"]).resume(client.deserialize_session_state(payload))
+    resumed = await SandboxClient(client._runtime).resume(client.deserialize_session_state(payload))
     async with resumed:
         with await resumed.read(Path("notes.txt")) as notes:
             assert notes.read() == b"kept\n"
@@ -211,6 +212,22 @@ async def test_a_session_is_resumed_in_its_container_while_that_runs(session: An
     await again.start()
     said = await again.exec("cat notes.txt /tmp/outside")
     assert said.stdout == b"only here\nand here\n"
+
+
+async def test_a_state_gets_no_container_of_another_client_session_or_image(
+    session: Any, client: SandboxClient, options: SandboxOptions
+) -> None:
+    payload = client.serialize_session_state(session.state)
+    forged = [
+        (SandboxClient(client._runtime), payload),
+        (client, {**payload, "session_id": str(uuid.uuid4())}),
+        (client, {**payload, "image": "other:1"}),
+    ]
+    for chosen, each in forged:
+        resumed = await chosen.resume(chosen.deserialize_session_state(json.loads(json.dumps(each))))
+        assert not await resumed.running()
+    same = await client.resume(client.deserialize_session_state(payload))
+    assert await same.running()
 
 
 async def test_a_hostile_archive_is_refused_and_ephemeral_files_stay_behind(session: Any) -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
+import io
+import json
 import signal
+import struct
 import sys
+import tracemalloc
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from PIL import Image
 from smolagents import AgentError, ChatMessage, CodeAgent, FinalAnswerTool, Model, tool
 
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.host.process import run_process, wait_until
 from hyperruntime_smolagents import Executor
+from hyperruntime_smolagents.answers import read_answer
 from tests.integrations.smolagents.example import ask
 
 pytestmark = pytest.mark.engine
@@ -143,20 +151,46 @@ def test_a_process_that_ends_is_replaced_with_tools_and_variables(executor: Exec
     assert (done.output, done.is_final_answer) == (40, True)
 
 
+WIDE_PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">IIBBBBB", 9000, 9000, 8, 2, 0, 0, 0)
+WIDE_PNG += struct.pack(">I", zlib.crc32(WIDE_PNG[12:]))
 HOSTILE_ANSWERS = (
     "pickle:gASVBQAAAAAAAACMAXiULg==",
     "gASVBQAAAAAAAACMAXiULg==",
     "safe:" + "[" * 100000,
     'safe:{"__type__": "complex"}',
     'safe:{"__type__": "Decimal", "data": []}',
+    'safe:{"__type__": "ndarray", "data": ["a"], "dtype": "S300000000"}',
+    'safe:[{"a": {"__type__": "ndarray", "data": ["a"], "dtype": "U30000000"}}]',
+    'safe:{"__type__": "PIL.Image", "data": "UDYKMSAxCjI1NQr///8="}',  # a whole image, but no PNG
+    "safe:" + json.dumps({"__type__": "PIL.Image", "data": base64.b64encode(WIDE_PNG).decode()}),
+    "safe:" + json.dumps({"__type__": "set", "data": [number * (2**61 - 1) for number in range(10_001)]}),
 )
 
 
-@pytest.mark.parametrize("answer", HOSTILE_ANSWERS)
+@pytest.mark.parametrize("answer", HOSTILE_ANSWERS, ids=range(len(HOSTILE_ANSWERS)))
 def test_an_answer_in_another_form_is_refused(executor: Executor, answer: str) -> None:
     with pytest.raises(AgentError, match="form"):
         executor(f"class FinalAnswerException(BaseException): pass\nraise FinalAnswerException({answer!r})")
     assert executor("1").output == "1"
+
+
+def test_an_answer_of_very_many_values_is_refused_before_it_is_parsed() -> None:
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="more than 500000 values"):
+        read_answer("safe:[" + "[]," * 1_000_000 + "0]")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 32 * 1024**2
+
+
+def test_images_and_arrays_of_numbers_come_back() -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", (3, 2)).save(stream, format="PNG")
+    answer = {"__type__": "PIL.Image", "data": base64.b64encode(stream.getvalue()).decode()}
+    array = {"__type__": "ndarray", "data": [[1, 2], [3, 4]], "dtype": "int64"}
+    image, numbers = read_answer("safe:" + json.dumps([answer, array]))
+    assert image.size == (3, 2)
+    assert [list(row) for row in numbers] == [[1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize("reply", [b"[]\n", b"\xff\n", b'{"output": "forged", "more": 1}\n'])

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import hydra
 import pytest
@@ -23,8 +24,9 @@ from verl.tools.base_tool import BaseTool
 from verl.tools.tool_registry import load_all_tools
 from verl.workers.rollout.replica import TokenOutput
 
-from hyperruntime.errors import RunError
+from hyperruntime.errors import PoolError, RunError
 from hyperruntime.host.process import run_process, wait_until
+from hyperruntime.pool.pool import SlotPool
 from hyperruntime_verl import AgentLoop, BashTool, dataset_rows
 
 pytestmark = pytest.mark.engine
@@ -228,6 +230,30 @@ async def test_in_verls_own_loop_the_slot_is_that_of_the_trajectory(tool: Any, t
     await wait_for_free_slots(tool)
 
 
+class Conversation:
+    """Stands for the data of a trajectory, which verl's loop gives to each call."""
+
+
+async def test_a_slot_that_could_not_be_had_or_was_lost_is_asked_for_again(tool: Any) -> None:
+    for trajectory in (None, Conversation()):
+        name, _ = await tool.create()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SlotPool, "acquire", AsyncMock(side_effect=PoolError("no slot became free")))
+            response, _, _ = await tool.execute(name, {"command": "true"}, agent_data=trajectory)
+            assert "no slot became free" in response.text
+        response, _, _ = await tool.execute(name, {"command": "echo again"}, agent_data=trajectory)
+        assert "again" in response.text
+        session = tool._of_instances[name] if trajectory is None else tool._of_trajectories[trajectory]
+        await tool._pools.release(session._slot)  # as when its container ends
+        said = [await tool.execute(name, {"command": "echo again"}, agent_data=trajectory) for _ in range(2)]
+        assert ["lost its container" in response.text for response, _, _ in said] == [True, False]
+        await tool.release(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SlotPool, "acquire", AsyncMock(side_effect=PoolError("no slot became free")))
+        await tool.execute("failed", {"command": "true"})
+        await tool.release("failed")
+
+
 async def wait_for_free_slots(tool: Any) -> None:
     """Wait until all slots are free: two can be leased."""
     names = [(await tool.create())[0] for _ in range(2)]
@@ -243,7 +269,7 @@ async def run():
     tool = BashTool({"type": "native", "image": sys.argv[1], "runtime": sys.argv[2]})
     response, _, _ = await tool.execute("one", {"command": "hostname"})
     assert response.text
-    print((await tool._of_instances["one"]).container, flush=True)
+    print(tool._of_instances["one"]._slot.container, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(run())
 """
