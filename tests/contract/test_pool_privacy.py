@@ -133,11 +133,11 @@ def test_w8_a_slot_has_private_directories(runtime: hr.Runtime, base_image: str)
 
 SERVER = r"""
 import ctypes, socket, sys
-listener = socket.socket(socket.AF_UNIX)
-listener.bind("\0agent")
-listener.listen()
 libc = ctypes.CDLL(None, use_errno=True)
 print(libc.shmget(4711, 4096, 0o1666), libc.shmget(4712, 4096, 0o1600), flush=True)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("\0agent")
+listener.listen()  # now the client, which tries until then, finds all
 listener.accept()[0].sendall(b"answer")
 """
 CLIENT = r"""
