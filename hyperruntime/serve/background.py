@@ -54,12 +54,12 @@ class Background:
 
     @property
     def state(self) -> ProcessState:
-        """What its caller is told of it."""
+        """Its state, as clients see it."""
         end = error = None
         if self.process.ended.is_set:
             try:
                 end = end_of(self.process.wait())
-            except Exception as why:  # noqa: BLE001 - whatever ended it
+            except Exception as why:  # noqa: BLE001 - any error may have ended it
                 error = facts_of(why)
         return ProcessState(process=self.name, args=self._args, end=end, error=error)
 

@@ -55,7 +55,7 @@ class Served:
     timer: asyncio.TimerHandle | None = None
 
     def state(self) -> ContainerState:
-        """Return what a client is told of it."""
+        """Return its state, as clients see it."""
         return ContainerState(
             name=self.container.name,
             image=self.container.spec.image,
@@ -113,11 +113,11 @@ class Containers:
         self._await_use(served)
         loop = asyncio.get_running_loop()
 
-        def tell() -> None:
+        def notify() -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._await_use, served)
 
-        container.on_end(tell)
+        container.on_end(notify)
         return served
 
     @property

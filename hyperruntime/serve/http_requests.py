@@ -197,7 +197,7 @@ def piece_reader(request: web.Request) -> Callable[[], Coroutine[Any, Any, bytes
                 async with asyncio.timeout(_LOOK_S):
                     return await _piece_of(request)
             if _is_malformed(request):
-                # aiohttp tells nobody. The end of the body lets it answer at once, and then close the connection.
+                # aiohttp reports it to nobody. With the body ended, it answers at once and closes the connection.
                 request.content.feed_eof()
                 request.protocol.close()
                 raise RequestError(400, "the body is not one of HTTP: a chunk is malformed")

@@ -205,7 +205,7 @@ class ErrorFacts:
 
 
 def facts_of(error: Exception) -> ErrorFacts:
-    """Return what a client is told of an error."""
+    """Return the kind and the text of an error, as clients see them."""
     return ErrorFacts(type=type(error).__name__, message=str(error))
 
 

@@ -52,15 +52,15 @@ class ProcessHandlers:
         command = read(Command, call.args)
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
-        def tell(*_: object) -> None:
+        def notify(*_: object) -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(news.set)
 
         with self._containers.using(command.container) as served, self._room_for_one(served):
             options = exec_options(command)
-            options["on_output"] = tell
+            options["on_output"] = notify
             process = await served.container.aspawn(command.args, **options)
-            process.ended.listen(tell)
+            process.ended.listen(notify)
             made = Background(process, command.args, news)
             try:
                 await made.input.open(process)

@@ -55,7 +55,7 @@ def _tool(function: Mapping[str, Any]) -> types.Tool:
 def to_result(result: hr.ToolResult) -> types.CallToolResult:
     """Return the result of a tool as that of an MCP call: its text, and a sentence if it failed.
 
-    The exit code of a command is no error, but its timeout is one.
+    A non-zero exit code is a result; a timeout is an error.
 
     Args:
         result: the result of a tool.

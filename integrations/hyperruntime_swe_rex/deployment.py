@@ -25,7 +25,7 @@ class DeploymentConfig(BaseModel):
         image: reference of the image, or the name of a recipe such as ``base``.
         runtime: the engine; None means ``HYPERRUNTIME_RUNTIME``, else the first one that works.
         container: more fields of the container, such as ``network``, ``user``, ``pull``, and the table ``limits``.
-        type: tells it from other configurations.
+        type: the name by which SWE-ReX recognises this configuration.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -50,7 +50,7 @@ class Deployment(AbstractDeployment):
         self._hooks = CombinedDeploymentHook()
 
     def add_hook(self, hook: DeploymentHook) -> None:
-        """Add an object that is told about each step."""
+        """Add an object that is notified of each step."""
         self._hooks.add_hook(hook)
 
     async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:

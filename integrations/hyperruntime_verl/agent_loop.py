@@ -109,12 +109,12 @@ class _ServerModel:
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
         """Return the next turn; the sampling parameters are those of verl."""
-        loop, told, schemas = self._loop, [with_calls(message, with_object) for message in messages], list(tools)
+        loop, given, schemas = self._loop, [with_calls(message, with_object) for message in messages], list(tools)
         if not self.ids:
-            self.ids = await loop.ct_build_initial_tokens(told, tools=schemas)
+            self.ids = await loop.ct_build_initial_tokens(given, tools=schemas)
         else:
             merged, self.mask, logprobs = await loop.ct_merge_context_msg(
-                told[: self._spoken], told, self.ids, self.mask, self.logprobs or None, tools=schemas
+                given[: self._spoken], given, self.ids, self.mask, self.logprobs or None, tools=schemas
             )
             self.ids, self.logprobs = merged.token_ids, logprobs or []
         if len(self.mask) >= loop.rollout_config.response_length:
@@ -127,7 +127,7 @@ class _ServerModel:
         merged, self.mask, logprobs = await loop.ct_merge_assistant_token(
             self.ids, output.token_ids, self.mask, known, assistant_logprobs=output.log_probs or None
         )
-        self.ids, self.logprobs, self._spoken = merged.token_ids, logprobs or [], len(told) + 1
+        self.ids, self.logprobs, self._spoken = merged.token_ids, logprobs or [], len(given) + 1
         self.extra_fields |= output.extra_fields
         is_full = len(self.mask) >= loop.rollout_config.response_length
         return Completion(

@@ -67,6 +67,6 @@ class BashTool(BaseTool):
 
 
 def _end_soon(loop: asyncio.AbstractEventLoop, session: SlotSession) -> None:
-    """Release the slot of a trajectory that has ended; called by whatever thread drops it."""
+    """Release the slot of a trajectory that has ended; the thread that drops it calls this."""
     if not loop.is_closed():
         asyncio.run_coroutine_threadsafe(session.end(), loop)
