@@ -37,14 +37,14 @@ class Contest:
         title: the framework and its version.
         beside: the name of the sandbox that ours is compared with.
         note: what a reader must know about that sandbox, or "".
-        wanted: how many times faster an action of ours must be.
+        wanted: how many times faster an action of ours must be; None: nothing is promised.
         start: start a sandbox: ``THEIRS``, or ours on one of ``ENGINES``.
     """
 
     title: str
     beside: str
     note: str = ""
-    wanted: int
+    wanted: int | None = None
     start: Callable[[str], Side]
 
 

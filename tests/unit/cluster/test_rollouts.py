@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import attrs
 import pytest
@@ -281,6 +280,24 @@ class Killed(BaseException):
     """Ends the head as a kill would."""
 
 
+M = TypeVar("M", Seeded, TokenModel)
+
+
+def holding_one(model: M) -> M:
+    """Let one trajectory have a first turn and never a second one, so that it cannot end before the head does."""
+    complete, held = model.complete, list[object]()
+
+    async def hold(messages: Sequence[Mapping[str, Any]], *others: Any) -> Completion:
+        if any(message["role"] == "assistant" for message in messages):
+            held.append(messages[0])
+            if messages[0] == held[0]:
+                await asyncio.Event().wait()
+        return await complete(messages, *others)
+
+    model.complete = hold  # type: ignore[assignment, method-assign]
+    return model
+
+
 def test_a_head_that_is_killed_resumes_with_the_journals(alone: Path, tmp_path: Path) -> None:
     run_dir, ended = tmp_path / "run", set[str]()
 
@@ -290,7 +307,7 @@ def test_a_head_that_is_killed_resumes_with_the_journals(alone: Path, tmp_path: 
             raise Killed  # while another trajectory has turns
 
     with pytest.raises(Killed):
-        on_nodes(Seeded(run_dir, wait_s=0.02), run_dir, keep=die)
+        on_nodes(holding_one(Seeded(run_dir, wait_s=0.02)), run_dir, keep=die)
     assert journaled(run_dir)
     model = Seeded(run_dir)
     summary = on_nodes(model, run_dir)
@@ -368,7 +385,6 @@ def test_an_error_of_the_relayed_model_keeps_its_kind(tmp_path: Path) -> None:
 
 def test_a_resumed_head_continues_the_tokens_of_turns_that_nodes_play_back(tmp_path: Path) -> None:
     def speak(prompt: str) -> str:
-        time.sleep(0.01)  # one after another, so that the trajectories do not end together
         done = prompt.count(" words, ")
         odd = f'<tool_call>  {{"arguments":{{"word":"w{done}"}},   "name":"add"}} </tool_call>'
         return odd if done < COMMANDS else "done"
@@ -383,7 +399,7 @@ def test_a_resumed_head_continues_the_tokens_of_turns_that_nodes_play_back(tmp_p
     with token_server(speak) as server:
         model = ModelOptions(name="m", base_url=server.url, wire="sglang", tokenizer="-")
         with pytest.raises(Killed):
-            on_nodes(TokenModel(model, server.tokenizer), tmp_path, keep=die)
+            on_nodes(holding_one(TokenModel(model, server.tokenizer)), tmp_path, keep=die)
         recorded = {each.item_id for each in read_trajectories(tmp_path)}
         turns = {(item, turn) for item, turn in journaled(tmp_path) if item not in recorded}
         kept, paid = len(turns) + len(recorded) * (COMMANDS + 1), len(server.turns)
