@@ -19,7 +19,7 @@ from hyperruntime.gateway.log.exchange import Exchange, LineFile
 from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.relay import Relay
 from hyperruntime.gateway.request.body import SLOW_KIND, BodyReader
-from hyperruntime.gateway.request.connection import BoundedConnection, Connections, accept_connections
+from hyperruntime.gateway.request.connection import accept_connections
 from hyperruntime.gateway.request.pace import Pace
 from hyperruntime.gateway.request.parse import (
     MODELS_PATH,
@@ -32,6 +32,7 @@ from hyperruntime.gateway.request.parse import (
 )
 from hyperruntime.gateway.request.parse_pool import ParsePool, PoolShare
 from hyperruntime.gateway.upstream import Sender, forwarded_headers
+from hyperruntime.ports.http_connection import BoundedConnection, Connections
 
 if TYPE_CHECKING:
     from hyperruntime.gateway.gateway import Seat

@@ -19,14 +19,14 @@ from hyperruntime.serve.exec_handlers import finished
 from hyperruntime.serve.file_models import DirectoryNames, FileFacts, FilePath, FileToRead, FileToWrite, PathToLookAt
 from hyperruntime.serve.typed_json import read, to_json
 from hyperruntime.spec import ExecResult, check_inside_path
-from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
+from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S, tar_read_all
 from hyperruntime.transfer.file_calls import READ_LIMIT_BYTES
 from hyperruntime.transfer.file_errors import error_of_text
 from hyperruntime.units import format_duration
 
 _MODE = re.compile(r"0?[0-7]{1,4}")
 _NOTES_BYTES = 4096
-# Of a directory its content; of anything else, itself. GNU tar exits with 1 if a file changed while it was read.
+# Of a directory its content; of anything else, itself.
 _READ = """
 [ -e "$1" ] || [ -L "$1" ] || { echo "No such file or directory" >&2; exit 3; }
 if [ -d "$1" ]; then exec tar -cf - -C "$1" .; fi
@@ -97,7 +97,7 @@ class FileHandlers:
             streams = LoopStreams()
             words = (_READ, "archive", asked.path, parent, name or ".")
             result = await _run(served.container, words, asked, streams, {"on_output": streams.output(write)})
-        if result.exit_code not in (0, 1):
+        if not tar_read_all(result):
             raise error_of_text(asked.path, result.stderr.decode(errors="replace"))
         return Answer()
 

@@ -12,6 +12,7 @@ import socket
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from aiohttp import web
 
@@ -19,6 +20,7 @@ from hyperruntime.cluster.node_services import NodeService
 from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.logs import get_logger
+from hyperruntime.ports.http_connection import serving_app
 from hyperruntime.ports.listeners import names_this_machine
 from hyperruntime.serve.http_answers import Emit, answer_with
 from hyperruntime.serve.http_errors import HEADERS, error_response
@@ -121,22 +123,14 @@ class HttpServer:
 @asynccontextmanager
 async def serving(server: HttpServer, service: NodeService, listener: socket.socket) -> AsyncIterator[None]:
     """Serve on a listening socket inside the block; then end the service, and with it the requests that wait for it."""
-    runner = web.AppRunner(
-        server.app(),
-        access_log=None,
-        keepalive_timeout=_KEEP_ALIVE_S,
-        shutdown_timeout=_SHUTDOWN_S,
-        handler_cancellation=True,
-        auto_decompress=False,
-        max_line_size=_MOST_LINE_BYTES,
-    )
-    await runner.setup()
-    site = web.SockSite(runner, listener)
-    try:
-        await site.start()
-        yield
-    finally:
-        await site.stop()
-        await service.close()
-        await runner.cleanup()
-        listener.close()
+    options: dict[str, Any] = {
+        "keepalive_timeout": _KEEP_ALIVE_S,
+        "auto_decompress": False,
+        "max_line_size": _MOST_LINE_BYTES,
+    }
+    async with serving_app(server.app(), listener, shutdown_s=_SHUTDOWN_S, ends_requests=True, **options) as accepting:
+        try:
+            yield
+        finally:
+            accepting.close()
+            await service.close()

@@ -152,7 +152,7 @@ def get(
         result = run(_command(_GET, parent, name or "."), options)
         if result.timed_out:
             raise LateError
-        if result.exit_code in (0, 1):  # GNU tar exits with 1 if a file changed while it was read
+        if tar_read_all(result):
             receiver.finish()
     except LateError:
         raise _late(f"{source!r} was not copied out of the container to {os.fspath(target)!r}", options) from None
@@ -188,6 +188,15 @@ def _late(what: str, options: ExecOptions) -> TransferTimeoutError:
         f"{what} within {format_duration(options.timeout_s or 0)}, so the copy was stopped; raise timeout_s "
         "if it only needs more time"
     )
+
+
+def tar_read_all(result: ExecResult) -> bool:
+    """Return whether ``tar`` put all files into its archive.
+
+    Source: GNU tar exits with 1 if a file changed while it was read, and with 2 on errors. busybox and bsdtar exit
+    with 1 on errors, and say at the end that this exit was delayed.
+    """
+    return result.exit_code == 0 or (result.exit_code == 1 and b"xit delayed from previous errors" not in result.stderr)
 
 
 def _why(result: ExecResult | None) -> str:

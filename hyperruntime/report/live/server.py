@@ -20,6 +20,7 @@ import attrs
 from aiohttp import web
 
 from hyperruntime.logs import get_logger
+from hyperruntime.ports.http_connection import serving_app
 from hyperruntime.ports.listeners import names_this_machine
 from hyperruntime.report.live.followed import FollowedRun
 from hyperruntime.report.page.page import live_page
@@ -246,16 +247,12 @@ class LiveServer:
 @asynccontextmanager
 async def serving(server: LiveServer, listener: socket.socket) -> AsyncIterator[None]:
     """Serve on a listening socket, and follow the run, inside the block."""
-    runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=_SHUTDOWN_S)
-    await runner.setup()
-    following = asyncio.create_task(server.follow())
-    try:
-        await web.SockSite(runner, listener).start()
-        yield
-    finally:
-        following.cancel()
-        await runner.cleanup()
-        listener.close()
+    async with serving_app(server.app(), listener, most=2 * _MOST_VIEWERS, shutdown_s=_SHUTDOWN_S):
+        following = asyncio.create_task(server.follow())
+        try:
+            yield
+        finally:
+            following.cancel()
 
 
 def _refusal(status: int, why: str) -> web.Response:

@@ -1,0 +1,165 @@
+"""Connections of HTTP clients, whose number, idle time and requests sent ahead are bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from hyperruntime.logs import get_logger
+
+log = get_logger(__name__)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_MAX_AHEAD = 8
+_UPGRADED = ("_upgraded", "_upgrade")  # aiohttp's attribute: since 3.14, and before
+_MOST, _CLIENT_S = 512, 30.0
+
+
+class Connections:
+    """Counts the open connections of a server.
+
+    Attributes:
+        limit: connections that may be open at once.
+        client_s: seconds that a client has to send a whole request head.
+        open: connections that are open.
+    """
+
+    def __init__(self, limit: int, client_s: float) -> None:
+        """Start with no open connections.
+
+        Args:
+            limit: connections that may be open at once.
+            client_s: seconds that a client has to send a whole request head.
+        """
+        self.limit, self.client_s = limit, client_s
+        self.open = 0
+
+
+class BoundedConnection(web.RequestHandler):
+    """A connection of aiohttp that is closed if no request arrives in time, or too many arrive ahead of their answers.
+
+    The time runs while no request is served. It starts when the wait starts, not at the last byte, so a client that
+    sends a byte now and then cannot keep the connection open.
+    """
+
+    def __init__(self, connections: Connections, server: web.Server, **options: Any) -> None:  # noqa: ANN401
+        """Create a connection.
+
+        Args:
+            connections: counts the connections of the server.
+            server: the server of aiohttp that handles the requests.
+            options: options of ``aiohttp.web.RequestHandler``.
+        """
+        super().__init__(server, loop=asyncio.get_running_loop(), **options)
+        self._connections = connections
+        self._timer: asyncio.TimerHandle | None = None
+        self._socket: asyncio.Transport | None = None
+        self._counted = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection, or close it if the server is at its limit."""
+        self._socket = cast(asyncio.Transport, transport)
+        super().connection_made(transport)
+        if self._connections.open >= self._connections.limit:
+            self.drop()
+            return
+        self._connections.open += 1
+        self._counted = True
+        self.wait_for_head()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Uncount the connection."""
+        self.serve_request()
+        self._socket = None
+        if self._counted:
+            self._connections.open -= 1
+            self._counted = False
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse bytes; drop a client that sends many requests ahead or asks to upgrade to another protocol."""
+        super().data_received(data)
+        upgrades = any(getattr(self, name, False) is True for name in _UPGRADED)
+        if upgrades or len(self._messages) > _MAX_AHEAD:
+            self.drop()
+
+    def wait_for_head(self) -> None:
+        """Start the timer for the head of the next request."""
+        self.serve_request()
+        if self._socket is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._connections.client_s, self.drop)
+
+    def serve_request(self) -> None:
+        """Stop that timer: the request that arrived has its own deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def drop(self) -> None:
+        """Close the connection immediately; unsent data is lost."""
+        if self._socket is not None:
+            self._socket.abort()
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:  # noqa: ANN401 - as logging takes them
+        """Log an error of the server as a warning, and a client's malformed request for debugging only."""
+        error = kw.get("exc_info")
+        tell = log.debug if isinstance(error, HttpProcessingError) else log.warning
+        tell("http request failed", error=repr(error))
+
+
+@web.middleware
+async def _timed(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    connection = cast(BoundedConnection, request.protocol)
+    connection.serve_request()
+    try:
+        return await handler(request)
+    finally:
+        connection.wait_for_head()
+
+
+@asynccontextmanager
+async def serving_app(
+    app: web.Application,
+    listener: socket.socket,
+    *,
+    most: int = _MOST,
+    client_s: float = _CLIENT_S,
+    shutdown_s: float,
+    ends_requests: bool = False,
+    **options: Any,  # noqa: ANN401
+) -> AsyncIterator[asyncio.Server]:
+    """Serve an application inside the block, on bounded connections; yield what accepts them, which may end earlier.
+
+    Args:
+        app: the application; it was not served before.
+        listener: a listening socket; it is closed at the end.
+        most: connections that may be open at once; further ones are closed immediately.
+        client_s: seconds that a client has to send a whole request head.
+        shutdown_s: seconds that requests have at the end.
+        ends_requests: whether a request ends when its client is gone.
+        options: options of ``aiohttp.web.RequestHandler``.
+    """
+    app.middlewares.insert(0, _timed)
+    runner = web.AppRunner(
+        app, access_log=None, handler_cancellation=ends_requests, shutdown_timeout=shutdown_s, **options
+    )
+    await runner.setup()
+    connections, server = Connections(most, client_s), cast(web.Server, runner.server)
+    accepting = await asyncio.get_running_loop().create_server(
+        lambda: BoundedConnection(connections, server, access_log=None, **options), sock=listener
+    )
+    try:
+        yield accepting
+    finally:
+        accepting.close()
+        await runner.cleanup()
+        listener.close()
