@@ -28,8 +28,9 @@ from hyperruntime.host.process import run_process
 PREFIX = "localhost/hyperruntime-test/"
 SHELLS = ("dash", "busybox", "bash")
 
-# Each run has the same examples and no deadline; `--hypothesis-profile=other` draws other examples.
+# Each run has the same examples and no deadline; `few` is for `make test`, and `other` draws other examples.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("few", deadline=None, derandomize=True, max_examples=25)
 hypothesis.settings.register_profile("other", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("steady")
 

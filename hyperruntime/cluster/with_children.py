@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -28,8 +29,9 @@ SCRATCH = "HYPERRUNTIME_NODE_SCRATCH"  # the variable with the node's directory 
 JOB_BEGAN = "HYPERRUNTIME_JOB_BEGAN"  # the variable with the time at which the job began, in seconds since 1970
 NODE_NAME = "hyperrun-node"  # of the process of a node server, at most 15 bytes
 _SET_CHILD_SUBREAPER = 36
-_PAUSE_S = 0.05
+_PAUSE_S, _LOOK_S = 0.05, 5.0
 _GUARDS_S = 5.0  # for the guards of killed owners, which remove containers
+_ALONE_S = 20.0  # of Parsl's manager without a connection, after which no answer will come
 _NOTICE_S = 600.0  # for a node server to finish what it has after SIGTERM; the batch system kills it before
 
 
@@ -59,11 +61,41 @@ def _end_children(was_told: bool) -> None:
         time.sleep(_PAUSE_S)
 
 
+def _end_without_head(manager: int) -> None:
+    """End Parsl's manager, and so the job, if it lost its interchange before that answered.
+
+    It would wait for this first answer without a limit, and keep the node, if the head was killed while the job began.
+    """
+    alone_since = time.monotonic()
+    while time.monotonic() - alone_since < _ALONE_S:
+        time.sleep(_LOOK_S)
+        try:
+            if not _waits_alone(psutil.Process(manager)):
+                alone_since = time.monotonic()
+        except psutil.Error:  # it has ended
+            return
+    with suppress(ProcessLookupError):
+        os.kill(manager, signal.SIGTERM)
+
+
+def _waits_alone(manager: psutil.Process) -> bool:
+    """Return whether a manager, which makes its worker before it connects, has no connection and no node server."""
+    children = manager.children(recursive=True)
+    for child in children:
+        with suppress(psutil.Error):
+            if child.name() == NODE_NAME:
+                return False
+    if not children:
+        return False
+    return all(each.status != psutil.CONN_ESTABLISHED for each in manager.net_connections("tcp"))
+
+
 def main() -> int:
     """Run the module of the command line in a process that ends with this one; return its exit code."""
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     words = [sys.executable, "-m", with_parent.__name__, *sys.argv[1:]]
     process = spawn(words, stdin=0, stdout=1, stderr=2, env=os.environ)
+    threading.Thread(target=_end_without_head, args=(process.pid,), daemon=True).start()
     noticed: list[int] = []
 
     def notice(number: int, _: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from hyperruntime.cluster import with_children
 from hyperruntime.host.process import run_process, spawn, wait_until
@@ -31,6 +33,33 @@ def test_orphans_of_the_module_are_ended(tmp_path: Path) -> None:
     done = run_process(words, timeout_s=120, env=env)
     assert done.exit_code == 0, done
     assert not psutil.pid_exists(int(done.stdout.split()[0]))
+
+
+WAITS = """
+import socket, subprocess, sys, threading
+sleeper = subprocess.Popen(["sleep", "1000"])
+head = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+head.recv(1)
+head.close()
+threading.Event().wait()
+"""
+
+
+def test_a_job_whose_head_is_gone_before_it_answers_ends(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(WAITS)
+    (tmp_path / "soon.py").write_text(
+        "import sys\nfrom hyperruntime.cluster import with_children\n"
+        "with_children._ALONE_S, with_children._LOOK_S = 1.0, 0.1\nsys.exit(with_children.main())\n"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.getcwd()}", with_children.SCRATCH: str(tmp_path)}
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        words = [sys.executable, str(tmp_path / "soon.py"), "waits", str(head.getsockname()[1])]
+        job = spawn(words, env=env, **NO_PIPES)
+        connection, _ = head.accept()
+        with pytest.raises(subprocess.TimeoutExpired):
+            job.wait(3)  # three times the limit
+        connection.close()
+        assert job.wait(120) != 0
 
 
 def test_children_are_listed_while_other_processes_end() -> None:
