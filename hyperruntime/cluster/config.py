@@ -100,9 +100,20 @@ class ClusterConfig:
     @property
     def walltime_s(self) -> float:
         """The walltime in seconds."""
-        days, _, rest = self.walltime.rpartition("-")
-        hours, minutes, seconds = (*map(int, rest.split(":")), 0)[:3]
-        return int(days or 0) * 86400.0 + hours * 3600 + minutes * 60 + seconds
+        return seconds_of_walltime(self.walltime)
+
+
+def seconds_of_walltime(text: str) -> float:
+    """Return the seconds of ``HH:MM:SS``, ``HH:MM`` or ``D-HH:MM:SS``.
+
+    Raises:
+        ValueError: the text has another form.
+    """
+    if not _WALLTIME.fullmatch(text):
+        raise ValueError(f"{text!r} is not a time such as '01:30:00' or '2-00:00:00'")
+    days, _, rest = text.rpartition("-")
+    hours, minutes, seconds = (*map(int, rest.split(":")), 0)[:3]
+    return int(days or 0) * 86400.0 + hours * 3600 + minutes * 60 + seconds
 
 
 def read_config(path: Path, runtime: str | None = None) -> ClusterConfig:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -93,12 +93,12 @@ class ImageService:
         return Answer()
 
     async def _save(self, call: Call) -> Answer:
-        """Write an image of this node to an archive; return whether the node has it."""
-        images, reference = (await self._context.runtime()).images, str(call.args["reference"])
-        if not await asyncio.to_thread(images.exists, reference):
-            return Answer(value=False)
-        await asyncio.to_thread(images.save, reference, str(call.args["archive"]), force=True)
-        return Answer(value=True)
+        """Write an image of this node to an archive; return the node's engine, or "" if the node does not have it."""
+        runtime, reference = await self._context.runtime(), str(call.args["reference"])
+        if not await asyncio.to_thread(runtime.images.exists, reference):
+            return Answer("")
+        await asyncio.to_thread(runtime.images.save, reference, str(call.args["archive"]), force=True)
+        return Answer(runtime.name)
 
 
 @attrs.define(eq=False)
@@ -109,16 +109,16 @@ class _Known:
         image: name of a recipe, or a reference.
         here: engine and identifier on the head's machine; None if it does not have it.
         ids: the identifiers that the cluster's image has, by engine.
-        nodes: nodes that have it.
-        archive: an archive of it; None before one was made.
+        nodes: nodes that have it, with their engines.
+        archives: archives of it, by the engine that wrote them.
         filled: engines of which a node was given it.
     """
 
     image: str
     here: tuple[str, str] | None
     ids: dict[str, set[str]] = attrs.field(factory=dict)
-    nodes: list[Node] = attrs.field(factory=list)
-    archive: Path | None = None
+    nodes: dict[Node, str] = attrs.field(factory=dict)
+    archives: dict[str, Path] = attrs.field(factory=dict)
     filled: set[str] = attrs.field(factory=set)
     making: asyncio.Lock = attrs.field(factory=asyncio.Lock)
     first: defaultdict[str, asyncio.Lock] = attrs.field(factory=lambda: defaultdict(asyncio.Lock))
@@ -135,8 +135,7 @@ class _Known:
     def add(self, node: Node, engine: str, identifier: str) -> None:
         """Note that a node has the image."""
         self.ids.setdefault(engine, set()).add(identifier)
-        if node not in self.nodes:
-            self.nodes.append(node)
+        self.nodes[node] = engine
 
 
 class ImageSource:
@@ -203,17 +202,17 @@ class ImageSource:
         if known.accepts(engine, identifier):
             known.add(node, engine, identifier)
             return "present"
-        how = await self._bring(node, known, others, has_other=identifier != "", ids=sorted(known.ids.get(engine, ())))
+        how = await self._bring(node, known, others, engine, has_other=identifier != "")
         engine, identifier = await _identify(node, known)
         if how not in ("loaded", "sent") and not known.accepts(engine, identifier):
             log.warning("image differs", node=node.name, image=known.reference, id=identifier, how=how)
         known.add(node, engine, identifier)
         return how
 
-    async def _bring(self, node: Node, known: _Known, others: list[Node], *, has_other: bool, ids: list[str]) -> str:
-        reference = known.reference
+    async def _bring(self, node: Node, known: _Known, others: list[Node], engine: str, *, has_other: bool) -> str:
+        reference, ids = known.reference, sorted(known.ids.get(engine, ()))
         asked = {"reference": reference, "archive": "", "pull": False, "make": "", "seen_s": 0.0, "ids": ids}
-        if (archive := await self._archive(known, others)) is not None:
+        if (archive := await self._archive(known, others, engine)) is not None:
             asked |= {"archive": str(archive), "seen_s": _SEEN_S if await self._is_shared(node, archive) else 0.0}
             how = str((await node.peer.call("image.ensure", asked)).value)
             if how == "missing":
@@ -230,25 +229,40 @@ class ImageSource:
             return str((await node.peer.call("image.ensure", {**asked, "make": known.image})).value)
         return str((await node.peer.call("image.ensure", {**asked, "pull": True})).value)
 
-    async def _archive(self, known: _Known, others: list[Node]) -> Path | None:
-        """Return an archive of an image, made once; None if neither the head's machine nor a node has it."""
-        reference = known.reference
+    async def _archive(self, known: _Known, others: list[Node], engine: str) -> Path | None:
+        """Return an archive of an image; None if neither the head's machine nor a node has it.
+
+        The first node of an engine may get the archive of another engine, and convert it. The others of that engine get
+        what it made of it. So nothing is converted twice.
+        """
         async with known.making:
-            if known.archive is None:
-                path = self._directory / f"{hashlib.sha256(reference.encode()).hexdigest()[:32]}.tar"
-                saved = known.here is not None and await asyncio.to_thread(_save_here, reference, path)
+            if not known.archives:
                 # Nodes that pull one image at once ask its registry, not each other.
-                having = dict.fromkeys([*(known.nodes if is_local(reference) else ()), *others])
-                for node in () if saved else having:
-                    try:
-                        args = {"reference": reference, "archive": str(path)}
-                        saved = bool((await node.peer.call("image.save", args)).value) and path.exists()
-                    except HyperRuntimeError as error:
-                        log.warning("image not had from node", node=node.name, error=str(error))
-                    if saved:
-                        break
-                known.archive = path if saved else None
-            return known.archive
+                having = dict.fromkeys([*(known.nodes if is_local(known.reference) else ()), *others])
+                await self._save(known, [None, *having])
+            elif engine not in known.archives and engine in known.filled:
+                await self._save(known, [node for node, its in known.nodes.items() if its == engine])
+            return known.archives.get(engine) or next(iter(known.archives.values()), None)
+
+    async def _save(self, known: _Known, places: Sequence[Node | None]) -> None:
+        """Let the first place that has an image and can do so write an archive; None is the head's machine."""
+        for node in places:
+            name = hashlib.sha256(f"{known.reference} {len(known.archives)}".encode()).hexdigest()[:32]
+            path, reference = self._directory / f"{name}.tar", known.reference
+            if node is None:
+                if known.here is not None and await asyncio.to_thread(_save_here, reference, path):
+                    known.archives[known.here[0]] = path
+                    return
+                continue
+            try:
+                args = {"reference": reference, "archive": str(path)}
+                saved = (await node.peer.call("image.save", args)).value
+            except HyperRuntimeError as error:
+                log.warning("image not had from node", node=node.name, error=str(error))
+                continue
+            if saved and path.exists():
+                known.archives[str(saved)] = path
+                return
 
     async def _is_shared(self, node: Node, archive: Path) -> bool:
         """Return whether a node can see the directory of an archive at all."""

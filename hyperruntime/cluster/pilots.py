@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hyperruntime.cluster import with_children, with_parent
-from hyperruntime.cluster.config import ClusterConfig
+from hyperruntime.cluster.config import ClusterConfig, seconds_of_walltime
 from hyperruntime.cluster.head import Invitation
 from hyperruntime.cluster.node_services import NodeSettings
 from hyperruntime.errors import ClusterError, NodeLostError
@@ -41,7 +41,7 @@ class Pilots:
     """The nodes' jobs of one cluster, from :meth:`start` to :meth:`stop`.
 
     Attributes:
-        walltime_s: the longest time of a job in seconds; None for a Parsl config of the user's own.
+        walltime_s: the longest time of a job in seconds; None if a Parsl config of the user's own names none.
     """
 
     def __init__(self, config: ClusterConfig, directory: Path) -> None:
@@ -71,6 +71,7 @@ class Pilots:
             config = self._parsl_config()
             for executor in config.executors:
                 if (provider := getattr(executor, "provider", None)) is not None:
+                    self._note_walltime(provider)
                     self._withhold(provider)
                     self._ask_soon(provider)
             self._kernel = DataFlowKernel(config)
@@ -103,6 +104,18 @@ class Pilots:
             kernel.cleanup()
             for open_log in set(logs) - set(logging.getLogger("parsl").handlers):
                 open_log.close()  # Parsl removes it only
+
+    def _note_walltime(self, provider: Any) -> None:  # noqa: ANN401
+        if not self._config.parsl or not isinstance(text := getattr(provider, "walltime", None), str):
+            return
+        try:
+            walltime_s = seconds_of_walltime(text)
+        except ValueError as error:
+            raise ClusterError(f"a provider of parsl={self._config.parsl!r} has no walltime: {error}") from error
+        if walltime_s <= self._config.drain_s:
+            step = f"name a longer walltime, or a smaller drain_s, which is {self._config.drain_s:g}"
+            raise ClusterError(f"the walltime {text} in parsl={self._config.parsl!r} leaves no time for work; {step}")
+        self.walltime_s = min(walltime_s, self.walltime_s or walltime_s)
 
     def _settings(self) -> NodeSettings:
         return NodeSettings(self._config.runtime, self._config.scratch, str(self._directory))

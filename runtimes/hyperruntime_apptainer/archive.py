@@ -10,6 +10,7 @@ import io
 import json
 import os
 import platform
+import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from hyperruntime_apptainer.store import make_mount_points, unpack
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _NAME = "org.opencontainers.image.ref.name"
 _CONTAINERD_NAME = "io.containerd.image.name"
+_SIF = "hyperruntime-image.sif"
 
 
 @attrs.frozen(kw_only=True)
@@ -39,6 +41,7 @@ class SavedImage:
         workdir: the working directory of its commands.
         kind: Apptainer's name for the archive's format: ``oci-archive`` or ``docker-archive``.
         entry: its entry in the index or manifest if the archive holds several images (Apptainer cannot select one).
+        has_sif: whether the archive also has the image as a SIF, which need not be made then.
     """
 
     path: Path
@@ -47,6 +50,7 @@ class SavedImage:
     workdir: str
     kind: str
     entry: Mapping[str, Any] | None = None
+    has_sif: bool = False
 
 
 def read_archive(path: Path) -> tuple[SavedImage, ...]:
@@ -76,15 +80,15 @@ def write_single(image: SavedImage, path: Path) -> None:
         _add(target, name, json.dumps(index).encode())
 
 
-def write_archive(path: Path, reference: str, layer: Path, digest: str, workdir: str) -> None:
-    """Write an image of one layer in the format of ``docker save``.
+def write_archive(path: Path, reference: str, layer: Path, workdir: str, sif: Path) -> None:
+    """Write an image of one layer in the format of ``docker save``, and its SIF beside it, which other engines ignore.
 
     Args:
         path: the archive to write.
         reference: the image's name.
         layer: an uncompressed tar file of the root file system.
-        digest: the SHA-256 of the layer, in hexadecimal.
         workdir: the working directory of its commands.
+        sif: the same files as a SIF.
 
     Source: Docker image specification 1.2.
     """
@@ -92,15 +96,30 @@ def write_archive(path: Path, reference: str, layer: Path, digest: str, workdir:
         "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
         "os": "linux",
         "config": {"WorkingDir": workdir},
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{file_digest(layer)}"]},
     }
     text = json.dumps(config).encode()
     name = f"{hashlib.sha256(text).hexdigest()}.json"
     manifest = [{"Config": name, "RepoTags": [reference], "Layers": ["layer.tar"]}]
     with tarfile.open(path, "w") as tar:
         tar.add(layer, "layer.tar")
+        tar.add(sif, _SIF)
         _add(tar, name, text)
         _add(tar, "manifest.json", json.dumps(manifest).encode())
+
+
+def extract_sif(image: SavedImage, sif: Path) -> None:
+    """Write the SIF of an archive to a file.
+
+    Raises:
+        ImageError: the archive cannot be read, or the file not be written.
+    """
+    try:
+        with tarfile.open(image.path) as tar, open(sif, "xb") as file:
+            if (member := tar.extractfile(_SIF)) is not None:
+                shutil.copyfileobj(member, file, 1 << 20)
+    except (OSError, tarfile.TarError) as error:
+        raise ImageError(f"{image.path} cannot be loaded: {error}; copy it again, or free space") from error
 
 
 def pack(sif: Path, directory: Path) -> Path:
@@ -180,7 +199,18 @@ def _docker_images(path: Path, tar: tarfile.TarFile) -> Iterator[SavedImage]:
                 workdir=_workdir(parse_json(raw)),
                 kind="docker-archive",
                 entry=entry if len(manifest) > 1 else None,
+                has_sif=len(manifest) == 1 and _has_sif(tar),
             )
+
+
+def _has_sif(tar: tarfile.TarFile) -> bool:
+    member = tar.extractfile(_SIF) if _SIF in tar.getnames() else None
+    return member is not None and is_sif(member.read(64))
+
+
+def is_sif(head: bytes) -> bool:
+    """Return whether a file is a SIF, by its first 64 bytes."""
+    return b"SIF_MAGIC" in head
 
 
 def _workdir(config: dict[str, Any]) -> str:

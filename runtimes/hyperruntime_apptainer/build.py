@@ -12,7 +12,7 @@ from hyperruntime.driver import Driver
 from hyperruntime.errors import HyperRuntimeError, ImageError
 from hyperruntime.host.engine_program import csv_line
 from hyperruntime.host.process import run_process
-from hyperruntime_apptainer.archive import SavedImage, write_single
+from hyperruntime_apptainer.archive import SavedImage, extract_sif, write_single
 from hyperruntime_apptainer.args import environment
 from hyperruntime_apptainer.scratch import scratch_directory
 
@@ -33,15 +33,18 @@ def tool_environment() -> dict[str, str]:
 
 
 def sif_from_archive(image: SavedImage, directory: Path) -> None:
-    """Convert one image of an archive to ``image.sif``.
+    """Write one image of an archive to ``image.sif``, converted unless the archive has a SIF.
 
     Args:
         image: the image.
         directory: takes the SIF, and a temporary archive.
 
     Raises:
-        ImageError: Apptainer failed.
+        ImageError: Apptainer failed, or the archive is damaged.
     """
+    if image.has_sif:
+        extract_sif(image, directory / "image.sif")
+        return
     path = image.path
     if image.entry is not None:
         path = directory / "one.tar"

@@ -17,7 +17,7 @@ from hyperruntime.host.process import stream_process
 from hyperruntime.images.containerfile_to_definition import definition_of
 from hyperruntime.images.pull_errors import explain_pull, is_loopback, with_tag
 from hyperruntime_apptainer import build, records
-from hyperruntime_apptainer.archive import extract, file_digest, pack, read_archive, write_archive
+from hyperruntime_apptainer.archive import extract, file_digest, is_sif, pack, read_archive, write_archive
 from hyperruntime_apptainer.store import Store, unpack
 
 _TAIL_LINES = 12
@@ -120,6 +120,8 @@ class ApptainerImages:
     def save(self, reference: str, archive: Path) -> None:
         """Write an image in the format of ``docker save``, in one layer, so that every engine can read it.
 
+        Its SIF is there too, so that Apptainer does not make it again where the archive is loaded.
+
         Args:
             reference: an image of the store.
             archive: the file to write.
@@ -134,7 +136,7 @@ class ApptainerImages:
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
         with self._store.scratch() as directory:
             layer = pack(entry.sif, directory)
-            write_archive(archive, with_tag(reference), layer, file_digest(layer), entry.workdir)
+            write_archive(archive, with_tag(reference), layer, entry.workdir, entry.sif)
 
     def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
         """Pull an image from its registry and return its identifier. Plain HTTP is used for loopback only.
@@ -316,4 +318,4 @@ def _file_key(path: str) -> str:
 
 def _is_sif(path: Path) -> bool:
     with open(path, "rb") as file:
-        return b"SIF_MAGIC" in file.read(64)
+        return is_sif(file.read(64))

@@ -15,8 +15,9 @@ import hyperruntime as hr
 from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError
 from hyperruntime.host.process import run_process, spawn, wait_until
 from hyperruntime_apptainer import ApptainerDriver, records
+from hyperruntime_apptainer.archive import file_digest
 from hyperruntime_apptainer.scratch import scratch_directory
-from hyperruntime_apptainer.store import VARIABLE
+from hyperruntime_apptainer.store import VARIABLE, Store
 
 pytestmark = pytest.mark.engine
 MIB = 1024**2
@@ -150,6 +151,20 @@ def test_two_simultaneous_loads_make_one_image(tmp_path: Path) -> None:
     assert [process.returncode for process in both] == [0, 0]
     assert outputs[0] == outputs[1] != b""
     assert [path.name for path in (tmp_path / "store/images").iterdir()] == [outputs[0].decode().strip()]
+
+
+def test_a_saved_image_is_loaded_by_another_store_without_being_converted_again(
+    runtime: hr.Runtime, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime.images.save(image, tmp_path / "base.tar")
+    (sif,) = (entry.sif for entry in Store().entries() if image in entry.references)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "other"))
+    with hr.open_runtime("apptainer") as other:
+        assert other.images.load(tmp_path / "base.tar") == (image,)
+        with other.container(hr.ContainerSpec(image=image)) as started:
+            assert started.exec(["echo", "here"]).stdout == b"here\n"
+    (copy,) = (tmp_path / "other").glob("images/*/image.sif")
+    assert file_digest(copy) == file_digest(sif)  # a second conversion would have other times in it
 
 
 def test_a_missing_apptainer_program_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

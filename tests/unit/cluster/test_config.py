@@ -109,3 +109,28 @@ def test_a_missing_file_and_a_config_that_cannot_be_made_are_named(tmp_path: Pat
         read_config(tmp_path / "none.toml")
     with pytest.raises(ClusterError, match="parsl='nothing:here' makes no config: ModuleNotFoundError"):
         Pilots(ClusterConfig(parsl="nothing:here"), tmp_path).start()
+
+
+OWN = """
+from parsl.config import Config
+from parsl.executors import HighThroughputExecutor
+from parsl.providers import SlurmProvider
+
+
+def config():
+    return Config([HighThroughputExecutor(address="127.0.0.1", provider=SlurmProvider(walltime="00:04:00"))])
+"""
+
+
+def test_nodes_of_an_own_config_are_drained_before_the_walltime_of_its_provider(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_site.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    too_short = Pilots(ClusterConfig(parsl="own_site:config"), tmp_path)
+    with pytest.raises(ClusterError, match="the walltime 00:04:00 in parsl='own_site:config' leaves no time for work"):
+        too_short.start()
+    pilots = Pilots(ClusterConfig(parsl="own_site:config", drain_s=60.0), tmp_path)
+    monkeypatch.setattr("parsl.dataflow.dflow.DataFlowKernel", lambda config: None)
+    pilots.start()
+    assert pilots.walltime_s == 240.0

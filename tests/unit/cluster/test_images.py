@@ -29,10 +29,11 @@ LOCAL = "localhost/hyperruntime/base:latest"
 class Store:
     """The images of one simulated node, with their content, and what it loaded and made."""
 
-    def __init__(self, registry: str = "", base: bytes | None = None) -> None:
+    def __init__(self, registry: str = "", base: bytes | None = None, engine: str = "simulated") -> None:
         self.has: dict[str, bytes] = {} if base is None else {LOCAL: base}
         self.loaded: list[bytes] = []
         self.made: list[str] = []
+        self.engine = engine
         self._registry = registry
 
     def exists(self, reference: str) -> bool:
@@ -47,7 +48,7 @@ class Store:
 
     def save(self, reference: str, archive: str, *, force: bool) -> None:
         assert force
-        Path(archive).write_bytes(self.has[reference])
+        Path(archive).write_bytes(self.has[reference] if self.engine == "simulated" else b"by " + self.engine.encode())
 
     def ensure(self, name: str) -> None:
         self.made.append(name)
@@ -72,7 +73,7 @@ class Simulated(NodeContext):
         self.store = store
 
     async def runtime(self) -> Any:
-        return SimpleNamespace(images=self.store, name="simulated")
+        return SimpleNamespace(images=self.store, name=self.store.engine)
 
 
 @asynccontextmanager
@@ -153,6 +154,20 @@ def test_an_archive_is_made_once_and_read_where_it_is_shared_or_else_sent(
         assert len(content) > 3 * PART_BYTES
         assert [store.loaded for store in stores] == [[content], [], [content], [content]]
         assert len(list(tmp_path.iterdir())) == 1  # the archive
+
+    asyncio.run(test())
+
+
+def test_what_one_node_converted_is_given_to_the_other_nodes_of_its_engine(tmp_path: Path) -> None:
+    async def test() -> None:
+        stores = [Store(base=b"x", engine="podman"), *(Store(engine="apptainer") for _ in range(8))]
+        async with nodes(stores, tmp_path) as joined:
+            source = ImageSource(tmp_path)
+            given = await asyncio.gather(*(source.give(node, "base", [joined[0]]) for node in joined))
+        assert Counter(given) == {"present": 1, "loaded": 8}
+        loaded = Counter(store.loaded[0] for store in stores[1:])
+        assert loaded == {b"by podman": 1, b"by apptainer": 7}
+        assert {len(store.loaded) for store in stores[1:]} == {1}
 
     asyncio.run(test())
 

@@ -16,7 +16,7 @@ import pytest
 
 from hyperruntime.errors import EngineError, ImageError, ImageNotFoundError
 from hyperruntime.host.process import run_process
-from hyperruntime_apptainer.archive import read_archive, write_archive, write_single
+from hyperruntime_apptainer.archive import extract_sif, read_archive, write_archive, write_single
 from hyperruntime_apptainer.build import bases, local_bases
 from hyperruntime_apptainer.images import ApptainerImages, is_path, pull_args
 from hyperruntime_apptainer.scratch import scratch_directory, why_unusable
@@ -195,9 +195,15 @@ def test_a_docker_archive_is_read_and_split_into_single_images(tmp_path: Path) -
 
 def test_a_written_archive_is_read_back(tmp_path: Path) -> None:
     (tmp_path / "layer.tar").write_bytes(b"layer")
-    write_archive(tmp_path / "a.tar", "localhost/x:1", tmp_path / "layer.tar", DIGEST, "/w")
+    (tmp_path / "image.sif").write_bytes(sif := b"#!launch\nSIF_MAGIC" + bytes(100))
+    write_archive(tmp_path / "a.tar", "localhost/x:1", tmp_path / "layer.tar", "/w", tmp_path / "image.sif")
     (image,) = read_archive(tmp_path / "a.tar")
     assert (image.reference, image.workdir, image.kind, image.entry) == ("localhost/x:1", "/w", "docker-archive", None)
+    extract_sif(image, tmp_path / "copy.sif")
+    assert (image.has_sif, (tmp_path / "copy.sif").read_bytes()) == (True, sif)
+    (tmp_path / "image.sif").write_bytes(b"no SIF")
+    write_archive(tmp_path / "a.tar", "localhost/x:1", tmp_path / "layer.tar", "/w", tmp_path / "image.sif")
+    assert not read_archive(tmp_path / "a.tar")[0].has_sif
 
 
 def test_an_oci_archive_is_read(tmp_path: Path) -> None:
