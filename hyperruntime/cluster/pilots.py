@@ -182,8 +182,9 @@ class Pilots:
         forget = f"unset {shlex.join(self._withheld)}"  # also for a provider that does not run `env`
         scratch = f'export {with_children.SCRATCH}="{config.scratch}"'  # the shell replaces variables
         began = f"export {with_children.JOB_BEGAN}=$(date +%s)"
+        jobs = f"export {with_children.JOBS}={shlex.quote(os.path.abspath(self._directory))}"
         setup = "\n".join(
-            (began, *config.setup, forget, scratch, f"export PATH={os.path.dirname(sys.executable)}:$PATH")
+            (began, *config.setup, forget, scratch, jobs, f"export PATH={os.path.dirname(sys.executable)}:$PATH")
         )
         blocks = {"init_blocks": 0, "min_blocks": 0, "max_blocks": config.max_nodes, "nodes_per_block": 1}
         common = {**blocks, "worker_init": setup, "launcher": SimpleLauncher()}

@@ -27,6 +27,7 @@ from hyperruntime.host.rmtree import remove_tree
 
 SCRATCH = "HYPERRUNTIME_NODE_SCRATCH"  # the variable with the node's directory for temporary files
 JOB_BEGAN = "HYPERRUNTIME_JOB_BEGAN"  # the variable with the time at which the job began, in seconds since 1970
+JOBS = "HYPERRUNTIME_JOBS"  # the variable with the head's directory for the files of jobs
 NODE_NAME = "hyperrun-node"  # of the process of a node server, at most 15 bytes
 _SET_CHILD_SUBREAPER = 36
 _PAUSE_S, _LOOK_S = 0.05, 5.0
@@ -91,7 +92,26 @@ def _waits_alone(manager: psutil.Process) -> bool:
 
 
 def main() -> int:
-    """Run the module of the command line in a process that ends with this one; return its exit code."""
+    """Run the module of the command line in a process that ends with this one; return its exit code.
+
+    A job may begin after its head was killed, and another head has removed the directory of its jobs: then nothing is
+    run. Parsl's manager makes that directory again if it is removed a moment later; then it is removed at the end.
+    """
+    if not (jobs := os.environ.get(JOBS)):
+        return _run()
+    try:
+        opened = os.open(jobs, os.O_PATH | os.O_CLOEXEC)  # while it is open, no other directory gets its number
+    except OSError:
+        return 1
+    try:
+        return _run()
+    finally:
+        with suppress(OSError):
+            if not os.path.samestat(os.stat(jobs), os.fstat(opened)):
+                remove_tree(jobs)
+
+
+def _run() -> int:
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     words = [sys.executable, "-m", with_parent.__name__, *sys.argv[1:]]
     process = spawn(words, stdin=0, stdout=1, stderr=2, env=os.environ)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack, suppress
@@ -29,6 +31,7 @@ from hyperruntime.spec import ContainerSpec
 from hyperruntime.storage.atomic import make_directory
 
 _OWNER = "owner.json"
+_NO_RECORD_S = 60.0  # until a directory without its owner's record counts as left
 
 
 class NoEngine:
@@ -113,14 +116,26 @@ class RunCluster(Closing):
         await cancel_other_tasks()
 
     def _jobs_directory(self, run_dir: Path) -> Path:
-        """Return a new directory for the files of jobs; remove those of heads that were killed."""
+        """Return a new directory for the files of jobs; those of heads that were killed go now and at the end."""
         parent, prefix = make_directory(run_dir.parent), f".{run_dir.name}.jobs-"
-        for left in parent.glob(f"{prefix}*"):
-            with suppress(TypeError, ValueError):
-                owner = OwnerIdentity.from_record(json_object_of_file(left / _OWNER) or {})
-                if owner.state() == "dead":
-                    shutil.rmtree(left, ignore_errors=True)
+        _remove_left(parent, prefix)
+        self._stack.callback(_remove_left, parent, prefix)
         jobs = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         self._stack.callback(shutil.rmtree, jobs, ignore_errors=True)
         (jobs / _OWNER).write_text(json.dumps(attrs.asdict(OwnerIdentity.current())))
         return jobs
+
+
+def _remove_left(parent: Path, prefix: str) -> None:
+    """Remove the directories of jobs whose head is dead. Their jobs may still write: a name that is gone stops that."""
+    for left in parent.glob(f"{prefix}*"):
+        with suppress(OSError, TypeError, ValueError):
+            record = json_object_of_file(left / _OWNER)
+            if record is None:
+                is_left = time.time() - left.stat().st_mtime > _NO_RECORD_S
+            else:
+                is_left = OwnerIdentity.from_record(record).state() == "dead"
+            if is_left:
+                gone = left.with_name(f"{prefix}gone-{secrets.token_hex(8)}")
+                left.rename(gone)
+                shutil.rmtree(gone, ignore_errors=True)

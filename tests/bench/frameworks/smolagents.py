@@ -19,7 +19,7 @@ from hyperruntime_smolagents import Executor
 from tests.bench.frameworks.contest import ENGINES, THEIRS, Contest, Side
 
 IMAGE = "localhost/hyperruntime-bench/smolagents:latest"
-# Its server, with what it needs, is in the image; otherwise its build would download it.
+# Its server, with what it needs, is in the image, on `dev`, which has libstdc++; its own build would download it.
 CONTAINERFILE = """FROM {image}
 COPY . /opt/jupyter/
 ENV PYTHONPATH=/opt/jupyter
@@ -30,13 +30,13 @@ CODE = "total = sum(range(10))"
 
 
 @contextmanager
-def contest(image: str) -> Iterator[Contest]:
+def contest(_: str) -> Iterator[Contest]:
     """Yield the contest."""
     with tempfile.TemporaryDirectory() as place:
         containerfile = Path(place, "Containerfile")
-        containerfile.write_text(CONTAINERFILE.format(image=image))
         for engine in ENGINES:
             with hr.open_runtime(engine) as runtime:
+                containerfile.write_text(CONTAINERFILE.format(image=runtime.images.bootstrap("dev")))
                 runtime.images.build(IMAGE, containerfile=containerfile, context=sysconfig.get_path("purelib"))
         yield Contest(
             title=f"smolagents {version('smolagents')}", beside="its `DockerExecutor`", note=NOTE, start=_start

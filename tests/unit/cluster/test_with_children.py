@@ -62,6 +62,25 @@ def test_a_job_whose_head_is_gone_before_it_answers_ends(tmp_path: Path) -> None
         assert job.wait(120) != 0
 
 
+def test_a_job_that_begins_after_its_head_was_killed_runs_nothing_and_leaves_no_directory(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs"
+    (tmp_path / "makes.py").write_text(
+        f"import pathlib, shutil\njobs = pathlib.Path({str(jobs)!r})\nprint('runs')\n"
+        "shutil.rmtree(jobs) if (jobs / 'removed').exists() else None\n(jobs / 'logs').mkdir(parents=True)\n"
+    )
+    words = [sys.executable, "-m", with_children.__name__, "makes"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), with_children.SCRATCH: str(tmp_path)}
+    env[with_children.JOBS] = str(jobs)
+    late = run_process(words, timeout_s=120, env=env)
+    assert (late.exit_code, late.stdout, jobs.exists()) == (1, b"", False)
+    jobs.mkdir()
+    usual = run_process(words, timeout_s=120, env=env)
+    assert (usual.exit_code, usual.stdout, (jobs / "logs").exists()) == (0, b"runs\n", True)
+    (jobs / "removed").touch()  # by another head, while Parsl's manager starts
+    assert run_process(words, timeout_s=120, env=env).exit_code == 0
+    assert not jobs.exists()
+
+
 def test_children_are_listed_while_other_processes_end() -> None:
     """Directories in /proc vanish between two looks; the list must be complete all the same."""
     mine, ends = spawn(["sleep", "1000"], **NO_PIPES), threading.Event()
