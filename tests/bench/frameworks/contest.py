@@ -38,6 +38,7 @@ class Contest:
         beside: the name of the sandbox that ours is compared with.
         note: what a reader must know about that sandbox, or "".
         wanted: how many times faster an action of ours must be; None: nothing is promised.
+        action: what one action is.
         start: start a sandbox: ``THEIRS``, or ours on one of ``ENGINES``.
     """
 
@@ -45,6 +46,7 @@ class Contest:
     beside: str
     note: str = ""
     wanted: int | None = None
+    action: str = "`true`"
     start: Callable[[str], Side]
 
 
@@ -56,7 +58,7 @@ def contest_rows(contest: Contest) -> list[Row]:
         for name in names:
             sides[name] = contest.start(name)
         acts = in_turn({name: side.act for name, side in sides.items()}, ROUNDS)
-        rows = _rows(contest, "one action (`true`)", acts, contest.wanted)
+        rows = _rows(contest, f"one action ({contest.action})", acts, contest.wanted)
         for what in sides[THEIRS].files:
             took = in_turn({name: side.files[what] for name, side in sides.items()}, FILE_ROUNDS)
             rows += _rows(contest, what, took)

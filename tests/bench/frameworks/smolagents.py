@@ -37,9 +37,15 @@ def contest(_: str) -> Iterator[Contest]:
         for engine in ENGINES:
             with hr.open_runtime(engine) as runtime:
                 containerfile.write_text(CONTAINERFILE.format(image=runtime.images.bootstrap("dev")))
-                runtime.images.build(IMAGE, containerfile=containerfile, context=sysconfig.get_path("purelib"))
+                runtime.images.build(
+                    IMAGE, containerfile=containerfile, context=sysconfig.get_path("purelib"), force=True
+                )
         yield Contest(
-            title=f"smolagents {version('smolagents')}", beside="its `DockerExecutor`", note=NOTE, start=_start
+            title=f"smolagents {version('smolagents')}",
+            beside="its `DockerExecutor`",
+            note=NOTE,
+            action=f"`{CODE}`",
+            start=_start,
         )
 
 

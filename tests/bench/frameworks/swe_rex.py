@@ -39,7 +39,9 @@ def contest(image: str) -> Iterator[Contest]:
         containerfile.write_text(CONTAINERFILE.format(image=image))
         for engine in ENGINES:
             with hr.open_runtime(engine) as runtime:
-                runtime.images.build(IMAGE, containerfile=containerfile, context=sysconfig.get_path("purelib"))
+                runtime.images.build(
+                    IMAGE, containerfile=containerfile, context=sysconfig.get_path("purelib"), force=True
+                )
         yield Contest(
             title=f"SWE-ReX {version('swe-rex')}",
             beside="its `DockerDeployment`",
