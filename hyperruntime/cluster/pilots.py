@@ -29,7 +29,7 @@ LABEL = "nodes"
 _POOL = "parsl.executors.high_throughput.process_worker_pool"  # by module: it may not be on the PATH of a job
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
 _JOB = re.compile(r"EXIT CODE: (-?\d+)(?: STDOUT: .*?)?(?: STDERR: (.*?))?(?= Error \d+:|$)")  # of Parsl's error
-_POLL_S = 0.5  # between two looks at the queue
+_POLL_S = 0.2  # until what is missing is asked for
 _NOT_AGAIN = {"slurm": ("#SBATCH --no-requeue",), "pbs": ("#PBS -r n",)}  # a new job waits less than one put back
 _IDLE_S = 2.0  # of a job without a node server, before it is cancelled
 _SOON_S, _SOON_FOR_S = 2.0, 120.0  # between two questions for the states of jobs after a node was lost, and how long so

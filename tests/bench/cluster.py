@@ -365,10 +365,10 @@ def main() -> int:
         runtime.images.ensure("base")
         kind = "rootless" if runtime.info.rootless else "root"
     rows: list[Row] = []
+    if options.execs:  # before the starts, whose containers take a while to go
+        rows += asyncio.run(exec_rows(options.runtime, options.execs))
     if options.starts:
         rows += asyncio.run(start_rows(options.runtime, options.starts, 32))
-    if options.execs:
-        rows += asyncio.run(exec_rows(options.runtime, options.execs))
     if options.kills:
         rows += asyncio.run(loss_rows(options.runtime, options.kills))
     if options.nodes:

@@ -53,7 +53,7 @@ def queue_time() -> Iterator[list[float]]:
 
     def look() -> None:
         first = 0.0
-        while not over.wait(0.02):
+        while not over.wait(0.1):  # a tenth of a core
             states = run_process(["squeue", "--noheader", "--format=%T"], timeout_s=30).stdout.decode().split()
             if states and not first:
                 first = time.time()

@@ -36,13 +36,18 @@ def events(address: str) -> Iterator[dict[str, Any]]:
                 yield {"event": name, **json.loads(value)}
 
 
-def test_a_run_serves_its_page_while_it_goes_on(tmp_path: Path, runtime: Runtime, base_image: str) -> None:
+@pytest.mark.parametrize("made_by", ["this machine", pytest.param("nodes", marks=pytest.mark.slow)])
+def test_a_run_serves_its_page_while_it_goes_on(
+    tmp_path: Path, runtime: Runtime, base_image: str, made_by: str
+) -> None:
     agent = tmp_path / "agent"
     make_agent_repository(agent)
+    (tmp_path / "cluster.toml").write_text('[cluster]\nprovider = "local"\nmax_nodes = 2\n')
     words = ["generate", "--domains", "circle_packing", "--agent", str(agent), "--image", base_image, "--watch"]
     place = ["--max-generation", "500", "--eval-samples", "1", "--run-id", f"{tmp_path.parent.name}.{tmp_path.name}"]
     command = [sys.executable, "-m", "hyperruntime.cli", "--runtime", runtime.name, *words, *place]
     command += ["--output-dir-parent", str(tmp_path)]
+    command += ["--cluster", str(tmp_path / "cluster.toml")] if made_by == "nodes" else []
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
     assert process.stderr is not None
@@ -56,7 +61,7 @@ def test_a_run_serves_its_page_while_it_goes_on(tmp_path: Path, runtime: Runtime
             process.send_signal(signal.SIGINT)
     process.stderr.read()
     process.stderr.close()
-    assert process.wait(60) == 130
+    assert process.wait(120) == 130
     assert [one["event"] for one in found[-2:]] == ["news", "end"]
     assert found[0]["state"] == "running"
     assert found[-2]["state"] == "interrupted"

@@ -53,6 +53,7 @@ HOMES = {
     "aiohttp": (
         "hyperruntime/cluster/",
         "hyperruntime/gateway/",
+        "hyperruntime/ports/http_connection.py",
         "hyperruntime/report/live/",
         "hyperruntime/rollout/models/",
         "hyperruntime/serve/",
