@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -385,7 +386,10 @@ BATCH = ("rollout", "batch", "a.jsonl", "--model", "m", "--base-url", "http://h"
         ("run.json", DEEP, ("status", ".")),
         ("run.json", DEEP, ("resume", ".")),
         ("run.json", DEEP, ("rollout", "run", "--resume-from", ".")),
-        ("train.json", DEEP, ("rollout", "train", "--resume-from", ".")),
+        pytest.param(
+            "train.json", DEEP, ("rollout", "train", "--resume-from", "."),
+            marks=pytest.mark.skipif(find_spec("torch") is None, reason="trainers need torch"),
+        ),
         ("a.jsonl", '{"key": "k", "status": 1e999, "type": "t", "body": ""}', REPLAY),
         ("a.jsonl", '{"key": "k", "status": 9, "type": "t", "body": ""}', REPLAY),
         ("a.jsonl", '{"prompt": "p", "x": 1e999}', BATCH),

@@ -169,7 +169,7 @@ def test_a_generation_is_shown_without_keys_and_without_escapes(
 def test_a_generation_is_paged_on_a_terminal(tmp_path: Path) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 3)
     ours, theirs = pty.openpty()
-    env = {**os.environ, "PAGER": "sed s/^/paged:/", "TERM": "xterm"}
+    env = {**os.environ, "PAGER": "sed s,^,paged:,", "TERM": "xterm"}
     process = subprocess.Popen([*HYPERRUN, "show", str(run_dir), "2"], stdin=theirs, stdout=theirs, env=env)
     os.close(theirs)
     found = b""

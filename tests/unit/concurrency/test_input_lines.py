@@ -37,6 +37,7 @@ asyncio.run(main())
         (b"\xff\r\n\0\n", ["\ufffd\r\n", "\0\n"]),
         (b"x" * 1_000_000 + b"\n" + b"y\n" * 100, ["x" * 1_000_000 + "\n", *["y\n"] * 100]),
     ],
+    ids=["nothing", "no end of line", "no text", "a long line"],  # pytest puts them into the environment
 )
 def test_all_lines_come(given: bytes, lines: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", ALL], input=given, capture_output=True)
