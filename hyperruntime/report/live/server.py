@@ -32,6 +32,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _SHUTDOWN_S = 1.0
 _LOOK_S = 1.0  # between two looks at the journal
+_LOOK_EACH_S = 0.04  # more for each viewer, who costs the machine of the run one message for each news
 _ALIVE_S = 15.0  # between two comments on a quiet stream, which find a viewer that is gone
 _MOST_VIEWERS = 1000
 _MOST_DETAILS = 64  # of entries, kept for the next viewer
@@ -107,7 +108,7 @@ class LiveServer:
                 await self._look()
             except Exception as error:  # noqa: BLE001 - or all pages stay as they are, and say that they are live
                 log.warning("run not read", error=f"{type(error).__name__}: {error}")
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_LOOK_S + _LOOK_EACH_S * self._viewers)
 
     async def end(self) -> None:
         """Tell all viewers the last news, and that there will be no more."""
