@@ -21,6 +21,9 @@ from hyperruntime.errors import NodeLostError
 MOST_UNCONFIRMED_BYTES = 16 << 20
 CONFIRM_EACH, CONFIRM_BYTES, CONFIRM_S = 64, 1 << 20, 0.5  # without a frame that confirms, too
 LARGEST_FRAME_BYTES = 64 << 20
+# While at most so many bytes are on their way, the connection's buffer is below the level at which writers wait
+# (asyncio's low-water marks: 16 KiB, and 128 KiB with TLS).
+_DIRECT_BYTES = 8 << 10
 _PREFIX = struct.Struct(">cQQ")
 _FRAME, _CONFIRM = b"f", b"c"
 
@@ -66,7 +69,10 @@ class Channel:
         if self._closed is not None:
             raise self._closed
         self._keep(frame)
-        await self._push()  # in this task: to wake another one costs more than to send
+        if self._bytes <= _DIRECT_BYTES:
+            await self._push()  # in this task: to wake another one costs more than to send; nothing waits in there
+        else:
+            self._changed.set()
 
     def send_soon(self, frame: bytes) -> None:
         """Hand over a small frame without waiting; does nothing after :meth:`close`."""
@@ -179,9 +185,6 @@ class Channel:
                 await socket.send_bytes(self._prefix(_FRAME, self._written) + frame)
         except (OSError, ConnectionError):
             return False
-        except asyncio.CancelledError:
-            self._changed.set()  # the writer sends the rest
-            raise
         finally:
             if self._pushing is socket:
                 self._pushing = None

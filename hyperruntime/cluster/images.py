@@ -24,6 +24,7 @@ log = get_logger(__name__)
 
 PART_BYTES = 1 << 20
 _SEEN_S = 60.0  # until a file of the head is seen on a node, if their directory is shared
+_SAVED_S = 10.0  # until a file of a node is seen on the head
 _LOOK_S = 0.2
 
 
@@ -260,7 +261,7 @@ class ImageSource:
             except HyperRuntimeError as error:
                 log.warning("image not had from node", node=node.name, error=str(error))
                 continue
-            if saved and path.exists():
+            if saved and await _is_seen(path, _SAVED_S):
                 known.archives[str(saved)] = path
                 return
 

@@ -203,19 +203,36 @@ class Pilots:
             )
         if config.provider == "pbs":
             cores = {} if config.cores_per_node is None else {"cpus_per_node": config.cores_per_node}
+            wanted = [f"mem={config.memory_gb_per_node}gb"] if config.memory_gb_per_node else []
+            wanted += [f"ngpus={config.gpus_per_node}"] if config.gpus_per_node else []
             return providers.PBSProProvider(
-                **common, **named, **cores, queue=config.partition or None, scheduler_options=lines
+                **common,
+                **named,
+                **cores,
+                queue=config.partition or None,
+                scheduler_options=lines,
+                select_options=":".join(wanted),
             )
         if config.provider == "lsf":
             named["project"] = named.pop("account")
+            asked, more = _lsf_resources(config)
+            options = "\n".join((lines, *more))
             return providers.LSFProvider(
-                **common,
-                **named,
-                queue=config.partition or None,
-                scheduler_options=lines,
-                cores_per_node=config.cores_per_node,
+                **common, **named, **asked, queue=config.partition or None, scheduler_options=options
             )
         return providers.LocalProvider(**common)
+
+
+def _lsf_resources(config: ClusterConfig) -> tuple[dict[str, Any], list[str]]:
+    """Return what Parsl's provider and further lines ask for. Source: IBM Spectrum LSF, ``bsub`` -R and -gpu."""
+    cores, lines = config.cores_per_node, []
+    if config.memory_gb_per_node:
+        lines.append(f'#BSUB -R "rusage[mem={config.memory_gb_per_node}GB]"')
+    if config.gpus_per_node:
+        lines.append(f'#BSUB -gpu "num={config.gpus_per_node}"')
+    if cores is None:
+        return {}, lines
+    return {"cores_per_block": cores, "cores_per_node": cores, "request_by_nodes": False}, lines
 
 
 def _own_config(name: str) -> Any:  # noqa: ANN401

@@ -31,6 +31,7 @@ JOBS = "HYPERRUNTIME_JOBS"  # the variable with the head's directory for the fil
 NODE_NAME = "hyperrun-node"  # of the process of a node server, at most 15 bytes
 _SET_CHILD_SUBREAPER = 36
 _PAUSE_S, _LOOK_S = 0.05, 5.0
+_SEEN_S = 10.0  # until a new directory is seen here
 _GUARDS_S = 5.0  # for the guards of killed owners, which remove containers
 _ALONE_S = 20.0  # of Parsl's manager without a connection, after which no answer will come
 _NOTICE_S = 600.0  # for a node server to finish what it has after SIGTERM; the batch system kills it before
@@ -99,10 +100,15 @@ def main() -> int:
     """
     if not (jobs := os.environ.get(JOBS)):
         return _run()
-    try:
-        opened = os.open(jobs, os.O_PATH | os.O_CLOEXEC)  # while it is open, no other directory gets its number
-    except OSError:
-        return 1
+    deadline = time.monotonic() + _SEEN_S
+    while not os.path.isdir(jobs):
+        if time.monotonic() > deadline:
+            sys.stderr.write(
+                f"the directory of jobs {jobs} is not seen here; its head has ended, or it is not shared\n"
+            )
+            return 1
+        time.sleep(_PAUSE_S)
+    opened = os.open(jobs, os.O_PATH | os.O_CLOEXEC)  # while it is open, no other directory gets its number
     try:
         return _run()
     finally:

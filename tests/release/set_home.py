@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 _URL = re.compile(r"https://[^\s/?#@]+(/[^\s/?#]+)+")
+_PICTURE = re.compile(r"\.(png|svg)$")
 _LINK = re.compile(r"(\]\(|(?:src|href)=\")(?!\w+:|#|/)([^)\s\"]+)")
 
 
@@ -46,7 +47,12 @@ def set_home(root: Path, url: str) -> None:
     lines = "".join(f"    {name} = {target}\n" for name, target in urls.items())
     config.write_text(text.replace("\nlicense = ", f"\nproject_urls =\n{lines}license = ", 1))
     citation.write_text(f"{citation.read_text()}repository-code: {url}\n")
-    readme.write_text(_LINK.sub(rf"\1{files}/\2", readme.read_text()))
+    pictures = f"{url}/raw/v{version[1]}"  # the page of a file is not the file
+    readme.write_text(
+        _LINK.sub(
+            lambda found: f"{found[1]}{pictures if _PICTURE.search(found[2]) else files}/{found[2]}", readme.read_text()
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -125,7 +125,11 @@ def test_the_addresses_of_a_published_project_are_in_its_metadata(tmp_path: Path
     assert urls["Source"] == HOME
     assert [url for url in urls.values() if not url.startswith(HOME)] == []
     assert f"repository-code: {HOME}\n" in (tmp_path / "CITATION.cff").read_text()
-    links = relative_links((tmp_path / "README.md").read_text())
+    readme = (tmp_path / "README.md").read_text()
+    pictures = re.findall(r"[(\"](\S+\.png)", readme)
+    assert pictures, "the page of a file is not a picture"
+    assert {url.partition("/docs/")[0].rpartition("v")[0] for url in pictures} == {f"{HOME}/raw/"}
+    links = relative_links(readme)
     assert (links, bool(relative_links((ROOT / "README.md").read_text()))) == ([], True)
 
 

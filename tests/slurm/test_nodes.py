@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hyperruntime.cluster.images import file_digest
 from hyperruntime.host.process import run_process, wait_until
 from tests.slurm.conftest import SLURM, SOON_S, hyperrun, jobs, nodes, ready
 
@@ -98,10 +99,9 @@ def test_each_node_gets_the_image_before_it_is_ready(folder: Path) -> None:
     setup = f'["export HYPERRUNTIME_APPTAINER_IMAGES={folder}/store-$SLURMD_NODENAME"]'
     (folder / "cluster.toml").write_text(f'{SLURM}runtime = "apptainer"\nimages = ["base"]\nsetup = {setup}\n')
     with up(folder, "--nodes", "2"):
-        # One node loads the image, then the other: two conversions, one after the other.
         assert wait_until(lambda: len(ready(folder)) == 2, 3 * SOON_S, 0.3), (folder / "up.out").read_text()
         hosts = [node["host"] for node in ready(folder)]
-        for host in hosts:
-            assert list(folder.glob(f"**/store-{host}/*")), sorted(folder.rglob("*"))
-        assert len(list(folder.glob("**/*.tar"))) == 1, "one archive for all nodes"
+        copies = [path for host in hosts for path in folder.glob(f"**/store-{host}/images/*/image.sif")]
+        assert len(copies) == 2, sorted(folder.rglob("*"))
+        assert len({file_digest(copy) for copy in copies}) == 1, "the second node got what the first one converted"
         assert hyperrun(folder, "cluster", "down").exit_code == 0

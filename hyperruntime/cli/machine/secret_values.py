@@ -17,16 +17,9 @@ from typing import Any
 
 from hyperruntime.gateway.config.values import parse_dotenv
 from hyperruntime.gateway.log.redact import MARK, Redactor
-from hyperruntime.report.page.secrets import Screen
+from hyperruntime.report.page.secrets import DIRECTORIES, SECRET_NAME, Screen
 
-_SECRET_NAME = re.compile(
-    r"api.?key|(?:^|[_.-])keys?(?:$|[_.-])|token(?!s|iz|_id)|secret|passw|passphrase|credential|cookie|authorization|bearer"
-    r"|(?:^|[_.-])(?:auth|pat|pwd|dsn)(?:$|[_.-])"
-    r"|pass(?:$|[_.-](?!at_))|creds?(?:$|[_.-])|(?-i:[a-z]Key(?![a-z]))",  # pass_at_1 is a score
-    re.IGNORECASE,
-)
 _NAMES_OF_PLACES = ("key_env", "key_file", "key_name")  # options of the gateway that say where a key is
-_DIRECTORIES = ("PWD", "OLDPWD")  # variables of every shell, not passwords
 _VARIABLES = ("env", "environ", "environment", "headers", "build_args")  # tables whose values may all be secret
 _HEADER = re.compile(r"([^\s=:]+)\s*:")
 _IN_A_URL = re.compile(r"(?<=://)[^/\s@'\"]+@")
@@ -79,7 +72,7 @@ class SecretValues:
         self._screen = Screen()
         for name, value in os.environ.items():
             self._learn_url(value)
-            if _SECRET_NAME.search(name) and name not in _DIRECTORIES:
+            if SECRET_NAME.search(name) and name not in DIRECTORIES:
                 self.learn(value)
         for folder in dict.fromkeys((Path(), *folders)):
             self._learn_env_file(folder / ".env")
@@ -189,7 +182,7 @@ class SecretValues:
             return
         for name, value in found.items():
             self._learn_url(value)
-            if _SECRET_NAME.search(name) or _looks_random(value):
+            if SECRET_NAME.search(name) or _looks_random(value):
                 self.learn(value)
 
     def _learn_url(self, value: str) -> None:
@@ -199,7 +192,7 @@ class SecretValues:
 
 
 def _is_secret(name: str) -> bool:
-    return name not in _NAMES_OF_PLACES and _SECRET_NAME.search(name) is not None
+    return name not in _NAMES_OF_PLACES and SECRET_NAME.search(name) is not None
 
 
 def _assigned_secret(name: str, text: str, *, listed: bool) -> str:

@@ -12,6 +12,15 @@ from hyperruntime.errors import GatewayConfigError
 from hyperruntime.gateway.config.environment import KEY_VARIABLES, read_dotenv
 from hyperruntime.gateway.log.redact import MARK, Redactor
 
+# The name of a variable or option whose value is secret.
+SECRET_NAME = re.compile(
+    r"api.?key|(?:^|[_.-])keys?(?:$|[_.-])|token(?!s|iz|_id)|secret|passw|passphrase|credential|cookie|authorization|bearer"
+    r"|(?:^|[_.-])(?:auth|pat|pwd|dsn)(?:$|[_.-])"
+    r"|pass(?:$|[_.-](?!at_))|creds?(?:$|[_.-])|(?-i:[a-z]Key(?![a-z]))",  # pass_at_1 is a score
+    re.IGNORECASE,
+)
+DIRECTORIES = ("PWD", "OLDPWD")  # variables of every shell, not passwords
+_LEAST = 8  # characters of a value that is secret by its name: a shorter one may be a word of any text
 # Prefixes that services document for their keys, and private keys in PEM.
 _LOOKS_LIKE_A_KEY = re.compile(
     r"""
@@ -37,7 +46,7 @@ class Screen:
     """Removes keys from texts."""
 
     def __init__(self, environment: Mapping[str, str] | None = None, env_file: Path = Path(".env")) -> None:
-        """Know the keys of the environment and of a ``.env`` file.
+        """Know the keys of the environment and of a ``.env`` file, by the names of the variables.
 
         Args:
             environment: variables; None means those of this process.
@@ -48,7 +57,7 @@ class Screen:
             known |= read_dotenv(env_file)
         except GatewayConfigError:
             pass  # it is not used for more than this
-        self._redactor = Redactor(known[name] for name in KEY_VARIABLES if known.get(name))
+        self._redactor = Redactor(value for name, value in known.items() if _is_secret(name, value))
 
     def text(self, text: str) -> str:
         """Return a text without keys."""
@@ -63,3 +72,9 @@ class Screen:
         if isinstance(value, Sequence):
             return [self.value(entry) for entry in value]
         return value if value is None or isinstance(value, bool | int | float) else self.text(str(value))
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if name in KEY_VARIABLES:
+        return value != ""
+    return len(value) >= _LEAST and name not in DIRECTORIES and SECRET_NAME.search(name) is not None

@@ -73,6 +73,12 @@ def test_pbs_and_lsf_are_asked_for_the_same(provider: str, tmp_path: Path) -> No
     assert (made.queue, made.max_blocks, made.walltime) == ("short", 4, "02:30:00")
     assert (made.project if provider == "lsf" else made.account) == "ours"
     assert "module load apptainer" in made.worker_init
+    if provider == "pbs":
+        assert (made.cpus_per_node, made.select_options) == (8, "mem=32gb:ngpus=2")
+    else:
+        lines = made.scheduler_options.splitlines()
+        wanted = ["-n 8", '-R "span[ptile=8]"', '-R "rusage[mem=32GB]"', '-gpu "num=2"', "-q short"]
+        assert set(lines) >= {f"#BSUB {line}" for line in wanted}, lines
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,8 @@ class Relay:
 
     def __init__(self) -> None:
         self.open = True
+        self.flows = asyncio.Event()
+        self.flows.set()
         self.writers: set[asyncio.StreamWriter] = set()
         self.server: asyncio.Server | None = None
 
@@ -71,6 +73,7 @@ class Relay:
         async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
                 while data := await reader.read(1 << 16):
+                    await self.flows.wait()
                     writer.write(data)
                     await writer.drain()
             except OSError:
@@ -131,6 +134,25 @@ async def pair(
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_call_that_is_cancelled_while_nothing_flows_takes_no_other_with_it() -> None:
+    async def test() -> None:
+        async with pair() as made:
+            made.relay.flows.clear()
+            body = bytes(1 << 20)
+            large = [asyncio.ensure_future(made.node.peer.call("echo", {"n": n}, body)) for n in range(14)]
+            await asyncio.sleep(1)
+            small = [asyncio.ensure_future(made.node.peer.call("echo", {"n": n})) for n in range(14)]
+            await asyncio.sleep(0)
+            for call in (*large[::2], *small[::2]):
+                call.cancel()
+            made.relay.flows.set()
+            answers = await asyncio.wait_for(asyncio.gather(*large[1::2], *small[1::2]), 30)
+            assert [answer.value["n"] for answer in answers] == [*range(1, 14, 2)] * 2
+            assert (await made.node.peer.call("echo", {}, b"after")).body == b"after"
+
+    run(test)
 
 
 def test_calls_answers_events_and_errors() -> None:

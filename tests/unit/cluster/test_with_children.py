@@ -73,6 +73,7 @@ def test_a_job_that_begins_after_its_head_was_killed_runs_nothing_and_leaves_no_
     env[with_children.JOBS] = str(jobs)
     late = run_process(words, timeout_s=120, env=env)
     assert (late.exit_code, late.stdout, jobs.exists()) == (1, b"", False)
+    assert b"is not seen here" in late.stderr
     jobs.mkdir()
     usual = run_process(words, timeout_s=120, env=env)
     assert (usual.exit_code, usual.stdout, (jobs / "logs").exists()) == (0, b"runs\n", True)

@@ -126,7 +126,8 @@ def test_texts_of_agents_make_no_elements(tmp_path: Path) -> None:
 
 def test_keys_are_removed_from_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    said = "\n".join((SECRET, base64.b64encode(SECRET.encode()).decode(), *LOOKS))
+    monkeypatch.setenv("MY_UPSTREAM_TOKEN", other := "orange-horse-42")
+    said = "\n".join((other, SECRET, base64.b64encode(SECRET.encode()).decode(), *LOOKS))
     shown = dict.fromkeys(("diff", "history", "log", "detail", "task"), said)
     texts = {**plain(0), **shown, "answer": json.dumps([said])}
     run_dir = loop_run(tmp_path / "generate_1", 5, lambda _: texts)
@@ -138,6 +139,7 @@ def test_keys_are_removed_from_everything(tmp_path: Path, monkeypatch: pytest.Mo
         for key in (SECRET, *LOOKS):
             assert key.removeprefix("Bearer ").split("\n")[-2:][0] not in seen, key
         assert base64.b64encode(SECRET.encode()).decode() not in seen
+        assert other not in seen
         assert "[redacted]" in seen
 
 

@@ -1,9 +1,15 @@
 "use strict";
 // The details of one generation or trajectory: read from its block when it is opened.
+let isOver = false; // the server of a live page has ended: another user may have its port, and would get the token
 async function detailsOf(run, number, n) {
+  if (isOver) return null;
   if (isLive) {
-    const answer = await fetch(`details?id=${encodeURIComponent(run.ids[n])}`);
-    return answer.ok ? answer.json() : null;
+    try {
+      const answer = await fetch(`details?id=${encodeURIComponent(run.ids[n])}`);
+      return answer.ok ? await answer.json() : null;
+    } catch {
+      return null; // there is no connection
+    }
   }
   const place = run.details[n];
   if (!place) return null;

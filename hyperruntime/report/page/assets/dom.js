@@ -21,9 +21,9 @@ const text = {
   count: (value) => (value === null || value === undefined ? "" : value.toLocaleString("en")),
   seconds: (value) => {
     if (value === null || value === undefined) return "";
-    if (value < 60) return `${value.toFixed(1)} s`;
-    const minutes = Math.floor(value / 60);
-    return minutes < 60 ? `${minutes}m ${Math.round(value % 60)}s` : `${Math.floor(minutes / 60)}h ${minutes % 60}m`;
+    if (value < 59.95) return `${value.toFixed(1)} s`;
+    const whole = Math.round(value), minutes = Math.floor(whole / 60);
+    return minutes < 60 ? `${minutes}m ${whole % 60}s` : `${Math.floor(minutes / 60)}h ${minutes % 60}m`;
   },
   time: (value) => (value ? new Date(value * 1000).toISOString().replace("T", " ").slice(0, 19) : ""),
 };

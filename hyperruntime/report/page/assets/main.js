@@ -123,10 +123,12 @@ async function open(n, looks) {
   const number = state.run, run = runs[number];
   state.chosen = n;
   if (state.lineage) state.lineage.mark(n);
-  const found = await detailsOf(run, number, n);
+  const id = run.ids[n], found = await detailsOf(run, number, n);
+  n = run.ids.indexOf(id); // a live run may have put its rows in order meanwhile
   if (state.chosen !== n || state.run !== number) return;
   const title = `${run.kind === "loop" ? "Generation" : "Trajectory"} ${run.ids[n]}: ${run.score[n] === null ? run.failure[n] || "no score" : text.score(run.score[n])}`;
-  const parent = run.kind === "loop" && run.parent[n] >= 0 ? el("button", { onclick: () => state.table.choose(run.parent[n]) }, `parent ${run.ids[run.parent[n]]}`) : null;
+  const parentId = run.kind === "loop" && run.parent[n] >= 0 ? run.ids[run.parent[n]] : null;
+  const parent = parentId === null ? null : el("button", { onclick: () => state.table.choose(run.ids.indexOf(parentId)) }, `parent ${parentId}`);
   places.panel.hidden = false;
   places.panel.replaceChildren(
     el("div", { className: "bar" }, el("h2", {}, title), parent, el("button", { onclick: close, "aria-label": "close" }, "close (Esc)")),
