@@ -48,11 +48,12 @@ def _children() -> dict[int, str]:
 
 def _end_children(was_told: bool) -> None:
     """Wait for the children, then kill them, and those that this process then adopts, until there are none."""
-    begin = time.monotonic()
+    begin = guarded_since = time.monotonic()
     while True:
-        children = _children()
-        patience_s = _NOTICE_S if was_told and NODE_NAME in children.values() else _GUARDS_S
-        for pid in children if time.monotonic() - begin > patience_s else ():
+        children, now = _children(), time.monotonic()
+        if was_told and NODE_NAME in children.values() and now - begin < _NOTICE_S:
+            guarded_since = now  # the guards have work when the node server is gone
+        for pid in children if now - guarded_since > _GUARDS_S else ():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         try:
