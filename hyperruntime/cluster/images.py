@@ -113,6 +113,7 @@ class _Known:
         nodes: nodes that have it, with their engines.
         archives: archives of it, by the engine that wrote them.
         filled: engines of which a node was given it.
+        asked: engines whose nodes were asked for an archive of their own.
     """
 
     image: str
@@ -121,6 +122,7 @@ class _Known:
     nodes: dict[Node, str] = attrs.field(factory=dict)
     archives: dict[str, Path] = attrs.field(factory=dict)
     filled: set[str] = attrs.field(factory=set)
+    asked: set[str] = attrs.field(factory=set)
     making: asyncio.Lock = attrs.field(factory=asyncio.Lock)
     first: defaultdict[str, asyncio.Lock] = attrs.field(factory=lambda: defaultdict(asyncio.Lock))
 
@@ -241,7 +243,8 @@ class ImageSource:
                 # Nodes that pull one image at once ask its registry, not each other.
                 having = dict.fromkeys([*(known.nodes if is_local(known.reference) else ()), *others])
                 await self._save(known, [None, *having])
-            elif engine not in known.archives and engine in known.filled:
+            elif engine in known.filled and engine not in known.asked | known.archives.keys():
+                known.asked.add(engine)  # once: nodes that do not share the directory cannot give one
                 await self._save(known, [node for node, its in known.nodes.items() if its == engine])
             return known.archives.get(engine) or next(iter(known.archives.values()), None)
 
