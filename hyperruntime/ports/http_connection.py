@@ -115,9 +115,7 @@ class BoundedConnection(web.RequestHandler):
 
 
 @web.middleware
-async def _timed(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _timed(request: web.Request, handler: Handler) -> web.StreamResponse:
     connection = cast(BoundedConnection, request.protocol)
     connection.serve_request()
     try:

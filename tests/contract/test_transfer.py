@@ -58,3 +58,16 @@ def test_a_copy_of_a_gibibyte_needs_little_memory(container: hr.Container, tmp_p
             assert chunk == back.read(1 << 22)
         assert back.read(1) == b""
     assert grown < 64
+
+
+def test_a_tree_of_which_tar_cannot_read_a_file_is_not_copied(
+    runtime: hr.Runtime, base_image: str, busybox_image: str, tmp_path: Path
+) -> None:
+    script = "mkdir -p /tmp/some && echo a >/tmp/some/a && echo b >/tmp/some/b && chmod 600 /tmp/some/b"
+    # GNU tar, and busybox's; on Apptainer, busybox cannot switch to a user by number.
+    for image in dict.fromkeys((base_image, base_image if runtime.name == "apptainer" else busybox_image)):
+        with runtime.container(hr.ContainerSpec(image=image)) as started:
+            started.exec(["/bin/sh", "-c", script]).check()
+            with pytest.raises(TransferError, match="Permission denied"):
+                started.get("/tmp/some", tmp_path / "copy", user="1234")
+            assert not (tmp_path / "copy").exists()
