@@ -110,8 +110,8 @@ class BoundedConnection(web.RequestHandler):
     def log_exception(self, *args: Any, **kw: Any) -> None:  # noqa: ANN401 - as logging takes them
         """Log an error of the server as a warning, and a client's malformed request for debugging only."""
         error = kw.get("exc_info")
-        tell = log.debug if isinstance(error, HttpProcessingError) else log.warning
-        tell("http request failed", error=repr(error))
+        write = log.debug if isinstance(error, HttpProcessingError) else log.warning
+        write("http request failed", error=repr(error))
 
 
 @web.middleware
