@@ -130,11 +130,10 @@ def _remove_left(parent: Path, prefix: str) -> None:
     """Remove the directories of jobs whose head is dead. Their jobs may still write: a name that is gone stops that."""
     for left in parent.glob(f"{prefix}*"):
         with suppress(OSError, TypeError, ValueError):
-            record = json_object_of_file(left / _OWNER)
-            if record is None:
-                is_left = time.time() - left.stat().st_mtime > _NO_RECORD_S
+            if (left / _OWNER).exists():
+                is_left = OwnerIdentity.from_record(json_object_of_file(left / _OWNER) or {}).state() == "dead"
             else:
-                is_left = OwnerIdentity.from_record(record).state() == "dead"
+                is_left = time.time() - left.stat().st_mtime > _NO_RECORD_S
             if is_left:
                 gone = left.with_name(f"{prefix}gone-{secrets.token_hex(8)}")
                 left.rename(gone)

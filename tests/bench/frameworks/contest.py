@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sysconfig
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import attrs
 
+import hyperruntime as hr
 from tests.bench.measure import Row, in_turn, seconds
 
 THEIRS = "theirs"
@@ -48,6 +52,23 @@ class Contest:
     wanted: int | None = None
     action: str = "`true`"
     start: Callable[[str], Side]
+
+
+def build_with_packages(reference: str, containerfile: str, base: str) -> None:
+    """Build an image on both engines; its context is the packages of this environment.
+
+    Args:
+        reference: the new image.
+        containerfile: its text, with ``{image}`` for the image that it starts from.
+        base: the recipe of that image.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place, "Containerfile")
+        for engine in ENGINES:
+            with hr.open_runtime(engine) as runtime:
+                path.write_text(containerfile.format(image=runtime.images.ensure(base)))
+                packages = sysconfig.get_path("purelib")
+                runtime.images.build(reference, containerfile=path, context=packages, force=True)
 
 
 def contest_rows(contest: Contest) -> list[Row]:

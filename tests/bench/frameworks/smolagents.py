@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import socket
-import sysconfig
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from smolagents.monitoring import AgentLogger, LogLevel
 from smolagents.remote_executors import DockerExecutor
 
-import hyperruntime as hr
 from hyperruntime_smolagents import Executor
-from tests.bench.frameworks.contest import ENGINES, THEIRS, Contest, Side
+from tests.bench.frameworks.contest import THEIRS, Contest, Side, build_with_packages
 
 IMAGE = "localhost/hyperruntime-bench/smolagents:latest"
 # Its server, with what it needs, is in the image, on `dev`, which has libstdc++; its own build would download it.
@@ -32,21 +28,14 @@ CODE = "total = sum(range(10))"
 @contextmanager
 def contest(_: str) -> Iterator[Contest]:
     """Yield the contest."""
-    with tempfile.TemporaryDirectory() as place:
-        containerfile = Path(place, "Containerfile")
-        for engine in ENGINES:
-            with hr.open_runtime(engine) as runtime:
-                containerfile.write_text(CONTAINERFILE.format(image=runtime.images.bootstrap("dev")))
-                runtime.images.build(
-                    IMAGE, containerfile=containerfile, context=sysconfig.get_path("purelib"), force=True
-                )
-        yield Contest(
-            title=f"smolagents {version('smolagents')}",
-            beside="its `DockerExecutor`",
-            note=NOTE,
-            action=f"`{CODE}`",
-            start=_start,
-        )
+    build_with_packages(IMAGE, CONTAINERFILE, "dev")
+    yield Contest(
+        title=f"smolagents {version('smolagents')}",
+        beside="its `DockerExecutor`",
+        note=NOTE,
+        action=f"`{CODE}`",
+        start=_start,
+    )
 
 
 def _start(name: str) -> Side:

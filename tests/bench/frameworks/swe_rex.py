@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import sysconfig
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from swerex.deployment.docker import DockerDeployment
 from swerex.runtime.abstract import BashAction, CreateBashSessionRequest, ReadFileRequest, WriteFileRequest
 
-import hyperruntime as hr
-from tests.bench.frameworks.contest import CONTENTS, ENGINES, THEIRS, Contest, Side
+from tests.bench.frameworks.contest import CONTENTS, THEIRS, Contest, Side, build_with_packages
 
 IMAGE = "localhost/hyperruntime-bench/swe-rex:latest"
 # Its server, with what it needs, is in the image; otherwise each start would download it.
@@ -30,18 +26,12 @@ NOTE = "Its server runs in the container and is reached through a published port
 
 
 @contextmanager
-def contest(image: str) -> Iterator[Contest]:
+def contest(_: str) -> Iterator[Contest]:
     """Yield the contest."""
     logging.getLogger("rex-deploy").setLevel(logging.ERROR)
     logging.getLogger("rex-runtime").setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory() as place, asyncio.Runner() as runner:
-        containerfile = Path(place, "Containerfile")
-        containerfile.write_text(CONTAINERFILE.format(image=image))
-        for engine in ENGINES:
-            with hr.open_runtime(engine) as runtime:
-                runtime.images.build(
-                    IMAGE, containerfile=containerfile, context=sysconfig.get_path("purelib"), force=True
-                )
+    build_with_packages(IMAGE, CONTAINERFILE, "base")
+    with asyncio.Runner() as runner:
         yield Contest(
             title=f"SWE-ReX {version('swe-rex')}",
             beside="its `DockerDeployment`",
