@@ -22,6 +22,7 @@ from hyperruntime.host.process import process_start_ticks, run_process, wait_unt
 from hyperruntime_apptainer.texts import REMOVE_TREE
 
 _KILL_TIMEOUT_S = 10.0
+_REMOVALS = 3
 
 
 @attrs.frozen(kw_only=True)
@@ -182,13 +183,17 @@ def processes_of(files: str) -> list[psutil.Process]:
 def discard(files: str, record: str) -> None:
     """Remove a container's files, then its record; the record stays if a file could not be removed.
 
+    A batch system that ends a job may send SIGTERM to ``rm`` too; then this tries again.
+
     Args:
         files: the container's directory on scratch.
         record: the path of its record.
     """
-    remove_tree(files)
-    if not os.path.lexists(files):
-        Path(record).unlink(missing_ok=True)
+    for _ in range(_REMOVALS):
+        remove_tree(files)
+        if not os.path.lexists(files):
+            Path(record).unlink(missing_ok=True)
+            return
 
 
 def remove_tree(*paths: str) -> None:

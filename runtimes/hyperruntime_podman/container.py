@@ -134,7 +134,8 @@ class PodmanContainer:
 def remove(name: str) -> None:
     """End and remove a container by name or id; do nothing if it does not exist.
 
-    This retries: on a busy machine Podman gives up before the container's processes have ended.
+    This retries: on a busy machine Podman gives up before the container's processes have ended, and a batch system that
+    ends a job may send SIGTERM to ``podman rm`` too.
 
     Raises:
         EngineError: the container cannot be removed, or its processes do not end.
@@ -146,7 +147,8 @@ def remove(name: str) -> None:
             result = run_podman(args, timeout_s=_REMOVE_TIMEOUT_S)
             if result.exit_code == 0 or b"no such container" in result.stderr.lower():
                 return
-            if not _PASSES.search(result.error_text) or time.monotonic() > deadline:
+            passes = result.exit_code < 0 or _PASSES.search(result.error_text)
+            if not passes or time.monotonic() > deadline:
                 raise EngineError(f"container {name} could not be removed: {result.error_text}")
             time.sleep(0.5)
     except TimeoutError as error:

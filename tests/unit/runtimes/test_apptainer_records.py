@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -75,6 +76,20 @@ def test_removing_a_container_leaves_no_process_file_or_record(keeper: HostProce
     assert not files.exists()
     assert not list(state.rglob("*.json"))
     ApptainerDriver().remove_container("c")
+
+
+def test_files_are_removed_although_a_batch_system_ends_rm(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, told = tmp_path / "rm", tmp_path / "told"
+    program.write_text(
+        f'#!/bin/sh\n[ -e {told} ] || {{ : >{told}; kill -TERM $PPID $$; }}\nexec {shutil.which("rm")} "$@"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    records.discard(str(files), "record")
+    assert told.exists()
+    assert not files.exists()
 
 
 @pytest.mark.parametrize("label", ["io.hyperruntime.owner=other", "other=token", "mine"])
