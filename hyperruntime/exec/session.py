@@ -230,11 +230,16 @@ class Session:
         return self._shell.wait(timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        """End the session; return whether the attached process ended by itself within ``timeout_s``."""
+        """End the session; return whether the attached process ended by itself within ``timeout_s``.
+
+        One that a signal killed did not, and may have removed nothing: a batch system that ends a job sends SIGTERM to
+        all its processes.
+        """
         with self._lock:
             self._closing = True
         self._shell.close_input()
-        ended = self._shell.wait(timeout_s) is not None
+        code = self._shell.wait(timeout_s)
+        ended = code is not None and code >= 0
         if self._over is not None and ended:
             self._over.wait(timeout_s)
         self.lanes.close()

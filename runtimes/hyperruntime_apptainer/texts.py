@@ -10,12 +10,15 @@ REMOVE_TREE = (
     f'unshare {" ".join(ALL_IDS)} rm -rf -- "$@"'
 )
 # The keeper closes its streams before it cleans up: their reader sees the container's end at once. It removes the
-# record last: if the keeper is killed during this, the record still leads to the files.
+# record last: if the keeper is killed during this, the record still leads to the files. A batch system that ends a job
+# sends SIGTERM to all its processes: the keeper takes it as the container's end, and ``rm`` does not get it.
 KEEPER = f"""
+trap : TERM
 files=$1 record=$2
 shift 2
 "$@"
 code=$?
+trap '' TERM
 exec <&- >&- 2>&-
 set -- "$files"
 {{ {REMOVE_TREE}; }} && rm -f -- "$record"

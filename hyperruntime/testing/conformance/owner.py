@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -49,7 +50,8 @@ def main(module: str, name: str, image: str, count: str, mark: str, how: str) ->
         image: image of the containers.
         count: number of containers.
         mark: seconds that the commands in the containers sleep; also the containers' label.
-        how: ``fork``: fork a child that lives on; ``stop``: stop all processes in the containers; else nothing.
+        how: ``fork``: fork a child that lives on; ``stop``: stop all processes in the containers; ``job``: close them
+            on SIGTERM; else nothing.
     """
     driver = getattr(importlib.import_module(module), name)()
     driver.probe()
@@ -81,6 +83,8 @@ def own(context: Context, count: int, mark: str, how: str) -> None:
     if how == "fork" and child == 0:
         time.sleep(120)
         os._exit(0)
+    if how == "job":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     private = os.path.dirname(containers[0]._dir)  # noqa: SLF001 - these files must be removed too
     print(json.dumps({"pid": os.getpid(), "child": child, "private": private}), flush=True)
     time.sleep(600)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 from filelock import FileLock
 
 from hyperruntime.attached_shell import AttachedShell
@@ -85,6 +86,12 @@ def terminated(context: Context) -> None:
     _expect_gone(context, "1", "plain", signal.SIGTERM)
 
 
+@check("owner.terminated-job", deadline_s=240)
+def terminated_job(context: Context) -> None:
+    """If a batch system sends SIGTERM to an owner and its processes, and it closes its containers, nothing is left."""
+    _expect_gone(context, "2", "job", signal.SIGTERM)
+
+
 @check("owner.odd-directories")
 def odd_directories(context: Context) -> None:
     """Containers start and end below temporary and cache directories of any name and length."""
@@ -113,6 +120,9 @@ def _expect_gone(context: Context, count: str, how: str, number: signal.Signals)
         owned = [one for one in context.runtime.containers() if one.record.id in listed]
         found = {(one.owner.pid, one.owner_state) for one in owned}
         expect_equal(found, {(process.pid, "alive")}, "the owner of its containers")
+        for child in psutil.Process(process.pid).children(recursive=True) if how == "job" else ():
+            with suppress(psutil.Error):
+                child.terminate()
         os.kill(process.pid, number)
         process.wait()
 
