@@ -21,6 +21,9 @@ from hyperruntime.errors import NodeLostError
 MOST_UNCONFIRMED_BYTES = 16 << 20
 CONFIRM_EACH, CONFIRM_BYTES, CONFIRM_S = 64, 1 << 20, 0.5  # without a frame that confirms, too
 LARGEST_FRAME_BYTES = 64 << 20
+# While at most so many bytes are on their way, the connection's buffer is below the level at which writers wait
+# (asyncio's low-water marks: 16 KiB, and 128 KiB with TLS).
+_DIRECT_BYTES = 8 << 10
 _PREFIX = struct.Struct(">cQQ")
 _FRAME, _CONFIRM = b"f", b"c"
 
@@ -43,6 +46,9 @@ class Channel:
         self.is_connected = False
         self._on_frame = on_frame
         self._sent = 0
+        self._socket: Any = None  # of the connection
+        self._pushing: Any = None  # the socket on which a task is sending
+        self._written = 0  # the number of the last frame that this socket was given
         self._confirmed_to_peer = self._owed_bytes = 0
         self._unconfirmed: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
@@ -62,18 +68,24 @@ class Channel:
             await self._room.wait()
         if self._closed is not None:
             raise self._closed
-        self.send_soon(frame)
+        self._keep(frame)
+        if self._bytes <= _DIRECT_BYTES:
+            await self._push()  # in this task: to wake another one costs more than to send; nothing waits in there
+        else:
+            self._changed.set()
 
     def send_soon(self, frame: bytes) -> None:
         """Hand over a small frame without waiting; does nothing after :meth:`close`."""
-        if self._closed is not None:
-            return
+        if self._closed is None:
+            self._keep(frame)
+            self._changed.set()
+
+    def _keep(self, frame: bytes) -> None:
         self._sent += 1
         self._unconfirmed.append((self._sent, frame))
         self._bytes += len(frame)
         if self._bytes > MOST_UNCONFIRMED_BYTES:
             self._room.clear()
-        self._changed.set()
 
     async def carry(self, socket: Any, peer_received: int) -> None:  # noqa: ANN401 - aiohttp's server and client sockets
         """Send and receive over a connection until it ends; a connection before this one is dropped.
@@ -105,9 +117,10 @@ class Channel:
     async def _carry(self, socket: Any, peer_received: int) -> None:  # noqa: ANN401
         self._confirm(peer_received)
         self._confirmed_to_peer = self._owed_bytes = 0
+        self._socket, self._written = socket, peer_received
         self.is_connected = True
         self._changed.set()
-        writer = asyncio.ensure_future(self._write(socket, peer_received))
+        writer = asyncio.ensure_future(self._write(socket))
         try:
             async for message in socket:
                 if message.type is not WSMsgType.BINARY or len(message.data) < _PREFIX.size:
@@ -118,6 +131,7 @@ class Channel:
         except (OSError, ConnectionError):
             pass
         finally:
+            self._socket = None
             self.is_connected = False
             writer.cancel()
             await asyncio.wait([writer])
@@ -141,8 +155,8 @@ class Channel:
         if self._bytes <= MOST_UNCONFIRMED_BYTES:
             self._room.set()
 
-    async def _write(self, socket: Any, sent: int) -> None:  # noqa: ANN401
-        """Send the frames after number ``sent``, and confirmations, until cancelled or the connection ends."""
+    async def _write(self, socket: Any) -> None:  # noqa: ANN401
+        """Send what no sender sends itself, and confirmations, until cancelled or the connection ends."""
         with suppress(OSError, ConnectionError):
             while True:
                 is_late = True
@@ -151,11 +165,32 @@ class Channel:
                         await self._changed.wait()
                         is_late = False
                 self._changed.clear()
-                while self._unconfirmed and sent < self._sent:
-                    sent, frame = self._unconfirmed[max(0, sent + 1 - self._unconfirmed[0][0])]
-                    await socket.send_bytes(self._prefix(_FRAME, sent) + frame)
+                if not await self._push():
+                    return
                 if self._owes_much() or (is_late and self._confirmed_to_peer < self.received):
                     await socket.send_bytes(self._prefix(_CONFIRM, 0))
+
+    async def _push(self) -> bool:
+        """Give the connection, if there is one, the frames that it has not had, unless another task is at it.
+
+        Return False if the connection ends: its reader hears of it too, and the next one gets the frames.
+        """
+        socket = self._socket
+        if socket is None or self._pushing is socket:
+            return True
+        self._pushing = socket
+        try:
+            while socket is self._socket and self._unconfirmed and self._written < self._sent:
+                self._written, frame = self._unconfirmed[max(0, self._written + 1 - self._unconfirmed[0][0])]
+                await socket.send_bytes(self._prefix(_FRAME, self._written) + frame)
+        except (OSError, ConnectionError):
+            return False
+        finally:
+            if self._pushing is socket:
+                self._pushing = None
+                if self._written < self._sent:  # this task was cancelled, maybe with frames of others to send
+                    self._changed.set()
+        return True
 
     def _prefix(self, kind: bytes, number: int) -> bytes:
         """Return the beginning of a message, which confirms what has come."""
