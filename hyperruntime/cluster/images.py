@@ -51,10 +51,10 @@ class ImageService:
         """Do nothing: what was fetched stays for other jobs."""
 
     async def _identify(self, call: Call) -> Answer:
-        """Return the node's engine, and its identifier of an image: "" if it does not have it."""
+        """Return the node's engine, whether it converts images, and its identifier of one, "" if it has none."""
         runtime = await self._context.runtime()
         found = await asyncio.to_thread(runtime.images.identifier, str(call.args["reference"]))
-        return Answer({"engine": runtime.name, "id": found})
+        return Answer({"engine": runtime.name, "converts": runtime.images.converts, "id": found})
 
     async def _ensure(self, call: Call) -> Answer:
         """Return how the node has an image: ``present``, ``loaded``, ``pulled`` or ``made``; or ``missing``.
@@ -102,6 +102,21 @@ class ImageService:
         return Answer(runtime.name)
 
 
+@attrs.frozen
+class _Found:
+    """What a node says of an image.
+
+    Attributes:
+        engine: name of the node's engine.
+        converts: whether a pull converts images.
+        id: its identifier of the image; "" if it does not have it.
+    """
+
+    engine: str
+    converts: bool
+    id: str
+
+
 @attrs.define(eq=False)
 class _Known:
     """What the head knows of one image.
@@ -131,14 +146,14 @@ class _Known:
         """The image's reference."""
         return image_reference(self.image)
 
-    def accepts(self, engine: str, identifier: str) -> bool:
-        """Return whether an image of an engine is the cluster's; the first one is."""
-        return identifier != "" and (identifier in (known := self.ids.get(engine, set())) or not known)
+    def accepts(self, found: _Found) -> bool:
+        """Return whether the image of a node is the cluster's; the first one of an engine is."""
+        return found.id != "" and (found.id in (known := self.ids.get(found.engine, set())) or not known)
 
-    def add(self, node: Node, engine: str, identifier: str) -> None:
+    def add(self, node: Node, found: _Found) -> None:
         """Note that a node has the image."""
-        self.ids.setdefault(engine, set()).add(identifier)
-        self.nodes[node] = engine
+        self.ids.setdefault(found.engine, set()).add(found.id)
+        self.nodes[node] = found.engine
 
 
 class ImageSource:
@@ -173,10 +188,10 @@ class ImageSource:
             NodeLostError: the node was lost meanwhile.
         """
         known = await self._look(image)
-        engine, identifier = await _identify(node, known)
-        how = "present"
-        if known.accepts(engine, identifier):
-            known.add(node, engine, identifier)
+        found, how = await _identify(node, known), "present"
+        engine = found.engine
+        if known.accepts(found):
+            known.add(node, found)
         else:
             async with known.first[engine]:
                 is_first = engine not in known.filled
@@ -201,28 +216,31 @@ class ImageSource:
 
     async def _fill(self, node: Node, known: _Known, others: list[Node]) -> str:
         """Give a node the image, unless it has it by now; return how it came."""
-        engine, identifier = await _identify(node, known)
-        if known.accepts(engine, identifier):
-            known.add(node, engine, identifier)
+        found = await _identify(node, known)
+        if known.accepts(found):
+            known.add(node, found)
             return "present"
-        how = await self._bring(node, known, others, engine, has_other=identifier != "")
-        engine, identifier = await _identify(node, known)
-        if how not in ("loaded", "sent") and not known.accepts(engine, identifier):
-            log.warning("image differs", node=node.name, image=known.reference, id=identifier, how=how)
-        known.add(node, engine, identifier)
+        how = await self._bring(node, known, others, found)
+        found = await _identify(node, known)
+        if how == "pulled" and not known.accepts(found):  # the registry has another one by now
+            how = await self._bring(node, known, list(known.nodes), found)
+            found = await _identify(node, known)
+        if how not in ("loaded", "sent") and not known.accepts(found):
+            log.warning("image differs", node=node.name, image=known.reference, id=found.id, how=how)
+        known.add(node, found)
         return how
 
-    async def _bring(self, node: Node, known: _Known, others: list[Node], engine: str, *, has_other: bool) -> str:
-        reference, ids = known.reference, sorted(known.ids.get(engine, ()))
+    async def _bring(self, node: Node, known: _Known, others: list[Node], found: _Found) -> str:
+        reference, ids = known.reference, sorted(known.ids.get(found.engine, ()))
         asked = {"reference": reference, "archive": "", "pull": False, "make": "", "seen_s": 0.0, "ids": ids}
-        if (archive := await self._archive(known, others, engine)) is not None:
+        if (archive := await self._archive(known, others, found)) is not None:
             asked |= {"archive": str(archive), "seen_s": _SEEN_S if await self._is_shared(node, archive) else 0.0}
             how = str((await node.peer.call("image.ensure", asked)).value)
             if how == "missing":
                 await self._send(node, archive)
                 how = "sent"
             return how
-        if has_other:
+        if found.id:
             return "present"
         if is_local(reference):
             recipe = recipe_of(known.image)
@@ -232,16 +250,18 @@ class ImageSource:
             return str((await node.peer.call("image.ensure", {**asked, "make": known.image})).value)
         return str((await node.peer.call("image.ensure", {**asked, "pull": True})).value)
 
-    async def _archive(self, known: _Known, others: list[Node], engine: str) -> Path | None:
-        """Return an archive of an image; None if neither the head's machine nor a node has it.
+    async def _archive(self, known: _Known, others: list[Node], found: _Found) -> Path | None:
+        """Return an archive of an image for a node; None if neither the head's machine nor a node has it.
 
         The first node of an engine may get the archive of another engine, and convert it. The others of that engine get
-        what it made of it. So nothing is converted twice.
+        what it made of it. So nothing is converted twice. Other nodes that pull one image at once ask its registry, not
+        each other.
         """
+        engine = found.engine
         async with known.making:
             if not known.archives:
-                # Nodes that pull one image at once ask its registry, not each other.
-                having = dict.fromkeys([*(known.nodes if is_local(known.reference) else ()), *others])
+                asks_nodes = is_local(known.reference) or (found.converts and engine in known.filled)
+                having = dict.fromkeys([*(known.nodes if asks_nodes else ()), *others])
                 await self._save(known, [None, *having])
             elif engine in known.filled and engine not in known.asked | known.archives.keys():
                 known.asked.add(engine)  # once: nodes that do not share the directory cannot give one
@@ -288,10 +308,9 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-async def _identify(node: Node, known: _Known) -> tuple[str, str]:
-    """Return a node's engine, and its identifier of an image."""
+async def _identify(node: Node, known: _Known) -> _Found:
     answer = (await node.peer.call("image.identify", {"reference": known.reference})).value
-    return str(answer["engine"]), str(answer["id"])
+    return _Found(str(answer["engine"]), bool(answer["converts"]), str(answer["id"]))
 
 
 def _identify_here(reference: str) -> tuple[str, str] | None:

@@ -41,6 +41,7 @@ log = get_logger(__name__)
 MakeServices = Callable[[NodeContext], Sequence[NodeService]]
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # of Slurm, PBS and LSF
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+_LEAST_DIAL_S = 0.5
 
 
 def node_facts() -> dict[str, Any]:
@@ -100,7 +101,7 @@ class NodeServer:
             async with aiohttp.ClientSession() as session:
                 while True:
                     for address in self._invitation.addresses:
-                        if await self._carry(session, address):
+                        if await self._carry(session, address, heard + patience):
                             heard, pause = time.monotonic(), FIRST_PAUSE_S
                     if time.monotonic() - heard > patience:
                         raise NodeLostError(
@@ -111,23 +112,32 @@ class NodeServer:
         finally:
             self.peer.close(NodeLostError("the node server ended"))
 
-    async def _carry(self, session: aiohttp.ClientSession, address: str) -> bool:
-        """Connect once, and carry messages until the connection breaks; return whether there was one."""
+    async def _carry(self, session: aiohttp.ClientSession, address: str, until: float) -> bool:
+        """Connect once, and carry messages until the connection breaks; return whether there was one.
+
+        Args:
+            session: makes the connection.
+            address: of the head.
+            until: when to give up the connecting, by the monotonic clock.
+        """
         invitation = self._invitation
         headers = {"Authorization": f"Bearer {invitation.token}", "X-Node": invitation.name}
+        patience_s = min(HELLO_S, max(_LEAST_DIAL_S, until - time.monotonic()))
         try:
-            async with session.ws_connect(
-                f"https://{address}{PATH}",
-                headers=headers,
-                ssl=self._context,
-                heartbeat=invitation.heartbeat_s,
-                max_msg_size=LARGEST_FRAME_BYTES,
-                timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
-            ) as connection:
-                received = await self._hello(connection)
-                log.info("head connected", address=address)
-                await self.peer.channel.carry(connection, received)
-                return True
+            async with asyncio.timeout(patience_s) as connecting:
+                async with session.ws_connect(
+                    f"https://{address}{PATH}",
+                    headers=headers,
+                    ssl=self._context,
+                    heartbeat=invitation.heartbeat_s,
+                    max_msg_size=LARGEST_FRAME_BYTES,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
+                ) as connection:
+                    received = await self._hello(connection)
+                    connecting.reschedule(None)
+                    log.info("head connected", address=address)
+                    await self.peer.channel.carry(connection, received)
+                    return True
         except aiohttp.WSServerHandshakeError as error:
             if error.status in (401, 410):
                 raise ClusterError(f"the head at {address} does not expect node {invitation.name}") from error

@@ -52,6 +52,11 @@ class ImageStore:
         """
         self._images, self._refuses = images, refuses
 
+    @property
+    def converts(self) -> bool:
+        """Whether a pull converts the image, as to a SIF: takes long, and gives another identifier each time."""
+        return bool(getattr(self._images, "converts", False))
+
     def exists(self, reference: str) -> bool:
         """Return whether the engine has an image with exactly this reference."""
         return self._images.exists(reference)

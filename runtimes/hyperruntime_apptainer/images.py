@@ -24,7 +24,13 @@ _TAIL_LINES = 12
 
 
 class ApptainerImages:
-    """The images of one user."""
+    """The images of one user.
+
+    Attributes:
+        converts: that a pull makes a SIF of the image.
+    """
+
+    converts = True
 
     def __init__(self, store: Store | None = None) -> None:
         """Use a store; None means this user's own."""

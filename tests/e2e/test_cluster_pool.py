@@ -71,18 +71,18 @@ def test_slots_of_two_nodes_are_used_and_those_of_a_killed_node_are_lost_alone(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", ["cut", "silent"])
 def test_a_partition_of_10_s_costs_nothing_and_one_of_60_s_the_node_and_its_containers(
-    runtime: hr.Runtime, runtime_name: str, base_image: str, tmp_path: Path
+    runtime: hr.Runtime, runtime_name: str, base_image: str, tmp_path: Path, how: str
 ) -> None:
-    """Simulated by relays that drop and refuse connections; the nodes are processes of this machine."""
+    """Simulated by relays that drop and refuse connections, or go silent; the nodes are processes of this machine."""
     config = hr.PoolConfig(spec=hr.ContainerSpec(image=base_image), slots_per_container=1, max_containers=1)
     short, long = Relay(), Relay()
 
     async def cut(relay: Relay, seconds: float) -> None:
-        relay.open = False
-        relay.cut()
+        relay.fail(how)
         await asyncio.sleep(seconds)
-        relay.open = True
+        relay.recover()
 
     async def test() -> None:
         async with hr.Cluster(hr.ClusterConfig(max_nodes=3, runtime=runtime_name), tmp_path / "jobs") as cluster:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
@@ -16,6 +16,7 @@ import pytest
 
 from hyperruntime.cluster.images import file_digest
 from hyperruntime.host.process import run_process, wait_until
+from tests.registry import run_registry
 from tests.slurm.conftest import SLURM, SOON_S, hyperrun, jobs, nodes, ready
 
 ENGINES = ("podman", "apptainer", "bubblewrap")
@@ -94,11 +95,16 @@ def test_nothing_is_left_after_the_head_was_killed(folder: Path) -> None:
     assert hyperrun(folder, "cluster", "status").stdout == b"no open cluster\n"
 
 
-def test_each_node_gets_the_image_before_it_is_ready(folder: Path) -> None:
-    """Each node has a store of its own, without images; this machine has the image."""
-    setup = f'["export HYPERRUNTIME_APPTAINER_IMAGES={folder}/store-$SLURMD_NODENAME"]'
-    (folder / "cluster.toml").write_text(f'{SLURM}runtime = "apptainer"\nimages = ["base"]\nsetup = {setup}\n')
-    with up(folder, "--nodes", "2"):
+@pytest.mark.parametrize("source", ["this machine", "a registry"])
+def test_each_node_gets_the_image_before_it_is_ready(folder: Path, source: str) -> None:
+    """Each node has a store of its own, without images; this machine or a registry has the image."""
+    with ExitStack() as stack:
+        image = "base"
+        if source == "a registry":
+            image = stack.enter_context(run_registry(folder / "registry")).push_busybox("of/nodes", "1", "hello\n")
+        setup = f'["export HYPERRUNTIME_APPTAINER_IMAGES={folder}/store-$SLURMD_NODENAME"]'
+        (folder / "cluster.toml").write_text(f'{SLURM}runtime = "apptainer"\nimages = ["{image}"]\nsetup = {setup}\n')
+        stack.enter_context(up(folder, "--nodes", "2"))
         assert wait_until(lambda: len(ready(folder)) == 2, 3 * SOON_S, 0.3), (folder / "up.out").read_text()
         hosts = [node["host"] for node in ready(folder)]
         copies = [path for host in hosts for path in folder.glob(f"**/store-{host}/images/*/image.sif")]

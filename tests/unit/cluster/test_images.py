@@ -29,11 +29,13 @@ LOCAL = "localhost/hyperruntime/base:latest"
 class Store:
     """The images of one simulated node, with their content, and what it loaded and made."""
 
-    def __init__(self, registry: str = "", base: bytes | None = None, engine: str = "simulated") -> None:
+    def __init__(
+        self, registry: str = "", base: bytes | None = None, engine: str = "simulated", *, converts: bool = False
+    ) -> None:
         self.has: dict[str, bytes] = {} if base is None else {LOCAL: base}
         self.loaded: list[bytes] = []
         self.made: list[str] = []
-        self.engine = engine
+        self.engine, self.converts = engine, converts
         self._registry = registry
 
     def exists(self, reference: str) -> bool:
@@ -44,7 +46,7 @@ class Store:
 
     def load(self, archive: str | Path) -> None:
         self.loaded.append(Path(archive).read_bytes())
-        self.has[LOCAL] = self.loaded[-1]
+        self.has[PUBLIC if PUBLIC in self.loaded[-1].decode() else LOCAL] = self.loaded[-1]
 
     def save(self, reference: str, archive: str, *, force: bool) -> None:
         assert force
@@ -55,14 +57,14 @@ class Store:
         self.has[LOCAL] = f"made {id(self)}".encode()
 
     def pull(self, reference: str) -> None:
-        async def fetch() -> None:
+        async def fetch() -> bytes:
             async with ClientSession() as session, session.get(f"{self._registry}/{reference}") as answer:
                 if answer.status != 200:
                     raise ImagePullError(reference, f"status {answer.status}", "look there")
-                await answer.read()
+                return await answer.read()
 
-        asyncio.run(fetch())
-        self.has[reference] = b"layers"
+        content = asyncio.run(fetch())
+        self.has[reference] = content + f" {id(self)}".encode() if self.converts else content
 
 
 class Simulated(NodeContext):
@@ -93,13 +95,15 @@ async def nodes(stores: list[Store], scratch: Path) -> AsyncIterator[list[Node]]
 
 
 @asynccontextmanager
-async def registry() -> AsyncIterator[tuple[str, Counter[str]]]:
+async def registry(*, changes: bool = False) -> AsyncIterator[tuple[str, Counter[str]]]:
+    """A registry that counts what it is asked; with ``changes``, each answer is another image."""
     asked: Counter[str] = Counter()
 
     async def serve(request: web.Request) -> web.Response:
         asked[request.path] += 1
         await asyncio.sleep(0.05)
-        return web.Response(body=b"layers", status=404 if "missing" in request.path else 200)
+        body = f"{PUBLIC} {asked[request.path] if changes else 1}"
+        return web.Response(text=body, status=404 if "missing" in request.path else 200)
 
     app = web.Application()
     app.router.add_get("/{name:.*}", serve)
@@ -126,6 +130,22 @@ def test_each_of_64_nodes_pulls_an_image_once(tmp_path: Path) -> None:
                 assert asked == {f"/{PUBLIC}": 64}
                 with pytest.raises(ImagePullError):
                     await source.give(joined[0], "registry.example/missing:1", [])
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("why", ["each node would convert it", "the registry has another one by now"])
+def test_nodes_that_would_get_another_image_of_a_registry_get_the_first_one(tmp_path: Path, why: str) -> None:
+    async def test() -> None:
+        async with registry(changes="another" in why) as (address, asked):
+            stores = [Store(address, converts="convert" in why) for _ in range(16)]
+            async with nodes(stores, tmp_path) as joined:
+                source = ImageSource(tmp_path)
+                given = await asyncio.gather(*(source.give(node, PUBLIC, []) for node in joined))
+        assert Counter(given) == {"pulled": 1, "loaded": 15}
+        assert len({store.identifier(PUBLIC) for store in stores}) == 1
+        if "convert" in why:
+            assert asked == {f"/{PUBLIC}": 1}
 
     asyncio.run(test())
 
