@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import signal
 import tempfile
 from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
 import attrs
 
 from hyperruntime.cluster.peer import Handler, Peer
-from hyperruntime.errors import ClusterError, HyperRuntimeError
+from hyperruntime.errors import ClusterError, HyperRuntimeError, SandboxLostError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.logs import get_logger
 from hyperruntime.runtime import Runtime, open_runtime
 
 log = get_logger(__name__)
+
+SETTLE_S = 0.5  # from the end of a command that SIGTERM ended to the SIGTERM of the node server
+_TERMINATED = 128 + signal.SIGTERM
 
 
 @attrs.frozen
@@ -92,6 +96,17 @@ class NodeContext:
             log.info("node pruned", removed=len(removed))
         except HyperRuntimeError as error:
             log.warning("node not pruned", error=str(error))
+
+    async def check_not_ended(self, exit_code: int | None) -> None:
+        """Wait a moment after a command that SIGTERM ended: it may have come from the batch system.
+
+        Raises:
+            SandboxLostError: the batch system has told this node to end.
+        """
+        if exit_code == _TERMINATED:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.told_to_end.wait(), SETTLE_S)
+                raise SandboxLostError("the batch system ends the job of the node; its SIGTERM ended the command too")
 
     async def containers(self) -> list[str]:
         """Return the names of the containers that this node server has started and not ended."""

@@ -38,7 +38,8 @@ def up(folder: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def test_a_check_finds_every_engine_and_exactly_the_granted_gpu(folder: Path) -> None:
+def gpu_setup(folder: Path) -> str:
+    """Describe two GPUs of each node by CDI; return the lines of a configuration that asks for one of them."""
     gpus = folder / "cdi"
     gpus.mkdir()
     devices = [
@@ -47,8 +48,11 @@ def test_a_check_finds_every_engine_and_exactly_the_granted_gpu(folder: Path) ->
     ]
     spec = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}
     (gpus / "fake.json").write_text(json.dumps(spec))
-    setup = f'setup = ["export HYPERRUNTIME_CDI_DIRS={gpus}"]\n'
-    (folder / "cluster.toml").write_text(f"{SLURM}gpus_per_node = 1\n{setup}")
+    return f'gpus_per_node = 1\nsetup = ["export HYPERRUNTIME_CDI_DIRS={gpus}"]\n'
+
+
+def test_a_check_finds_every_engine_and_exactly_the_granted_gpu(folder: Path) -> None:
+    (folder / "cluster.toml").write_text(SLURM + gpu_setup(folder))
     done = hyperrun(folder, "cluster", "check", "cluster.toml", "--image", IMAGE, "--json")
     assert done.exit_code == 0, done.stderr.decode() + done.stdout.decode()
     (kind,) = json.loads(done.stdout)
@@ -111,3 +115,53 @@ def test_each_node_gets_the_image_before_it_is_ready(folder: Path, source: str) 
         assert len(copies) == 2, sorted(folder.rglob("*"))
         assert len({file_digest(copy) for copy in copies}) == 1, "the second node got what the first one converted"
         assert hyperrun(folder, "cluster", "down").exit_code == 0
+
+
+USE_SLOTS = """
+import asyncio, json, sys
+import hyperruntime as hr
+from pathlib import Path
+from hyperruntime.cluster.config import read_config
+from hyperruntime.errors import SandboxLostError
+
+async def main(runtime, image, jobs):
+    config = read_config(Path("cluster.toml"), runtime)
+    pool = hr.PoolConfig(spec=hr.ContainerSpec(image=image, gpus="all"), slots_per_container=2, max_containers=1)
+    async with hr.Cluster(config, Path(jobs)) as cluster, hr.ClusterPool(cluster, pool) as slots:
+        held = await asyncio.gather(*(slots.acquire(f"task{n}") for n in range(8)))
+        calls = [(slot, "bash", {"command": "echo /dev/fakegpu*"}) for slot in held]
+        seen = [result.stdout.split() for result in await slots.execute_batch(calls)]
+        nodes = {slot.slot_id.partition("/")[0] for slot in held}
+        victim = next(node for node in cluster.nodes() if held[0].slot_id.startswith(f"{node.name}/"))
+        running = asyncio.ensure_future(slots.exec(held[0], ["sleep", "200"]))
+        await asyncio.sleep(1)
+        cancel = await asyncio.create_subprocess_exec("scancel", victim.facts["job"])
+        await cancel.wait()
+        try:
+            await running
+            lost = ""
+        except SandboxLostError as error:
+            lost = str(error)
+        for slot in held[1:]:
+            await slots.release(slot)
+        again = await slots.acquire("again", timeout_s=120)
+        done = await slots.exec(again, ["echo", "on"])
+        print(json.dumps({"seen": seen, "nodes": len(nodes), "lost": lost, "again": done.stdout.decode()}))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("engine", ["podman", "apptainer"])
+def test_slots_of_a_pool_see_the_gpu_that_their_job_was_granted_and_a_cancelled_job_costs_its_own(
+    folder: Path, engine: str
+) -> None:
+    (folder / "cluster.toml").write_text(SLURM + gpu_setup(folder))
+    words = [sys.executable, "-c", USE_SLOTS, engine, IMAGE, str(folder / "jobs")]
+    env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    done = run_process(words, cwd=folder, env=env, timeout_s=250)
+    assert done.exit_code == 0, done.stderr.decode()
+    used = json.loads(done.stdout)
+    assert (used["nodes"], used["again"]) == (4, "on\n")
+    assert all(seen in (["/dev/fakegpu0"], ["/dev/fakegpu1"]) for seen in used["seen"]), used["seen"]
+    assert "is lost" in used["lost"] or "the batch system ends the job" in used["lost"]

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,14 +102,29 @@ def test_a_run_survives_cancelled_jobs_and_a_killed_head(folder: Path) -> None:
     assert [path.name for path in (folder / "outputs").iterdir()] == ["generate_hit"]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_rollouts_on_four_nodes_of_which_one_is_cancelled_are_those_of_one_machine(folder: Path, engine: str) -> None:
+def cancel_one(folder: Path) -> None:
+    assert run_process(["scancel", running()[0]], timeout_s=30).exit_code == 0
+
+
+def preempt_one(folder: Path) -> None:
+    """Let a job of another partition take a node, whose job gets SIGTERM, and SIGKILL after 30 s."""
+    wrapped = f"squeue --noheader --format='%P %T' >{folder}/urgent"
+    asked = ["sbatch", "--parsable", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap", wrapped]
+    assert run_process(asked, timeout_s=30, cwd=folder).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "lose_one"), [*((engine, cancel_one) for engine in ENGINES), ("bubblewrap", preempt_one)]
+)
+def test_rollouts_on_four_nodes_of_which_one_is_lost_are_those_of_one_machine(
+    folder: Path, engine: str, lose_one: Callable[[Path], None]
+) -> None:
     with scripted_model(counting) as model:
         alone = hyperrun(folder, *rollout(engine, model.url, "alone"))
         assert alone.exit_code == 0, alone.stderr.decode()
         with start(folder, *rollout(engine, model.url, "nodes", *ON_NODES)) as head:
             assert wait_until(lambda: len(running()) == 4 and any((folder / "nodes" / TURNS).glob("*")), SOON_S, 0.1)
-            run_process(["scancel", running()[0]], timeout_s=30)
+            lose_one(folder)
     assert head.returncode == 0, (folder / "said").read_text()
     first, second = (
         [
@@ -119,6 +135,7 @@ def test_rollouts_on_four_nodes_of_which_one_is_cancelled_are_those_of_one_machi
     )
     assert second == first
     assert len((folder / "nodes" / TRAJECTORIES).read_bytes().splitlines()) == len(first) == 16
+    assert lose_one is cancel_one or wait_until((folder / "urgent").exists, SOON_S, 0.2), "nothing was preempted"
     assert sorted(read_groups(folder / "nodes"), key=str) == sorted(read_groups(folder / "alone"), key=str)
     assert not jobs() or wait_until(lambda: not jobs(), SOON_S, 0.2)
 
@@ -128,9 +145,7 @@ def test_a_node_that_is_preempted_with_30_s_notice_gives_its_work_to_others_at_o
     with start(folder, *generate("bubblewrap", "left", "--max-generation", "24", *ON_NODES)) as head:
         assert wait_until(lambda: len(running()) == 4, SOON_S, 0.2), (folder / "said").read_text()
         time.sleep(2)
-        wrapped = f"squeue --noheader --format='%P %T' >{folder}/urgent"
-        asked = ["sbatch", "--parsable", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap", wrapped]
-        assert run_process(asked, timeout_s=30, cwd=folder).exit_code == 0
+        preempt_one(folder)
     assert head.returncode == 0, (folder / "said").read_text()
     assert wait_until((folder / "urgent").exists, SOON_S, 0.2), "nothing was preempted"
     assert [genid for genid, _, _ in lineage(folder, "left")] == sorted(["initial", *map(str, range(1, 25))])

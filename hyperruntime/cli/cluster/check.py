@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,10 +71,11 @@ async def _findings(config: ClusterConfig, directory: Path, image: str, timeout_
 
     from hyperruntime.cluster.check import check_node
     from hyperruntime.cluster.cluster import Cluster
+    from hyperruntime.cluster.job_directory import job_directory
     from hyperruntime.cluster.node_findings import Needs
 
-    with tempfile.TemporaryDirectory(prefix=".hyperrun-jobs-", dir=directory) as jobs:
-        async with Cluster(config, Path(jobs)) as cluster:
+    with job_directory(directory, ".hyperrun-jobs-") as jobs:
+        async with Cluster(config, jobs) as cluster:
             try:
                 node = await asyncio.wait_for(cluster.add_node(), timeout_s)
             except TimeoutError:

@@ -36,10 +36,10 @@ def up(state: State, file: Path, nodes: int | None, directory: Path) -> None:
 
 async def _keep(config: ClusterConfig, count: int | None, directory: Path) -> None:
     import asyncio
-    import tempfile
 
     from hyperruntime.cluster.cluster import Cluster
     from hyperruntime.cluster.head import Node
+    from hyperruntime.cluster.job_directory import job_directory
     from hyperruntime.errors import ClusterError, NodeLostError
 
     count = count or config.max_nodes
@@ -61,8 +61,8 @@ async def _keep(config: ClusterConfig, count: int | None, directory: Path) -> No
         if not node.dismissed:
             click.echo(str(error))
 
-    with tempfile.TemporaryDirectory(prefix=".hyperrun-jobs-", dir=directory) as jobs:
-        async with Cluster(config, Path(jobs)) as cluster:
+    with job_directory(directory, ".hyperrun-jobs-") as jobs:
+        async with Cluster(config, jobs) as cluster:
             cluster.on_node(joined)
             while True:
                 await cluster.wait_for_node()

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import secrets
-import shutil
-import tempfile
-import time
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
-
-import attrs
 
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.generations.executor import ClusterExecutor
 from hyperruntime.cluster.generations.models import NodeModels
 from hyperruntime.cluster.generations.shared_run import remove_unfinished
+from hyperruntime.cluster.job_directory import job_directory
 from hyperruntime.concurrency.background_loop import BackgroundLoop, cancel_other_tasks
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.driver import EngineInfo
 from hyperruntime.errors import ClusterError, EngineUnavailableError
-from hyperruntime.host.owner import OwnerIdentity, owned_directory
-from hyperruntime.json_values import json_object_of_file
+from hyperruntime.host.owner import owned_directory
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.workbench.open_containers import LoopContainer, LoopImages, LoopRuntime
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.storage.atomic import make_directory
-
-_OWNER = "owner.json"
-_NO_RECORD_S = 60.0  # until a directory without its owner's record counts as left
 
 
 class NoEngine:
@@ -85,7 +74,7 @@ class RunCluster(Closing):
         self._config = config
         self._stack = ExitStack()
         try:
-            jobs = self._jobs_directory(run_dir)
+            jobs = self._stack.enter_context(job_directory(run_dir.parent, f".{run_dir.name}.jobs-"))
             sockets = Path(self._stack.enter_context(owned_directory(short=True)))
             self._models = NodeModels(sockets)
             self._stack.callback(remove_unfinished, Layout(run_dir))
@@ -114,27 +103,3 @@ class RunCluster(Closing):
     async def _end(self) -> None:
         await self._cluster.__aexit__(None, None, None)
         await cancel_other_tasks()
-
-    def _jobs_directory(self, run_dir: Path) -> Path:
-        """Return a new directory for the files of jobs; those of heads that were killed go now and at the end."""
-        parent, prefix = make_directory(run_dir.parent), f".{run_dir.name}.jobs-"
-        _remove_left(parent, prefix)
-        self._stack.callback(_remove_left, parent, prefix)
-        jobs = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        self._stack.callback(shutil.rmtree, jobs, ignore_errors=True)
-        (jobs / _OWNER).write_text(json.dumps(attrs.asdict(OwnerIdentity.current())))
-        return jobs
-
-
-def _remove_left(parent: Path, prefix: str) -> None:
-    """Remove the directories of jobs whose head is dead. Their jobs may still write: a name that is gone stops that."""
-    for left in parent.glob(f"{prefix}*"):
-        with suppress(OSError, TypeError, ValueError):
-            if (left / _OWNER).exists():
-                is_left = OwnerIdentity.from_record(json_object_of_file(left / _OWNER) or {}).state() == "dead"
-            else:
-                is_left = time.time() - left.stat().st_mtime > _NO_RECORD_S
-            if is_left:
-                gone = left.with_name(f"{prefix}gone-{secrets.token_hex(8)}")
-                left.rename(gone)
-                shutil.rmtree(gone, ignore_errors=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hyperruntime.cluster.node_services import SETTLE_S
 from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
 from hyperruntime.cluster.rollouts.relayed_model import RelayedModel
 from hyperruntime.errors import HyperRuntimeError, SpecError
@@ -35,7 +36,6 @@ MODEL, JOURNAL = "rollout.model", "rollout.journal"  # of the head; followed by 
 TURNS, RECORD = "turns", "record"  # events of RUN
 PIECE_BYTES = 4 << 20
 _OF_COMMANDS = (b'{"is":"call"', b'{"is":"failed"', b'{"is":"anew"')
-SETTLE_S = 0.5  # from the end of a command that SIGTERM ended to the SIGTERM of the node server
 
 
 @attrs.define

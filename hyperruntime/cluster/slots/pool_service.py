@@ -98,11 +98,14 @@ class PoolService:
         policy = pickle.loads(call.body) if call.body else None  # noqa: S301 - of the head
         args, timeout_s = call.args["args"], call.args["timeout_s"]
         result = await self._lease(call).tool(call.args["tool"], args, timeout_s=timeout_s, policy=policy)
+        await self._context.check_not_ended(result.exit_code)
         return Answer(attrs.asdict(result))
 
     async def _exec(self, call: Call) -> Answer:
         assert self._context.head is not None, "the node server runs"
-        return await exec_for_head(call, self._context.head.call, self._lease(call).exec)
+        answer = await exec_for_head(call, self._context.head.call, self._lease(call).exec)
+        await self._context.check_not_ended(answer.value["exit_code"])
+        return answer
 
     async def _end_processes(self, call: Call) -> Answer:
         await self._lease(call).end_processes()

@@ -32,6 +32,7 @@ from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.storage.atomic import make_new_directory
 from hyperruntime.storage.run_lock import JOB_OVER_S, RECORD, STALE_S, RunLock, owner_state, read_lease, wait_for_lease
 from hyperruntime.testing import FakeRuntime, make_agent_repository
+from tests.doubles.slurm_programs import install_slurm_programs
 
 ELSEWHERE: list[dict[str, Any]] = [
     {"boot_id": "another", "host": "another-machine"},
@@ -257,13 +258,6 @@ def test_simulated_late_directories_of_nfs_do_not_give_a_directory_two_owners(
         lock.check()
 
 
-SQUEUE = """#!/bin/sh
-for word; do case $word in --jobs=7) echo RUNNING;; --jobs=8) echo CANCELLED;;
---jobs=9) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;;
---jobs=10) echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1;; esac; done
-"""
-
-
 @pytest.mark.parametrize(
     ("job", "cluster", "state"),
     [("7", "", "alive"), ("8", "", "dead"), ("9", "", "dead"), ("10", "", "alive"), ("8", "other", "alive"),
@@ -272,12 +266,7 @@ for word; do case $word in --jobs=7) echo RUNNING;; --jobs=8) echo CANCELLED;;
 def test_an_owner_on_another_node_is_judged_by_the_batch_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, cluster: str, state: str
 ) -> None:
-    """The programs say what squeue(1) and scontrol(1) of Slurm 22.05 say."""
-    scontrol = "#!/bin/sh\necho 'ClusterName             = ours'\n"
-    for name, text in (("squeue", SQUEUE), ("scontrol", scontrol)):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    install_slurm_programs(tmp_path, monkeypatch)
     (run := tmp_path / "run").mkdir()
     facts = {**ELSEWHERE[0], "slurm_job": job, "slurm_restarts": 0, "slurm_cluster": cluster}
     write_owner(run, **facts)

@@ -1,0 +1,65 @@
+"""The directory for the files of a head's jobs, which nodes must see; those of dead heads are removed."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import attrs
+
+from hyperruntime.host.batch_job import BatchJob
+from hyperruntime.host.owner import OwnerIdentity
+from hyperruntime.json_values import json_object_of_file
+from hyperruntime.storage.atomic import make_directory
+
+_OWNER = "owner.json"
+_NO_RECORD_S = 60.0  # until a directory without its owner's record counts as left
+
+
+@contextmanager
+def job_directory(parent: Path, prefix: str) -> Iterator[Path]:
+    """Yield a new directory and remove it at the end, and then and before also those of heads that were killed.
+
+    Args:
+        parent: made if it is missing.
+        prefix: begins the directory's name.
+
+    Raises:
+        StorageError: the parent cannot be made.
+    """
+    make_directory(parent)
+    _remove_left(parent, prefix)
+    made = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        job = BatchJob.current()
+        record = {"owner": attrs.asdict(OwnerIdentity.current()), "job": None if job is None else attrs.asdict(job)}
+        (made / _OWNER).write_text(json.dumps(record))
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        _remove_left(parent, prefix)
+
+
+def _remove_left(parent: Path, prefix: str) -> None:
+    """Remove the directories of dead heads. Their jobs may still write: a name that is gone stops that."""
+    for left in parent.glob(f"{prefix}*"):
+        with suppress(OSError, TypeError, ValueError, KeyError):
+            if _is_left(left):
+                gone = left.with_name(f"{prefix}gone-{secrets.token_hex(8)}")
+                left.rename(gone)
+                shutil.rmtree(gone, ignore_errors=True)
+
+
+def _is_left(directory: Path) -> bool:
+    """Return whether the head is dead; one on another machine is if the batch system says that its job ended."""
+    if not (directory / _OWNER).exists():
+        return time.time() - directory.stat().st_mtime > _NO_RECORD_S
+    record = json_object_of_file(directory / _OWNER) or {}
+    state, job = OwnerIdentity.from_record(record["owner"]).state(), BatchJob.from_record(record["job"] or {})
+    return state == "dead" or (state == "elsewhere" and job is not None and (job.was_requeued() or job.is_over()))
