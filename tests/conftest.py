@@ -169,9 +169,10 @@ class ProcessTable:
 
     def containers(self, *filters: str) -> list[str]:
         """Return the names of all containers."""
-        assert filters in ((), (f"label={LABEL}",))
+        ids = [text.removeprefix("id=") for text in filters if text.startswith("id=")]
+        assert ids or filters in ((), (f"label={LABEL}",))
         found = [re.search(r"--hostname (hyperruntime-\S+)", " ".join(_cmdline(p))) for p in self._processes()]
-        return sorted({match[1] for match in found if match})
+        return sorted({match[1] for match in found if match and (not ids or match[1] in ids)})
 
     def start(self, image: str, name: str, labels: Mapping[str, str], *options: str) -> None:
         """Start a container with any labels, without the library's ownership."""

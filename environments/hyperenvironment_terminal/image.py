@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from hyperenvironment_terminal.task import Task
 from hyperruntime.errors import ImageNotFoundError
 from hyperruntime.host.owner import owned_directory
+from hyperruntime.images.build_inputs import inputs_digest
 from hyperruntime.images.definition_file import parse_definition, with_base
 from hyperruntime.images.definition_to_containerfile import SUFFIX, check_contained, check_no_host_sections
 from hyperruntime.images.pull_errors import is_local
@@ -78,14 +78,5 @@ def _ready(reference: str, images: ImageStore, *, pull: bool) -> str:
 
 def _digest(recipe: Path, text: str) -> str:
     """Return a digest of all inputs of an image: the recipe's text, and every file beside it with its mode."""
-    found = hashlib.sha256(text.encode())
-    for path in sorted(recipe.parent.rglob("*")):
-        name = path.relative_to(recipe.parent).as_posix()
-        if path == recipe or "__pycache__" in name:
-            continue
-        if path.is_symlink():
-            found.update(f"l {name} {path.readlink()}\0".encode())
-        elif path.is_file():
-            found.update(f"f {name} {path.stat().st_mode & 0o777:o} {path.stat().st_size}\0".encode())
-            found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+    paths = (path for path in recipe.parent.rglob("*") if path != recipe and "__pycache__" not in path.parts)
+    return inputs_digest(text, recipe.parent, paths)

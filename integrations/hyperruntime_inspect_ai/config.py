@@ -2,52 +2,63 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
-from inspect_ai.util import ComposeBuild, ComposeConfig, is_compose_yaml, is_dockerfile, parse_compose_yaml
+from inspect_ai.util import ComposeConfig, is_compose_yaml, is_dockerfile, parse_compose_yaml
 from pydantic import BaseModel
 
 import hyperruntime as hr
+from hyperruntime.adapters.compose import read_service
 from hyperruntime.adapters.shared_runtime import shared_runtime
-from hyperruntime.errors import SpecError, UnsupportedOptionError
+from hyperruntime.errors import SpecError
+from hyperruntime.images.build_inputs import dockerfile_digest
 from hyperruntime.images.pull_errors import full_name
 from hyperruntime.pool.values.profiles import parse_profile
-from hyperruntime.units import parse_size
 
 NAME = "hyperruntime"
 FILES = ["hyperruntime.toml", "compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml", "Dockerfile"]
-# Keys of a service in a compose file: those of a spec, by their names there, others, and those that mean nothing here.
-_KEYS = {"image": "image", "working_dir": "workdir", "user": "user", "network_mode": "network", "pull_policy": "pull"}
-_KEYS |= {"read_only": "read_only_rootfs"}
-_OTHERS = {"environment", "build", "cpus", "mem_limit"}
-_MEANINGLESS = set("command entrypoint init stdin_open tty restart stop_grace_period x_default".split())
+_REGISTRY = "docker.io"  # of names that have none
+Prepared: TypeAlias = tuple[hr.Runtime, hr.ContainerSpec]
 
 
 @attrs.frozen
 class Plan:
-    """What a configuration asks for: an engine (None: the usual one), a container, and the Dockerfile of its image."""
+    """What a configuration asks for: an engine (None: the usual one), a container, and how its image is built."""
 
     runtime: str | None
     spec: hr.ContainerSpec
     dockerfile: Path | None = None
-    context: Path | None = None
+    context: Path = Path()
+    is_cached: bool = True
 
-    @functools.cache  # noqa: B019 - a process has few plans
-    def prepared(self) -> tuple[hr.Runtime, hr.ContainerSpec]:
+    def prepare(self) -> Prepared:
         """Return the engine, which stays open, and the spec; the image exists, or is pulled by the first sample."""
         runtime, image = shared_runtime(self.runtime), self.spec.image
         if self.dockerfile is not None:
-            runtime.images.build(image, containerfile=self.dockerfile, context=self.context)
+            image = f"localhost/hyperruntime-inspect/{dockerfile_digest(self.dockerfile, self.context)}:latest"
+            runtime.images.build(
+                image,
+                containerfile=self.dockerfile,
+                context=self.context,
+                short_names=_REGISTRY,
+                force=not self.is_cached,
+            )
         elif "/" not in image and ":" not in image and self.spec.pull == "never":
             image = runtime.images.ensure(image)  # the name of a recipe
         elif not runtime.images.exists(image):
-            image = full_name(image, "docker.io")
-        return runtime, attrs.evolve(self.spec, image=image)
+            image = full_name(image, _REGISTRY)
+        _prepared[self] = prepared = runtime, attrs.evolve(self.spec, image=image)
+        return prepared
+
+    def prepared(self) -> Prepared:
+        """Return what the last call of `prepare` returned, so that the samples of a task have one image."""
+        return _prepared.get(self) or self.prepare()
+
+
+_prepared: dict[Plan, Prepared] = {}
 
 
 def read_config(config: BaseModel | str | None) -> Plan:
@@ -60,7 +71,7 @@ def read_config(config: BaseModel | str | None) -> Plan:
         raise SpecError("sandbox", type(config).__name__, "a TOML file, a compose file or a Dockerfile")
     path = Path(config)
     if is_dockerfile(config):
-        return _of_table({}, path, path.parent)
+        return _of_table({}, dockerfile=path, context=path.parent)
     if is_compose_yaml(config):
         return _of_compose(parse_compose_yaml(config), path.parent)
     try:
@@ -69,35 +80,16 @@ def read_config(config: BaseModel | str | None) -> Plan:
         raise SpecError("sandbox", config, f"a TOML file, a compose file or a Dockerfile ({error})") from error
 
 
-def _of_table(table: dict[str, Any], dockerfile: Path | None = None, context: Path | None = None) -> Plan:
+def _of_table(table: dict[str, Any], **build: Any) -> Plan:  # noqa: ANN401 - fields of a Plan
     fields = {"image": "base", **table}
     runtime = fields.pop("runtime", None)
-    if dockerfile is not None:
-        digest = hashlib.sha256(str(dockerfile.resolve()).encode() + dockerfile.read_bytes()).hexdigest()[:16]
-        fields["image"] = f"localhost/hyperruntime-inspect/{digest}:latest"
     try:
-        return Plan(runtime, parse_profile("sandbox", fields).spec, dockerfile, context)
+        return Plan(runtime, parse_profile("sandbox", fields).spec, **build)
     except SpecError as error:
         raise SpecError(error.field.removeprefix("profiles.sandbox."), error.value, error.allowed) from None
 
 
 def _of_compose(config: ComposeConfig, folder: Path) -> Plan:
-    if len(config.services) != 1:
-        names = ", ".join(config.services)
-        raise UnsupportedOptionError(NAME, "services", f"a sandbox is one container, not {names}; use one service")
-    service = next(iter(config.services.values()))
-    given = {name: value for name in service.model_fields_set if (value := getattr(service, name)) is not None}
-    if unknown := sorted(given.keys() - _KEYS.keys() - _OTHERS - _MEANINGLESS):
-        raise UnsupportedOptionError(NAME, unknown[0], "this key of the compose file cannot be honoured; remove it")
-    fields = {"network": "bridge", "pull": "missing", **{_KEYS[key]: given[key] for key in _KEYS if key in given}}
-    env = given.get("environment", {})
-    pairs = dict(word.partition("=")[::2] for word in env) if isinstance(env, list) else env
-    fields["env"] = {name: "" if value is None else str(value) for name, value in pairs.items()}
-    fields["limits"] = {"cpus": given["cpus"]} if "cpus" in given else {}
-    if "mem_limit" in given:
-        fields["limits"]["memory_bytes"] = parse_size(given["mem_limit"])
-    if service.build is None:
-        return _of_table(fields)
-    build = ComposeBuild(context=service.build) if isinstance(service.build, str) else service.build
-    context = folder / (build.context or ".")
-    return _of_table(fields, context / (build.dockerfile or "Dockerfile"), context)
+    service = read_service(config.model_dump(exclude_unset=True, exclude_none=True, by_alias=True), folder)
+    build = {"dockerfile": service.dockerfile, "context": service.context, "is_cached": service.is_cached}
+    return _of_table({**service.fields}, **build)

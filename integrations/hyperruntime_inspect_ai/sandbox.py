@@ -39,7 +39,7 @@ class HyperRuntimeSandbox(util.SandboxEnvironment):
     @classmethod
     async def task_init(cls, task_name: str, config: Config) -> None:
         """Open the engine, and build or find the image."""
-        await asyncio.to_thread(read_config(config).prepared)
+        await asyncio.to_thread(read_config(config).prepare)
 
     @classmethod
     async def sample_init(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from deepagents import create_deep_agent
@@ -12,6 +13,7 @@ from langchain_tests.integration_tests import SandboxIntegrationTests
 
 import hyperruntime as hr
 from hyperruntime_deepagents import Sandbox
+from tests.integrations.crashes import check_container_ends_with
 from tests.integrations.deepagents.example import ask
 
 pytestmark = pytest.mark.engine
@@ -31,8 +33,14 @@ class TestSandbox(SandboxIntegrationTests):
             yield Sandbox(container)
 
 
-def test_all_tests_of_the_suite_are_here() -> None:
-    assert sum(name.startswith("test_") for name in dir(SandboxIntegrationTests)) >= 85
+def test_no_test_of_the_suite_is_left_out(request: pytest.FixtureRequest) -> None:
+    names = {name for name in dir(SandboxIntegrationTests) if name.startswith("test_")}
+    items = [item for item in request.session.items if getattr(item, "cls", None) is TestSandbox]
+    collected = {getattr(item, "originalname", "") for item in items}
+    assert len(names) == 86  # 85 of backends, and one that finds overridden tests
+    assert not names - collected, "run the whole module"
+    assert not names & set(vars(TestSandbox))
+    assert (TestSandbox().has_sync, TestSandbox().has_async) == (True, True)  # else its tests are skipped
 
 
 class ScriptedModel(GenericFakeChatModel):
@@ -79,3 +87,19 @@ def test_a_command_that_does_not_end_is_ended(base_image: str, runtime_name: str
         assert impatient.execute("sleep 1; echo done", timeout=0).output == "done\n"  # 0 means no limit
     finally:
         sandbox.close()
+
+
+KILLED = """
+import signal, sys
+from hyperruntime_deepagents import Sandbox
+sandbox = Sandbox.start(sys.argv[1], sys.argv[2])
+assert sandbox.execute("sleep 1000 >/dev/null 2>&1 & echo started").output == "started\\n"
+print(sandbox.container.name, flush=True)
+signal.pause()
+"""
+
+
+def test_the_container_ends_when_the_framework_is_killed(
+    runtime_name: str, base_image: str, engine_command: Any
+) -> None:
+    check_container_ends_with(KILLED, engine_command, base_image, runtime_name)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pty
+import shlex
+import subprocess
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +30,10 @@ ADDUSER = """#!/bin/sh
 for name do :; done
 echo "$name:x:7001:7001::/tmp:/bin/sh" >>/etc/passwd
 """
+
+FAILS_ON_BUBBLEWRAP = {
+    "test_exec_as_user": "its image is this machine's /usr, whose adduser needs files of this machine's /etc"
+}
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +61,8 @@ def config(runtime_name: str, image: str, tmp_path_factory: pytest.TempPathFacto
 async def sandbox_env(
     request: pytest.FixtureRequest, config: str, runtime_name: str
 ) -> AsyncIterator[SandboxEnvironment]:
-    if runtime_name == "bubblewrap":
-        applies = request.node.originalname == "test_exec_as_user"
-        why = "its image is this machine's /usr, whose adduser needs files of this machine's /etc"
-        request.applymarker(pytest.mark.xfail(applies, reason=why))
+    if runtime_name == "bubblewrap" and (why := FAILS_ON_BUBBLEWRAP.get(request.node.originalname)):
+        request.applymarker(pytest.mark.xfail(reason=why, strict=True))
     provider = registry_find_sandboxenv("hyperruntime")  # found by its entry point
     await provider.task_init("self check", config)
     environments = await provider.sample_init("self check", config, {})
@@ -74,6 +81,34 @@ async def test_a_container_that_has_ended_is_not_the_output_of_a_command(sandbox
         await sandbox_env.exec(["true"])
     with pytest.raises((ConnectionError, NotImplementedError)):  # the second on engines without such a command
         await sandbox_env.connection()
+
+
+@pytest.mark.parametrize("user", [None, "root"])
+async def test_the_command_of_a_connection_is_a_shell_of_the_user(
+    sandbox_env: SandboxEnvironment, runtime_name: str, user: str | None
+) -> None:
+    if runtime_name not in ("podman", "docker"):
+        with pytest.raises(NotImplementedError, match=runtime_name):
+            await sandbox_env.connection(user=user)
+        return
+    await sandbox_env.write_file("mine", "of this container")
+    connection = await sandbox_env.connection(user=user)
+    said, code = in_terminal(connection.command, "echo $(cat mine) $((6 * 7)) $(id -un) $PWD; exit 3\n")
+    assert f"of this container 42 {user or 'nobody'} /tmp\r\n" in said
+    assert code == 3
+
+
+def in_terminal(command: str, typed: str) -> tuple[str, int]:
+    """Return what a command on a terminal shows after a text was typed, and its exit code."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(shlex.split(command), stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    os.write(ours, typed.encode())
+    with open(ours, "rb", buffering=0) as terminal, suppress(OSError):  # EIO: no program has the terminal any more
+        shown = b""
+        while data := terminal.read(4096):
+            shown += data
+    return shown.decode(), process.wait()
 
 
 async def test_the_tail_of_long_output_is_kept(sandbox_env: SandboxEnvironment) -> None:
@@ -100,7 +135,8 @@ def test_each_sample_of_an_evaluation_has_its_container(
         ("x.toml", "[[[", SpecError, "TOML"),
         ("compose.yaml", "services: {a: {image: x}, b: {image: y}}", UnsupportedOptionError, "services"),
         ("compose.yaml", "services: {a: {image: x, privileged: true}}", UnsupportedOptionError, "privileged"),
-        ("compose.yaml", "services: {a: {image: x, volumes: ['/:/host']}}", UnsupportedOptionError, "volumes"),
+        ("compose.yaml", "services: {a: {build: {pull: true}}}", UnsupportedOptionError, r"build\.pull"),
+        ("compose.yaml", "services: {a: {build: {target: x}}}", ValueError, "target"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(
@@ -112,15 +148,13 @@ def test_what_cannot_be_honoured_is_refused_by_name(
         asyncio.run(provider.task_init("x", str(tmp_path / name)))
 
 
-def test_limits_and_keys_of_a_compose_file_are_those_of_the_container(tmp_path: Path) -> None:
+def test_keys_of_a_compose_file_are_those_of_the_container(tmp_path: Path) -> None:
     (tmp_path / "compose.yaml").write_text(
-        "services: {one: {build: ., mem_limit: 512m, cpus: 1.5, user: '7', read_only: true, environment: {A: '1'}}}"
+        "services: {one: {build: {context: ., no_cache: true}, mem_limit: 512m, cpus: 1.5, x-local: true}}"
     )
-    (tmp_path / "Dockerfile").write_text("FROM base")
     plan = read_config(str(tmp_path / "compose.yaml"))
-    assert (plan.spec.limits.memory_bytes, plan.spec.limits.cpus, plan.spec.user) == (512 * 1024**2, 1.5, "7")
-    assert (plan.spec.network, plan.spec.read_only_rootfs, plan.spec.env) == ("bridge", True, {"A": "1"})
-    assert (plan.dockerfile, plan.context) == (tmp_path / "Dockerfile", tmp_path)
+    assert (plan.spec.limits.memory_bytes, plan.spec.limits.cpus, plan.spec.network) == (512 * 1024**2, 1.5, "bridge")
+    assert (plan.dockerfile, plan.context, plan.is_cached) == (tmp_path / "Dockerfile", tmp_path, False)
 
 
 async def test_a_compose_file_of_one_service_is_a_sandbox(

@@ -19,6 +19,7 @@ from minisweagent.models.test_models import DeterministicModel, make_output
 import hyperruntime as hr
 from hyperruntime_mini_swe_agent import Environment
 from tests.conftest import podman_command
+from tests.integrations.crashes import check_container_ends_with
 from tests.integrations.mini_swe_agent.example import make_agent
 
 pytestmark = pytest.mark.engine
@@ -48,10 +49,13 @@ def test_an_agent_of_the_framework_solves_a_task(environment: Any) -> None:
     assert environment.serialize()["info"]["config"]["environment_type"].startswith("hyperruntime_mini_swe_agent.")
 
 
-def test_the_example_of_the_page_runs(runtime_name: str, base_image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_the_page_runs(
+    runtime_name: str, base_image: str, monkeypatch: pytest.MonkeyPatch, with_memory_limit: Any
+) -> None:
     monkeypatch.setenv("HYPERRUNTIME_RUNTIME", runtime_name)
     said = make_output("done", [{"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; pwd"}])
-    assert make_agent(DeterministicModel(outputs=[said])).run("finish")["submission"] == "/tmp\n"
+    with with_memory_limit:
+        assert make_agent(DeterministicModel(outputs=[said])).run("finish")["submission"] == "/tmp\n"
 
 
 def test_outputs_are_merged_and_bounded_in_time(environment: Any) -> None:
@@ -106,3 +110,19 @@ def test_results_are_those_of_the_frameworks_own_environment(
             assert environment.execute(action) == theirs.execute(action), command
     finally:
         theirs.cleanup()
+
+
+KILLED = """
+import signal, sys
+from hyperruntime_mini_swe_agent import Environment
+environment = Environment(image=sys.argv[1], runtime=sys.argv[2])
+environment.execute({"command": "sleep 1000 >/dev/null 2>&1 &"})
+print(environment.container.name, flush=True)
+signal.pause()
+"""
+
+
+def test_the_container_ends_when_the_framework_is_killed(
+    runtime_name: str, base_image: str, engine_command: Any
+) -> None:
+    check_container_ends_with(KILLED, engine_command, base_image, runtime_name)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import signal
-import sys
 import tarfile
 import urllib.request
 import uuid
@@ -25,8 +23,8 @@ from agents.sandbox.sandboxes.unix_local import UnixLocalSandboxClient
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.host.process import run_process, wait_until
 from hyperruntime_openai_agents import SandboxClient, SandboxOptions
+from tests.integrations.crashes import check_container_ends_with
 from tests.integrations.openai_agents.example import ask
 
 pytestmark = pytest.mark.engine
@@ -312,27 +310,28 @@ class ScriptedModel(Model):
 
 
 async def test_an_agent_works_in_a_container(
-    runtime_name: str, base_image: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    runtime_name: str, base_image: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, with_memory_limit: Any
 ) -> None:
     monkeypatch.setenv("HYPERRUNTIME_RUNTIME", runtime_name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     model = ScriptedModel(
         ("exec_command", {"cmd": "echo 'print(6 * 7)' >answer.py; pwd"}),
-        ("exec_command", {"cmd": "python3 answer.py; ls /sys/class/net"}),
+        ("exec_command", {"cmd": "python3 answer.py; tail -n +3 /proc/net/dev | cut -d: -f1 | xargs"}),
     )
-    said = (await ask(model, "compute")).splitlines()
-    assert said[-2:] == ["42", "lo"]
+    with with_memory_limit:
+        said = (await ask(model, "compute")).splitlines()
+        assert said[-2:] == ["42", "lo"]
 
 
 CRASH = """
-import asyncio, os, signal, sys
+import asyncio, signal, sys
 from hyperruntime_openai_agents import SandboxClient, SandboxOptions
 
 async def main():
     session = await SandboxClient(sys.argv[1]).create(options=SandboxOptions(image=sys.argv[2]))
     await session.start()
     print(session.state.container_name, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
 
 asyncio.run(main())
 """
@@ -341,8 +340,4 @@ asyncio.run(main())
 def test_the_container_ends_when_the_framework_is_killed(
     runtime_name: str, base_image: str, engine_command: Any
 ) -> None:
-    done = run_process([sys.executable, "-c", CRASH, runtime_name, base_image], timeout_s=120)
-    assert done.exit_code == -signal.SIGKILL, done.stderr.decode()
-    name = done.stdout.decode().strip()
-    assert name.startswith("hyperruntime-")
-    assert wait_until(lambda: name not in engine_command.containers(), 60)
+    check_container_ends_with(CRASH, engine_command, runtime_name, base_image)

@@ -6,8 +6,6 @@ import asyncio
 import gc
 import inspect
 import json
-import signal
-import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,9 +23,9 @@ from verl.tools.tool_registry import load_all_tools
 from verl.workers.rollout.replica import TokenOutput
 
 from hyperruntime.errors import PoolError, RunError
-from hyperruntime.host.process import run_process, wait_until
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime_verl import AgentLoop, BashTool, dataset_rows
+from tests.integrations.crashes import check_container_ends_with
 
 pytestmark = pytest.mark.engine
 
@@ -263,21 +261,17 @@ async def wait_for_free_slots(tool: Any) -> None:
 
 
 KILLED = """
-import asyncio, os, signal, sys
+import asyncio, signal, sys
 from hyperruntime_verl import BashTool
 async def run():
     tool = BashTool({"type": "native", "image": sys.argv[1], "runtime": sys.argv[2]})
     response, _, _ = await tool.execute("one", {"command": "hostname"})
     assert response.text
     print(tool._of_instances["one"]._slot.container, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
 asyncio.run(run())
 """
 
 
 def test_containers_end_with_a_worker_that_is_killed(base_image: str, runtime_name: str, engine_command: Any) -> None:
-    done = run_process([sys.executable, "-W", "ignore", "-c", KILLED, base_image, runtime_name], timeout_s=300)
-    assert done.exit_code == -signal.SIGKILL, done.stderr.decode()
-    name = done.stdout.decode().split()[-1]
-    assert name.startswith("hyperruntime-")
-    assert wait_until(lambda: name not in engine_command.containers(), 60)
+    check_container_ends_with(KILLED, engine_command, base_image, runtime_name)

@@ -1,0 +1,97 @@
+"""What the one service of a compose file asks for, as fields of a container and the build of its image."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hyperruntime.errors import SpecError, UnsupportedOptionError
+from hyperruntime.units import parse_size
+
+# Keys of a service: those of a spec, by their names there, others, and those that mean nothing here.
+_KEYS = {"image": "image", "working_dir": "workdir", "user": "user", "network_mode": "network", "pull_policy": "pull"}
+_KEYS |= {"read_only": "read_only_rootfs"}
+_OTHERS = {"environment", "build", "cpus", "mem_limit"}
+_MEANINGLESS = set("command entrypoint init stdin_open tty restart stop_grace_period x-default x-local".split())
+_BUILD = {"context", "dockerfile", "no_cache"}
+
+
+@attrs.frozen(kw_only=True)
+class Service:
+    """What a service asks for.
+
+    Attributes:
+        fields: fields of :class:`~hyperruntime.spec.ContainerSpec`, and the table ``limits``.
+        dockerfile: the Dockerfile of its image; None if it names an image.
+        context: directory that the build copies from.
+        is_cached: whether the build may use cached layers.
+    """
+
+    fields: Mapping[str, Any]
+    dockerfile: Path | None = None
+    context: Path = Path()
+    is_cached: bool = True
+
+
+def read_service(config: Mapping[str, Any], folder: Path) -> Service:
+    """Return what the one service of a compose file asks for. What cannot be honoured is refused by name.
+
+    Args:
+        config: the content of the file, without keys that have no value.
+        folder: the file's directory.
+
+    Raises:
+        UnsupportedOptionError: there are several services, or a key would make another container.
+        SpecError: a value is invalid.
+
+    Source: the Compose Specification, "Services top-level elements" and "Compose Build Specification".
+    """
+    if len(config["services"]) != 1:
+        names = ", ".join(config["services"])
+        raise _refused("services", f"a sandbox is one container, not {names}; use one service")
+    if config.get("networks"):
+        raise _refused("networks", "a sandbox has no network of its own; use network_mode in the service")
+    given = next(iter(config["services"].values()))
+    if unknown := sorted(given.keys() - _KEYS.keys() - _OTHERS - _MEANINGLESS):
+        raise _refused(unknown[0], "this key of the compose file cannot be honoured; remove it")
+    for key in given.keys() - _MEANINGLESS:
+        if "$" in str(given[key]):
+            raise _refused(key, "variables are not replaced in a compose file; write the value without `$`")
+    fields = {"network": "bridge", "pull": "missing", **{_KEYS[key]: given[key] for key in _KEYS if key in given}}
+    fields["env"] = _environment(given.get("environment", {}))
+    fields["limits"] = {"cpus": given["cpus"]} if "cpus" in given else {}
+    if "mem_limit" in given:
+        fields["limits"]["memory_bytes"] = parse_size(given["mem_limit"])
+    return _built(fields, given["build"], folder) if "build" in given else Service(fields=fields)
+
+
+def _built(fields: Mapping[str, Any], build: str | Mapping[str, Any], folder: Path) -> Service:
+    given = {"context": build} if isinstance(build, str) else {name: value for name, value in build.items() if value}
+    if "pull" in given:
+        raise _refused("build.pull", "its base images are not pulled again; remove this key, and pull them first")
+    if unknown := sorted(given.keys() - _BUILD):
+        raise _refused(f"build.{unknown[0]}", "this key of the compose file cannot be honoured; remove it")
+    context = folder / given.get("context", ".")
+    dockerfile = context / given.get("dockerfile", "Dockerfile")
+    return Service(fields=fields, dockerfile=dockerfile, context=context, is_cached="no_cache" not in given)
+
+
+def _environment(given: object) -> dict[str, str]:
+    """Return variables; one without a value has the value of this process, and is left out if there is none."""
+    if isinstance(given, Mapping):
+        pairs = [(str(name), None if value is None else str(value)) for name, value in given.items()]
+    elif isinstance(given, list):
+        words = [str(word).partition("=") for word in given]
+        pairs = [(name, value if equals else None) for name, equals, value in words]
+    else:
+        raise SpecError("environment", given, "a list such as [NAME=value], or a table")
+    known = {name: os.environ.get(name) if value is None else value for name, value in pairs}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _refused(key: str, why: str) -> UnsupportedOptionError:
+    return UnsupportedOptionError("hyperruntime", key, why)

@@ -1,0 +1,100 @@
+"""Digests of what a build reads, for names of images that are built again when their inputs change."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from hyperruntime.errors import SpecError
+from hyperruntime.images.dockerfile import Instruction, parse_dockerfile, read_dockerfile
+from hyperruntime.json_values import parse_json
+
+_DIGITS = 16
+_EVERYTHING, _MOUNT = ".", "--mount="
+_OPTIONS = re.compile(r"(?:--\S+\s+)+")
+_UNSURE = set("$\\\"'")  # names with variables or quotes can mean any file
+
+
+def dockerfile_digest(dockerfile: Path, context: Path) -> str:
+    """Return a digest of a Dockerfile and of the files of its context that its instructions name.
+
+    Other files of the context have no part in it, such as logs that are written beside the Dockerfile. A file that
+    ``.dockerignore`` excludes counts, if an instruction names it or its directory.
+
+    Args:
+        dockerfile: the file.
+        context: directory that the build copies from.
+
+    Raises:
+        SpecError: a file cannot be read, or the Dockerfile is invalid.
+    """
+    try:
+        text = read_dockerfile(dockerfile)
+        names = {name for each in parse_dockerfile(text) for name in _sources(each)}
+        ignores = [".dockerignore", f"{dockerfile.name}.dockerignore"] if names else []
+        found = {path for name in (*names, *ignores) for path in _matches(context, name)}
+        return inputs_digest(text, context, found)
+    except OSError as error:
+        raise SpecError("containerfile", str(dockerfile), f"it and its context must be readable ({error})") from error
+
+
+def inputs_digest(text: str, folder: Path, paths: Iterable[Path]) -> str:
+    """Return a digest of a recipe's text and of files and links with their names and modes.
+
+    Args:
+        text: the text.
+        folder: where the names begin.
+        paths: the files and links; other kinds are ignored.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    found = hashlib.sha256(text.encode(errors="surrogateescape"))
+    for path in sorted(paths):
+        name = os.fsencode(path.relative_to(folder))
+        if path.is_symlink():
+            found.update(b"l %s %s\0" % (name, os.fsencode(path.readlink())))
+        if path.is_file():  # a build follows links that an instruction names
+            status = path.stat()
+            found.update(b"f %s %o %d\0" % (name, status.st_mode & 0o777, status.st_size))
+            with path.open("rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()[:_DIGITS]
+
+
+def _sources(instruction: Instruction) -> Iterator[str]:
+    """Yield the names of what an instruction reads of the context; patterns as in the Dockerfile."""
+    given = _OPTIONS.match(instruction.rest)
+    options = given[0].split() if given else []
+    if instruction.name == "RUN":
+        mounts = [dict(_pair(part) for part in each.split("=", 1)[1].split(",")) for each in options if _MOUNT in each]
+        binds = [mount for mount in mounts if mount.get("type", "bind") == "bind" and "from" not in mount]
+        yield from (mount.get("source", mount.get("src", _EVERYTHING)) for mount in binds)
+    if instruction.name in ("COPY", "ADD") and not any(each.startswith("--from=") for each in options):
+        words = _words(instruction.rest[given.end() if given else 0 :])
+        yield from (word for word in words[:-1] if not word.startswith("<<"))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
+
+
+def _words(text: str) -> list[str]:
+    if text.startswith("["):
+        with suppress(ValueError):  # as in a Dockerfile, text that is no JSON is words
+            return [str(word) for word in parse_json(text)]
+    return text.split()
+
+
+def _matches(context: Path, name: str) -> Iterator[Path]:
+    """Yield the files that a name of an instruction can mean, and those in directories."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if ".." in parts or _UNSURE & set(name):
+        parts = []
+    for found in context.glob("/".join(parts)) if parts else (context,):
+        yield from found.rglob("*") if found.is_dir() else (found,)

@@ -1,0 +1,81 @@
+"""The one service of a compose file: what is honoured, and what is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hyperruntime.adapters.compose import Service, read_service
+from hyperruntime.errors import SpecError, UnsupportedOptionError
+
+FOLDER = Path("/a folder")
+
+
+def read(service: str, rest: str = "") -> Service:
+    return read_service(yaml.safe_load(f"services: {{one: {service}}}\n{rest}"), FOLDER)
+
+
+def test_keys_of_a_service_are_fields_of_a_container() -> None:
+    found = read("{image: x, mem_limit: 512m, cpus: 1.5, user: '7', read_only: true, working_dir: /w, command: sleep}")
+    assert found.fields == {
+        "image": "x",
+        "limits": {"memory_bytes": 512 * 1024**2, "cpus": 1.5},
+        "user": "7",
+        "read_only_rootfs": True,
+        "workdir": "/w",
+        "network": "bridge",
+        "pull": "missing",
+        "env": {},
+    }
+
+
+@pytest.mark.parametrize("given", ["[HERE, GONE, EMPTY=, SET=a=b]", "{HERE: , GONE: null, EMPTY: '', SET: a=b}"])
+def test_a_variable_without_a_value_has_the_value_of_this_process(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERE", "of the host")
+    monkeypatch.setenv("EMPTY", "not this")
+    monkeypatch.delenv("GONE", raising=False)
+    env = read(f"{{image: x, environment: {given}}}").fields["env"]
+    assert env == {"HERE": "of the host", "EMPTY": "", "SET": "a=b"}
+
+
+@pytest.mark.parametrize(
+    ("build", "dockerfile", "context", "is_cached"),
+    [
+        (".", FOLDER / "Dockerfile", FOLDER, True),
+        ("{context: sub, dockerfile: D}", FOLDER / "sub/D", FOLDER / "sub", True),
+        ("{context: /else, no_cache: true}", Path("/else/Dockerfile"), Path("/else"), False),
+        ("{no_cache: false, pull: false}", FOLDER / "Dockerfile", FOLDER, True),
+    ],
+)
+def test_a_build_has_its_file_its_context_and_its_cache(
+    build: str, dockerfile: Path, context: Path, is_cached: bool
+) -> None:
+    found = read(f"{{build: {build}}}")
+    assert (found.dockerfile, found.context, found.is_cached) == (dockerfile, context, is_cached)
+
+
+@pytest.mark.parametrize(
+    ("service", "rest", "word"),
+    [
+        ("{image: x}, two: {image: y}", "", "services"),
+        ("{image: x}", "networks: {default: {internal: true}}", "networks"),
+        ("{image: x, privileged: true}", "", "privileged"),
+        ("{image: x, volumes: ['/:/host']}", "", "volumes"),
+        ("{build: {context: ., pull: true}}", "", r"build\.pull"),
+        ("{build: {context: ., target: last}}", "", r"build\.target"),
+        ("{image: 'x:$TAG'}", "", "image"),
+        ("{image: x, environment: ['A=${B}']}", "", "environment"),
+    ],
+)
+def test_what_would_make_another_container_is_refused_by_name(service: str, rest: str, word: str) -> None:
+    with pytest.raises(UnsupportedOptionError, match=f"cannot honour {word}: "):
+        read(service, rest)
+
+
+@pytest.mark.parametrize("value", ["7", "yes"])
+def test_variables_in_another_form_are_an_error(value: Any) -> None:
+    with pytest.raises(SpecError, match="environment"):
+        read(f"{{image: x, environment: {value}}}")
