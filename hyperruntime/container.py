@@ -8,11 +8,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar, Unpack
 
 import attrs
 
-from hyperruntime.concurrency.blocking import run_cancellable
+from hyperruntime.concurrency.blocking import EXECS, blocking, run_cancellable
 from hyperruntime.concurrency.closing import AsyncClosing
 from hyperruntime.concurrency.end_event import EndEvent
 from hyperruntime.driver import Driver, Launch, LiveContainer
@@ -133,6 +134,10 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         """
         return self._sessions.responds(timeout_s)
 
+    async def aresponds(self, timeout_s: float | None = None) -> bool:
+        """Do what :meth:`responds` does without blocking the event loop."""
+        return await blocking(EXECS, partial(self.responds, timeout_s))
+
     def on_end(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call ``listener`` once when the container ends, for any reason; return an unsubscribe function.
 
@@ -222,20 +227,6 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         shell = Shell(self._sessions, start, self._shells.discard)
         self._shells.add(shell)
         return shell
-
-    def end_user(self, user: RunAs) -> bool:
-        """Kill every process of a user's uid, even hidden ones, and drop its lanes; return whether none is left.
-
-        Takes a few milliseconds. To end a fork loop, all processes in the container are stopped for a moment.
-        """
-        return self._sessions.end_user(user)
-
-    def end_group(self, group: str) -> bool:
-        """Kill all processes of a group's commands, also in the background; return whether none is left.
-
-        A running command of the group ends with exit code 137 (SIGKILL).
-        """
-        return self._sessions.end_group(group)
 
     def put(
         self,

@@ -144,6 +144,10 @@ class EngineCommand:
         args = ["run", "--detach", "--network", "none", "--name", name, *self.run_options, *words, *options]
         self.run(*args, image, "sleep", "300")
 
+    def init_pid(self, name: str) -> int:
+        """Return the pid on this machine of the process that is PID 1 in a container."""
+        return int(self.run("inspect", "--format", "{{.State.Pid}}", name))
+
     def volumes(self, *names: str) -> set[str]:
         """Return the names of the volumes of containers."""
         return set(self.run("inspect", "--format", "{{range .Mounts}}{{.Name}} {{end}}", *names).split())
@@ -189,8 +193,7 @@ class ProcessTable:
 
     def remove(self, *names: str) -> None:
         """Kill the processes that name the containers, with their children."""
-        named = [p for p in self._processes() if any(name in word for word in _cmdline(p) for name in names)]
-        for process in [q for p in named for q in (p, *p.children(recursive=True))]:  # parents first
+        for process in self._of(*names):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         for name in names:
@@ -200,6 +203,17 @@ class ProcessTable:
                 live.shell.close()
                 live.shell.close_output()
             shutil.rmtree(self._directories.pop(name, ""), ignore_errors=True)
+
+    def init_pid(self, name: str) -> int:
+        """Return the pid on this machine of the process that is PID 1 in a container: of the innermost namespace."""
+        status = [Path(f"/proc/{p.pid}/status").read_text() for p in self._of(name)]
+        pids = [text.partition("NSpid:")[2].splitlines()[0].split() for text in status]
+        return int(max((one for one in pids if len(one) > 1 and one[-1] == "1"), key=len)[0])
+
+    def _of(self, *names: str) -> list[psutil.Process]:
+        """Return the processes that name containers, and their children; parents first."""
+        named = [p for p in self._processes() if any(name in word for word in _cmdline(p) for name in names)]
+        return [q for p in named for q in (p, *p.children(recursive=True))]
 
     def _processes(self) -> list[psutil.Process]:
         return [p for p in psutil.process_iter() if p.is_running() and _cmdline(p)]

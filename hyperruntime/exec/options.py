@@ -26,33 +26,43 @@ class TextKeywords(TypedDict, total=False):
     merge_output: bool
 
 
-class SlotExecKeywords(TextKeywords, total=False):
-    """Keyword arguments of an exec in a slot, which has its own user; :meth:`Container.exec` describes them."""
+class CommandKeywords(TextKeywords, total=False):
+    """Keyword arguments of a command that nobody signals; :meth:`Container.exec` describes them."""
 
     env: Mapping[str, str] | None
     workdir: str | None
 
 
-class SlotTerminalKeywords(TypedDict, total=False):
+class SlotExecKeywords(CommandKeywords, total=False):
+    """Keyword arguments of an exec in a slot, which has its own user; :meth:`Container.exec` describes them."""
+
+    group: str | None
+
+
+class SlotShellKeywords(TypedDict, total=False):
+    """Keyword arguments of a shell in a slot, which has its own user; :meth:`Container.shell` describes them."""
+
+    env: Mapping[str, str] | None
+    workdir: str | None
+    group: str | None
+
+
+class SlotTerminalKeywords(SlotShellKeywords, total=False):
     """Keyword arguments of a terminal in a slot, which has its own user; :meth:`Container.terminal` describes them."""
 
     timeout_s: float | None
-    env: Mapping[str, str] | None
-    workdir: str | None
 
 
 class TerminalKeywords(SlotTerminalKeywords, total=False):
     """Keyword arguments of :meth:`Container.terminal`, which describes them."""
 
     user: str | RunAs | None
-    group: str | None
 
 
 class ExecKeywords(SlotExecKeywords, total=False):
     """Keyword arguments of :meth:`Container.exec`, which describes them."""
 
     user: str | RunAs | None
-    group: str | None
 
 
 @attrs.frozen(kw_only=True)

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from hyperruntime.concurrency.blocking import RESETS, blocking
-from hyperruntime.exec.options import SlotExecKeywords, SlotTerminalKeywords
+from hyperruntime.exec.options import SlotExecKeywords, SlotShellKeywords, SlotTerminalKeywords
+from hyperruntime.exec.persistent.shell import Shell
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.pool.lease_files import LeaseFiles
@@ -46,6 +47,7 @@ class Lease(LeaseFiles):
             timeout_s: time limit in seconds, 300 by default; None means no limit.
             env: variables in addition to the slot's.
             workdir: absolute, or relative to the workspace; None means the workspace.
+            group: name of a group of the slot's commands, for :meth:`end_group` and :meth:`signal_group`.
 
         Raises:
             StaleLeaseError: the slot was released, or its lease expired.
@@ -75,6 +77,28 @@ class Lease(LeaseFiles):
 
         return await self.pool.run(self.slot, start)
 
+    async def shell(self, **options: Unpack[SlotShellKeywords]) -> Shell:
+        """Return a persistent bash of the slot; it ends with the lease, if not before, and then runs no text.
+
+        Arguments and errors are those of :meth:`Container.shell` and :meth:`exec`.
+        """
+
+        async def start(slot_exec: SlotExec) -> Shell:
+            return slot_exec.open_shell(**options)
+
+        return await self.pool.run(self.slot, start)
+
+    async def signal_group(self, group: str, number: int) -> bool:
+        """Send a signal to all processes of a group's commands; return whether there were any.
+
+        Groups of other slots do not get it. Errors are those of :meth:`Container.signal_group` and :meth:`exec`.
+        """
+        return await self.pool.run(self.slot, lambda slot_exec: slot_exec.asignal_group(group, number))
+
+    async def end_group(self, group: str) -> bool:
+        """Kill all processes of a group's commands; return whether none is left; see :meth:`Container.end_group`."""
+        return await self.pool.run(self.slot, lambda slot_exec: slot_exec.aend_group(group))
+
     async def tool(
         self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None, policy: ToolPolicy | None = None
     ) -> ExecutionResult:
@@ -82,7 +106,7 @@ class Lease(LeaseFiles):
         return await self.pool.execute(self.slot, name, args, timeout_s=timeout_s, policy=policy)
 
     async def end_processes(self) -> None:
-        """End all processes of the slot, including background processes and the persistent shell; its files stay.
+        """End all processes of the slot, including background processes and persistent shells; its files stay.
 
         Raises:
             PoolError: a process could not be ended.

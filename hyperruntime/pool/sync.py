@@ -16,14 +16,15 @@ from typing import Any, TypeVar, Unpack
 from hyperruntime.concurrency.background_loop import BackgroundLoop
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import PoolClosedError
-from hyperruntime.exec.options import SlotExecKeywords, SlotTerminalKeywords
+from hyperruntime.exec.options import SlotExecKeywords, SlotShellKeywords, SlotTerminalKeywords
+from hyperruntime.exec.persistent.shell import Shell
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.lease_files import SyncLeaseFiles
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool.tools import Request
-from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.pool.values.config import PoolConfig, ToolPolicy
 from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
 from hyperruntime.runtime import Runtime, open_runtime
 from hyperruntime.spec import ContainerSpec, ExecResult
@@ -78,9 +79,27 @@ class SyncLease(SyncLeaseFiles):
         """Start a command in the slot on a terminal; see :meth:`Lease.terminal`."""
         return self._loop.run(self._lease.terminal(args, rows=rows, cols=cols, **options))
 
-    def tool(self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None) -> ExecutionResult:
+    def shell(self, **options: Unpack[SlotShellKeywords]) -> Shell:
+        """Return a persistent bash of the slot; see :meth:`Lease.shell`."""
+        return self._loop.run(self._lease.shell(**options))
+
+    def signal_group(self, group: str, number: int) -> bool:
+        """Send a signal to the commands of a group; see :meth:`Lease.signal_group`."""
+        return self._loop.run(self._lease.signal_group(group, number))
+
+    def end_group(self, group: str) -> bool:
+        """Kill all processes of the commands of a group; see :meth:`Lease.end_group`."""
+        return self._loop.run(self._lease.end_group(group))
+
+    def end_processes(self) -> None:
+        """End all processes of the slot; see :meth:`Lease.end_processes`."""
+        self._loop.run(self._lease.end_processes())
+
+    def tool(
+        self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None, policy: ToolPolicy | None = None
+    ) -> ExecutionResult:
         """Call a tool in the slot; see :meth:`SlotPool.execute`."""
-        return self._loop.run(self._lease.tool(name, args, timeout_s=timeout_s))
+        return self._loop.run(self._lease.tool(name, args, timeout_s=timeout_s, policy=policy))
 
     def put(self, source: str | os.PathLike[str], target: str, *, timeout_s: float | None = DEFAULT_TIMEOUT_S) -> None:
         """Copy a file or directory of the host into the slot; see :meth:`Lease.put`."""

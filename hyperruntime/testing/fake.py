@@ -18,7 +18,7 @@ from typing import IO, BinaryIO, Unpack
 
 from hyperruntime.driver import EngineInfo
 from hyperruntime.errors import ContainerLostError, ImageNotFoundError
-from hyperruntime.exec.options import SlotExecKeywords
+from hyperruntime.exec.options import CommandKeywords
 from hyperruntime.git.command import git
 from hyperruntime.host.process import DEVNULL, HostProcess, kill_group, spawn
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
@@ -63,7 +63,7 @@ class FakeContainer:
     def exec(
         self,
         args: Sequence[str | bytes],
-        **options: Unpack[SlotExecKeywords],
+        **options: Unpack[CommandKeywords],
     ) -> ExecResult:
         """Run a command on the host and wait for its end.
 

@@ -76,7 +76,8 @@ def measure(name: str, wanted: Sequence[str], cycles: int, trajectories: int) ->
         image = runtime.images.ensure("base")
         parts = []
         if "execs" in wanted:
-            parts += [execs.exec_rows, processor.shell_rows, execs.deadline_rows, execs.life_rows, execs.stream_rows]
+            parts += [execs.exec_rows, processor.shell_rows, execs.file_rows]
+            parts += [execs.deadline_rows, execs.life_rows, execs.stream_rows]
         parts += [crowds.crowd_rows, crowds.stall_rows] if "crowds" in wanted else []
         parts += [generations.overhead_rows] if "generations" in wanted else []
         if "generations" in wanted and name == "podman":

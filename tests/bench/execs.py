@@ -69,6 +69,30 @@ def rival_row(rival: Rival, ours_s: float, theirs_s: float) -> Row:
     )
 
 
+def file_rows(runtime: Runtime, image: str) -> list[Row]:
+    """Measure the methods for single files, of 1 KiB, in turn with an exec of `true` in the same container."""
+    data = os.urandom(1024)
+    with runtime.container(hr.ContainerSpec(image=image)) as container:
+        verbs = {
+            "write_file": lambda: container.write_file("/tmp/one/file", data),
+            "read_file": lambda: container.read_file("/tmp/one/file"),
+            "stat": lambda: container.stat("/tmp/one/file"),
+            "listdir": lambda: container.listdir("/tmp/one"),
+        }
+        took = in_turn({**verbs, "exec": lambda: container.exec(["true"])}, rounds=300)
+    beside = f"exec of `true`: {took['exec'] * 1e3:.2f} ms"
+    return [
+        Row(
+            what=f"`{name}`, 1 KiB",
+            value=took[name] * 1e3,
+            unit="ms",
+            compared_to=beside,
+            ratio=took[name] / took["exec"],
+        )
+        for name in verbs
+    ]
+
+
 def deadline_rows(runtime: Runtime, image: str) -> list[Row]:
     """Measure how long after its deadline an exec returns, for commands that hide."""
     late: list[float] = []

@@ -73,12 +73,15 @@ def test_a_program_may_leave_its_terminal_and_open_it_again(container: hr.Contai
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")  # the child only exits
 def test_a_forked_child_does_not_end_a_process_of_its_parent(container: hr.Container) -> None:
-    with container.spawn(["sleep", "300"]) as process, container.terminal(["sleep", "300"]) as terminal:
+    sleeps = ["sleep", "300"]
+    with container.spawn(sleeps) as process, container.terminal(sleeps) as terminal, container.shell() as shell:
+        shell.run("word=kept")
         child = os.fork()
         if child == 0:
-            os._exit(0 if process.close() and terminal.close() else 1)
+            os._exit(0 if process.close() and terminal.close() and shell.close() else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert (process.poll(), terminal.poll()) == (None, None)
+        assert shell.run("echo $word").stdout == b"kept\n"
 
 
 def test_a_closed_terminal_wakes_its_reader_and_its_writer(container: hr.Container) -> None:

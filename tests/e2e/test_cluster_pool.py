@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,8 @@ import psutil
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import SandboxLostError
+from hyperruntime.cluster.slots.cluster_lease import ClusterLease
+from hyperruntime.errors import SandboxLostError, UnsupportedOptionError
 from hyperruntime.host.process import wait_until
 from tests.unit.cluster.test_connection import Relay
 
@@ -51,6 +53,7 @@ def test_slots_of_two_nodes_are_used_and_those_of_a_killed_node_are_lost_alone(
                 assert (await lease.tool("bash", {"command": "echo $((6 * 7))"})).stdout == "42\n"
                 await lease.get("tree", tmp_path / "back" / slot.task_id)
                 assert (tmp_path / "back" / slot.task_id / "data").read_bytes() == b"\0data" * 100_000
+            await use_groups(pool.lease_of(slots[1]))
             doomed = slots[0]
             victim = next(node for node in cluster.nodes() if node.name == doomed.slot_id.partition("/")[0])
             running = asyncio.ensure_future(pool.lease_of(doomed).exec(["sleep", "100"]))
@@ -68,6 +71,30 @@ def test_slots_of_two_nodes_are_used_and_those_of_a_killed_node_are_lost_alone(
 
     asyncio.run(asyncio.wait_for(test(), 240))
     assert wait_until(lambda: not [one for one in runtime.containers() if one.owner.pid in pids], 20, 0.2)
+
+
+async def use_groups(lease: ClusterLease) -> None:
+    """Interrupt and kill commands by their groups; a shell is refused by name, with the next step."""
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hear(*_: object) -> None:
+        loop.call_soon_threadsafe(begun.set)
+
+    for group, end, code in (
+        ("build", partial(lease.signal_group, "build", signal.SIGINT), 130),
+        ("test", partial(lease.end_group, "test"), 137),
+    ):
+        begun.clear()
+        running = asyncio.ensure_future(
+            lease.exec(["sh", "-c", "echo up; exec sleep 300"], group=group, on_output=hear)
+        )
+        await begun.wait()
+        assert await end()
+        assert (await running).exit_code == code
+    assert not await lease.signal_group("build", signal.SIGINT)
+    with pytest.raises(UnsupportedOptionError, match=r"shell.*bash_stateful"):
+        await lease.shell()
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import stat
 import subprocess
@@ -29,8 +28,8 @@ Visit = Callable[[ServiceClient], Awaitable[None]]
 def service(runtime_name: str, place: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """Yield the process of a service and what it printed."""
     command = [sys.executable, "-m", "hyperruntime.cli", "--runtime", runtime_name, "serve", "--json", *words]
-    env = {**os.environ, "XDG_STATE_HOME": str(place / "state")}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+    token = [] if "--no-token" in words else ["--token-file", str(place / "token")]
+    process = subprocess.Popen([*command, *token], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdin is not None
     try:
@@ -75,7 +74,13 @@ def test_curl_runs_a_command_in_a_container(tmp_path: Path, runtime: Runtime) ->
                 [*command, f"{where['url']}{path}"], check=True, capture_output=True, text=True
             ).stdout
 
-        made = json.loads(curl("/v1/containers", "--json", '{"image": "base", "memory_bytes": 67108864}'))
+        limit = ', "memory_bytes": 67108864'
+        if runtime.info.limits.get("memory_bytes", "no") == "no":
+            with pytest.raises(subprocess.CalledProcessError) as refused:
+                curl("/v1/containers", "--json", f'{{"image": "base"{limit}}}')
+            assert json.loads(refused.value.stdout)["error"]["type"] == "UnsupportedOptionError"
+            limit = ""
+        made = json.loads(curl("/v1/containers", "--json", f'{{"image": "base"{limit}}}'))
         one = f"/v1/containers/{made['name']}"
         assert containers_of(process, runtime) == [made["name"]]
         args = '{"args": ["sh", "-c", "echo out; echo err >&2; exit 7"]%s}'

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +25,8 @@ _WAIT_S = 60.0
 class Window:
     """A shell of the host in a window of tmux."""
 
-    def __init__(self, directory: Path) -> None:
-        self._socket = str(directory / "tmux")
+    def __init__(self, directory: Path, runtime_name: str) -> None:
+        self._socket, self._runtime = str(directory / "tmux"), runtime_name
         self.modes = directory / "modes"
         shell = "env PS1='host> ' TERM=screen sh"
         self._tmux("-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30", "-c", str(directory), shell)
@@ -52,15 +54,23 @@ class Window:
 
     def start(self, *args: str) -> None:
         """Run ``hyperrun``; afterwards :meth:`end` finds its exit code."""
-        command = shlex.join([program(), *args])
+        command = shlex.join([program(), "--runtime", self._runtime, *args])
         self.type(f"stty -g >modes; {command}; echo rc=$? same=$([ $(stty -g) = $(cat modes) ] && echo yes)", "Enter")
+
+    def expect_prompt(self) -> None:
+        """Wait for the prompt of a shell in a container."""
+        assert wait_until(lambda: self.text().rstrip().endswith(("#", "$")), _WAIT_S, 0.05), self.text()
 
     def end(self, code: int) -> None:
         """Expect an exit code of ``hyperrun``, and a terminal as it was before."""
         self.expect(f"rc={code} same=yes")
-        assert self._tmux("display-message", "-p", "#{alternate_on} #{cursor_flag}").split() == ["0", "1"]
+        assert self.is_plain()
         self.type("echo a''live", "Enter")
         self.expect("alive")
+
+    def is_plain(self) -> bool:
+        """Whether the window shows its usual screen and its cursor."""
+        return self._tmux("display-message", "-p", "#{alternate_on} #{cursor_flag}").split() == ["0", "1"]
 
     def pid(self) -> int:
         """Return the pid of the running ``hyperrun``."""
@@ -73,9 +83,9 @@ class Window:
 
 
 @pytest.fixture
-def window(tmp_path: Path) -> Iterator[Window]:
+def window(tmp_path: Path, runtime_name: str) -> Iterator[Window]:
     """Return a window with a shell of the host."""
-    opened = Window(tmp_path)
+    opened = Window(tmp_path, runtime_name)
     yield opened
     opened.close()
 
@@ -88,7 +98,8 @@ def test_a_shell_has_an_editor_ctrl_c_the_windows_size_and_an_exit_code(window: 
     window.type("vi /tmp/text", "Enter")
     window.expect("~")
     window.type("iin the editor", "Escape")
-    window.expect("- /tmp/text")  # a key right after Escape would be one key with it
+    # A key right after Escape would be one key with it. The last line is that of busybox, or of vim.
+    assert wait_until(lambda: re.search(r"- /tmp/text|All$", window.text().rstrip()) is not None, _WAIT_S, 0.05)
     window.type(":wq", "Enter")
     window.expect("inside>")
     window.type("clear; sed 's/the/an/' /tmp/text", "Enter")
@@ -104,16 +115,22 @@ def test_a_shell_has_an_editor_ctrl_c_the_windows_size_and_an_exit_code(window: 
     window.end(9)
 
 
-def test_the_terminal_is_sane_after_kill_9_of_the_container(
-    window: Window, runtime: hr.Runtime, engine_command: EngineCommand | ProcessTable, busybox_image: str
+@pytest.mark.parametrize("how", ["kill -9 of PID 1", "removal"])
+def test_the_terminal_is_sane_after_the_container_was_killed(
+    window: Window, runtime: hr.Runtime, engine_command: EngineCommand | ProcessTable, busybox_image: str, how: str
 ) -> None:
+    """The program has another screen and a hidden cursor, as an editor has."""
     window.start("shell", busybox_image)
-    window.expect("#")
-    window.type("vi /tmp/text", "Enter")
-    window.expect("~")
+    window.expect_prompt()
+    window.type("printf '\\033[?1049h\\033[?25lfull''screen'; cat", "Enter")
+    window.expect("fullscreen")
+    assert not window.is_plain()
     own = [owned.record.id for owned in runtime.containers() if owned.owner.pid == window.pid()]
     assert len(own) == 1
-    engine_command.remove(own[0])
+    if how == "removal":
+        engine_command.remove(own[0])
+    else:
+        os.kill(engine_command.init_pid(own[0]), signal.SIGKILL)
     window.end(1)
     window.expect("the container ended")
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from hyperruntime.cluster.slots.cluster_pool import ClusterPool
 
 _ONLY_HERE = "the slots of other nodes run commands to their end only; use exec there, or a pool on this machine"
+_NO_SHELL = (
+    "a slot of another node has no shell for its caller; use the tool bash_stateful there, or a pool on this machine"
+)
 
 
 class ClusterLease(LeaseFiles):
@@ -59,6 +62,22 @@ class ClusterLease(LeaseFiles):
             UnsupportedOptionError: always.
         """
         raise UnsupportedOptionError("cluster", "terminal", _ONLY_HERE)
+
+    async def shell(self, **options: Any) -> NoReturn:  # noqa: ANN401
+        """Refuse: a node keeps persistent shells for tools only.
+
+        Raises:
+            UnsupportedOptionError: always.
+        """
+        raise UnsupportedOptionError("cluster", "shell", _NO_SHELL)
+
+    async def signal_group(self, group: str, number: int) -> bool:
+        """Send a signal to the commands of a group; see :meth:`Lease.signal_group`."""
+        return await self.pool.signal_group(self.slot, group, number)
+
+    async def end_group(self, group: str) -> bool:
+        """Kill all processes of the commands of a group; see :meth:`Lease.end_group`."""
+        return await self.pool.end_group(self.slot, group)
 
     async def tool(
         self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None, policy: ToolPolicy | None = None

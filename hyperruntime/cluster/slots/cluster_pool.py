@@ -238,6 +238,19 @@ class ClusterPool:
         grant = self._grant(slot)
         await self._call(grant.member, "pool.end_processes", grant=grant.number)
 
+    async def signal_group(self, slot: Slot, group: str, number: int) -> bool:
+        """Send a signal to the commands of a group of a slot; see :meth:`Lease.signal_group`."""
+        grant = self._grant(slot)
+        answer = await self._call(
+            grant.member, "pool.signal_group", grant=grant.number, group=group, number=int(number)
+        )
+        return bool(answer.value)
+
+    async def end_group(self, slot: Slot, group: str) -> bool:
+        """Kill all processes of the commands of a group of a slot; see :meth:`Lease.end_group`."""
+        grant = self._grant(slot)
+        return bool((await self._call(grant.member, "pool.end_group", grant=grant.number, group=group)).value)
+
     async def statuses(self) -> dict[str, PoolStatus]:
         """Return the status of the pool of each node, by the node's name."""
 

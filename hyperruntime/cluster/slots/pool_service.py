@@ -29,7 +29,7 @@ class PoolService:
 
     Attributes:
         handlers: ``pool.start``, ``stop``, ``status``, ``shrink``, ``acquire``, ``release``, ``forget``, ``tool``,
-            ``exec`` and ``end_processes``.
+            ``exec``, ``signal_group``, ``end_group`` and ``end_processes``.
     """
 
     def __init__(self, context: NodeContext) -> None:
@@ -44,6 +44,8 @@ class PoolService:
             "pool.forget": self._forget,
             "pool.tool": self._tool,
             "pool.end_processes": self._end_processes,
+            "pool.signal_group": self._signal_group,
+            "pool.end_group": self._end_group,
             "pool.exec": self._exec,
         }
         self._context = context
@@ -106,6 +108,12 @@ class PoolService:
         answer = await exec_for_head(call, self._context.head.call, self._lease(call).exec)
         await self._context.check_not_ended(answer.value["exit_code"])
         return answer
+
+    async def _signal_group(self, call: Call) -> Answer:
+        return Answer(await self._lease(call).signal_group(call.args["group"], call.args["number"]))
+
+    async def _end_group(self, call: Call) -> Answer:
+        return Answer(await self._lease(call).end_group(call.args["group"]))
 
     async def _end_processes(self, call: Call) -> Answer:
         await self._lease(call).end_processes()

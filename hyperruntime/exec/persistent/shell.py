@@ -5,6 +5,7 @@ Design: docs/decisions/0022-users-and-shells.md.
 
 from __future__ import annotations
 
+import os
 import select
 import threading
 import time
@@ -14,7 +15,7 @@ from typing import Unpack
 import attrs
 
 from hyperruntime.concurrency.blocking import run_cancellable
-from hyperruntime.concurrency.closing import Closing
+from hyperruntime.concurrency.closing import AsyncClosing
 from hyperruntime.errors import (
     ContainerLostError,
     ContainerStateError,
@@ -46,8 +47,10 @@ _START_TRIES_S = 5.0
 _POISONED_TRIES = 2  # failed starts after which the saved state is dropped, because it may stop bash from starting
 
 
-class Shell(Closing, TakesSignals):
+class Shell(AsyncClosing, TakesSignals):
     """A persistent bash, made by :meth:`Container.shell`; it runs one text at a time, and other callers wait.
+
+    Used as a context manager, it is closed after the block.
 
     Attributes:
         exit_code: the value that the next text sees in ``$?``.
@@ -64,7 +67,7 @@ class Shell(Closing, TakesSignals):
         """
         self._sessions, self._start, self._on_close = sessions, start, on_close
         self.series = sessions.numbers.open_series(start.group)
-        self._turn = threading.Lock()
+        self._turn, self._pid = threading.Lock(), os.getpid()
         self._lane: ShellLane | None = None
         self._session: Session | None = None
         self._running: _TextExecution | None = None
@@ -119,7 +122,12 @@ class Shell(Closing, TakesSignals):
         return running is not None and self._sessions.signal(running.session, number, running.marks)
 
     def close(self) -> bool:
-        """End the shell and all processes that it started; return whether none is left. May be called again."""
+        """End the shell and all processes that it started; return whether none is left. May be called again.
+
+        Does nothing in a forked child.
+        """
+        if os.getpid() != self._pid:
+            return True
         self._closed = True
         ended = self._end_all()
         while not self._turn.acquire(timeout=0.2):  # a text may have been about to start

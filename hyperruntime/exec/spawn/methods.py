@@ -1,4 +1,4 @@
-"""The methods of a container that start processes and terminals, and send signals."""
+"""The methods of a container that start processes and terminals, send signals to groups of commands, and end them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hyperruntime.exec.options import ExecKeywords, ExecOptions, TerminalKeyword
 from hyperruntime.exec.spawn.process import Process, ProcessExecution
 from hyperruntime.exec.spawn.terminal import DEFAULT_TERM, Terminal, WaitingCommand
 from hyperruntime.exec.user_sessions import UserSessions
+from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ContainerSpec
 
 P = TypeVar("P", bound=ProcessExecution)
@@ -43,6 +44,28 @@ class SpawnsProcesses(ABC):
     async def asignal_group(self, group: str, number: int) -> bool:
         """Do what :meth:`signal_group` does without blocking the event loop."""
         return await blocking(EXECS, partial(self.signal_group, group, number))
+
+    def end_group(self, group: str) -> bool:
+        """Kill all processes of a group's commands, also in the background; return whether none is left.
+
+        A running command of the group ends with exit code 137 (SIGKILL).
+        """
+        return self._sessions.end_group(group)
+
+    async def aend_group(self, group: str) -> bool:
+        """Do what :meth:`end_group` does without blocking the event loop."""
+        return await blocking(EXECS, partial(self.end_group, group))
+
+    def end_user(self, user: RunAs) -> bool:
+        """Kill every process of a user's uid, even hidden ones, and drop its lanes; return whether none is left.
+
+        Takes a few milliseconds. To end a fork loop, all processes in the container are stopped for a moment.
+        """
+        return self._sessions.end_user(user)
+
+    async def aend_user(self, user: RunAs) -> bool:
+        """Do what :meth:`end_user` does without blocking the event loop."""
+        return await blocking(EXECS, partial(self.end_user, user))
 
     def spawn(self, args: Sequence[str | bytes], **options: Unpack[ExecKeywords]) -> Process:
         """Start a command in the background of the caller; return it when its process exists.

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, Protocol, TypeVar, Unpack
 
 from hyperruntime.driver import EngineInfo
-from hyperruntime.exec.options import SlotExecKeywords
+from hyperruntime.exec.options import CommandKeywords
 from hyperruntime.loop.workbench.failures import RunInterruptedError
 from hyperruntime.spec import ContainerSpec, ExecResult
 
@@ -26,7 +26,7 @@ class LoopContainer(Protocol):
     def exec(
         self,
         args: Sequence[str | bytes],
-        **options: Unpack[SlotExecKeywords],
+        **options: Unpack[CommandKeywords],
     ) -> ExecResult:
         """Run a command to its end; the parameters are those of :meth:`hyperruntime.container.Container.exec`."""
         ...

@@ -6,10 +6,11 @@ import asyncio
 import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
+from weakref import WeakSet
 
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
-from hyperruntime.exec.options import SlotExecKeywords, SlotTerminalKeywords
+from hyperruntime.exec.options import SlotExecKeywords, SlotShellKeywords, SlotTerminalKeywords
 from hyperruntime.exec.persistent.shell import Shell
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal
@@ -58,6 +59,8 @@ class SlotExec:
         self.options: dict[str, Any] = {"group": slot_id} if user is None else {"user": user}
         self.turn = asyncio.Lock()
         self._shell: Shell | None = None
+        self._shells = WeakSet[Shell]()
+        self._groups: set[str] = set()
 
     async def aexec(
         self,
@@ -76,35 +79,51 @@ class SlotExec:
         Raises:
             HyperRuntimeError: as in :meth:`Container.aexec`.
         """
-        options["env"] = self._env(options.get("env"))
-        options["workdir"] = self._path(options.get("workdir"))
-        return await self.container.aexec(args, **options, **self.options)
+        return await self.container.aexec(args, **self._placed(options))
 
     async def aspawn(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> Process:
         """Start a command as the slot in the background; see :meth:`Container.spawn`."""
-        options["env"] = self._env(options.get("env"))
-        options["workdir"] = self._path(options.get("workdir"))
-        return await self.container.aspawn(args, **options, **self.options)
+        return await self.container.aspawn(args, **self._placed(options))
 
     async def aterminal(
         self, args: Sequence[str | bytes], *, rows: int, cols: int, **options: Unpack[SlotTerminalKeywords]
     ) -> Terminal:
         """Start a command as the slot on a terminal; see :meth:`Container.terminal`."""
-        options["env"] = self._env(options.get("env"))
-        options["workdir"] = self._path(options.get("workdir"))
-        return await self.container.aterminal(args, rows=rows, cols=cols, **options, **self.options)
+        return await self.container.aterminal(args, rows=rows, cols=cols, **self._placed(options))
 
-    def _env(self, env: Mapping[str, str] | None) -> dict[str, str]:
-        return {**self.env, **(env or {})}
+    def open_shell(self, **options: Unpack[SlotShellKeywords]) -> Shell:
+        """Return a new persistent bash of the slot, which :meth:`close` ends; see :meth:`Container.shell`."""
+        shell = self.container.shell(**self._placed(options))
+        self._shells.add(shell)
+        return shell
 
-    def _path(self, workdir: str | None) -> str:
-        return posixpath.join(self.workspace, workdir or "").rstrip("/") or "/"
-
-    def shell(self) -> Shell:
-        """Return the slot's persistent bash; make one if there is none."""
+    def tool_shell(self) -> Shell:
+        """Return the persistent bash of the slot's tools; make one if there is none."""
         if self._shell is None:
-            self._shell = self.container.shell(env=self.env, workdir=self.workspace, **self.options)
+            self._shell = self.open_shell()
         return self._shell
+
+    async def asignal_group(self, group: str, number: int) -> bool:
+        """Send a signal to the commands of a group of the slot; see :meth:`Container.signal_group`."""
+        return await self.container.asignal_group(self._group(group), number)
+
+    async def aend_group(self, group: str) -> bool:
+        """Kill all processes of the commands of a group of the slot; see :meth:`Container.end_group`."""
+        return await self.container.aend_group(self._group(group))
+
+    def _placed(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return keyword arguments of a container's method that starts a command as the slot."""
+        given = {name: value for name, value in options.items() if name != "group" or value is not None}
+        given["env"] = {**self.env, **(given.get("env") or {})}
+        given["workdir"] = posixpath.join(self.workspace, given.get("workdir") or "").rstrip("/") or "/"
+        if "group" in given:
+            given["group"] = self._group(given["group"])
+            self._groups.add(given["group"])
+        return {**self.options, **given}
+
+    def _group(self, group: str) -> str:
+        """Return the container's name of a group of the slot."""
+        return f"{self.slot_id}/{group}"
 
     def end_processes(self) -> None:
         """End every process of the slot. Blocks.
@@ -112,13 +131,14 @@ class SlotExec:
         Raises:
             PoolError: a process could not be ended.
         """
-        own_user = self.isolation == "uid"
-        ended = self.container.end_user(self.user) if own_user else self.container.end_group(self.slot_id)
-        if not ended:
+        if self.isolation == "uid":
+            ended = [self.container.end_user(self.user)]
+        else:
+            ended = [self.container.end_group(group) for group in (self.slot_id, *self._groups)]
+        if not all(ended):
             raise PoolError(f"processes of slot {self.slot_id} could not be ended; release it")
 
     async def close(self) -> None:
-        """End the slot's persistent bash and its jobs; the slot may be used again."""
-        shell, self._shell = self._shell, None
-        if shell is not None:
-            await asyncio.to_thread(shell.close)
+        """End all persistent shells of the slot and their jobs; the slot may be used again."""
+        self._shell = None
+        await asyncio.gather(*(shell.aclose() for shell in tuple(self._shells)))

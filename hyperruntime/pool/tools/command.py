@@ -51,7 +51,7 @@ async def run_stateful(call: ToolRequest) -> ExecutionResult:
     """Run a command in the slot's persistent bash and return its result."""
     text, given = _text(call), call.args["stdin"]
     try:
-        result = await call.slot_exec.shell().arun(
+        result = await call.slot_exec.tool_shell().arun(
             text,
             timeout_s=call.remaining_s(),
             input=None if given is None else os.fsencode(given),
