@@ -144,6 +144,12 @@ class EngineCommand:
         args = ["run", "--detach", "--network", "none", "--name", name, *self.run_options, *words, *options]
         self.run(*args, image, "sleep", "300")
 
+    def commands(self, name: str) -> list[str]:
+        """Return the command lines of the processes in a container."""
+        if self.program == "podman":
+            return self.run("top", name, "args").splitlines()[1:]
+        return [line.split(maxsplit=1)[1] for line in self.run("top", name, "-o", "pid,args").splitlines()[1:]]
+
     def init_pid(self, name: str) -> int:
         """Return the pid on this machine of the process that is PID 1 in a container."""
         return int(self.run("inspect", "--format", "{{.State.Pid}}", name))
@@ -203,6 +209,10 @@ class ProcessTable:
                 live.shell.close()
                 live.shell.close_output()
             shutil.rmtree(self._directories.pop(name, ""), ignore_errors=True)
+
+    def commands(self, name: str) -> list[str]:
+        """Return the command lines of the processes that name a container, and of their children."""
+        return [" ".join(_cmdline(process)) for process in self._of(name)]
 
     def init_pid(self, name: str) -> int:
         """Return the pid on this machine of the process that is PID 1 in a container: of the innermost namespace."""
