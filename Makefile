@@ -47,7 +47,7 @@ bench-report: ## measure the page about a run in Chromium, and the cost of 100 v
 	@.venv/bin/python -m tests.bench.report
 	@.venv/bin/python -m tests.bench.live
 
-docs-pictures: ## draw docs/pictures again: the report, the live page, and the site's first page if it is built
+docs-pictures: ## draw docs/pictures again: the report, the live page, and the first page of the site, which it builds
 	@scripts/setup test
 	@scripts/docs-pictures $(ARGS)
 

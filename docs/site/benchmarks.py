@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1]
+_COMPARED = re.compile(r"(?:^|: )([\d.,]+) ?(?:ms|/h)\b")
 _FIGURE = re.compile(r"^([\d.,]+) ?(ms|s|MiB/s|execs/s|/s|an hour|/min)\b")
 
 
@@ -29,7 +30,10 @@ def figures(page: str, row: str) -> dict[str, float]:
 
 
 def beside(page: str, row: str) -> dict[str, tuple[float, float]]:
-    """Return our figure and the one beside it, in milliseconds, by what is compared; of several sections, the first.
+    """Return our figure and the one beside it, in milliseconds or by the hour.
+
+    The key is what a row is compared "in turn with"; of other rows, the heading of its section, from its first comma
+    on. Of several rows with one key, the first counts.
 
     Args:
         page: name of the page in ``docs``.
@@ -37,12 +41,17 @@ def beside(page: str, row: str) -> dict[str, tuple[float, float]]:
     """
     found: dict[str, tuple[float, float]] = {}
     heads: list[str] = []
+    section = ""
     for line in (DOCS / page).read_text().splitlines():
+        if line.startswith("## "):
+            section = line[3:].partition(", ")[2] or line[3:]
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if not cells or cells[0] == "what":
             heads = cells
         elif heads[1:3] == ["ours", "beside"] and re.fullmatch(row, cells[0]):
-            ours, theirs = (re.match(r"([\d.]+) ms", cell) for cell in cells[1:3])
+            ours, theirs = (_COMPARED.search(cell) for cell in cells[1:3])
             if ours and theirs:
-                found.setdefault(cells[0].removeprefix("in turn with "), (float(ours[1]), float(theirs[1])))
+                _, named, name = cells[0].rpartition("in turn with ")
+                pair = float(ours[1].replace(",", "")), float(theirs[1].replace(",", ""))
+                found.setdefault(name if named else section, pair)
     return found

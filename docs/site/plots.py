@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import posixpath
+from collections.abc import Collection
 from pathlib import Path
 
 from docutils import nodes
@@ -17,13 +18,14 @@ from sphinx.util.docutils import SphinxDirective
 from docs.site.benchmarks import DOCS, beside, figures
 
 
-def draw(path: Path, title: str, bars: dict[str, float], *, log: bool) -> None:
+def draw(path: Path, title: str, bars: dict[str, float], *, others: Collection[str], log: bool) -> None:
     """Draw horizontal bars with their figures.
 
     Args:
         path: the SVG file.
         title: what is drawn, with its unit.
         bars: lengths by label.
+        others: the labels that are drawn in grey.
         log: whether the axis is logarithmic.
     """
     import matplotlib as mpl
@@ -33,9 +35,7 @@ def draw(path: Path, title: str, bars: dict[str, float], *, log: bool) -> None:
     with mpl.rc_context({"svg.hashsalt": "hyperruntime", "svg.fonttype": "path"}):
         figure = Figure(figsize=(8, 0.9 + 0.34 * len(bars)), layout="constrained")
         axes = figure.subplots()
-        colours = ["#0072b2" if label.startswith("hyperruntime") else "#999999" for label in bars]
-        if not any(label.startswith("hyperruntime") for label in bars):
-            colours = ["#0072b2"] * len(bars)
+        colours = ["#999999" if label in others else "#0072b2" for label in bars]
         drawn = axes.barh(list(bars), list(bars.values()), color=colours)
         axes.bar_label(drawn, labels=[f"{value:g}" for value in bars.values()], padding=3)
         axes.invert_yaxis()
@@ -49,7 +49,11 @@ def draw(path: Path, title: str, bars: dict[str, float], *, log: bool) -> None:
 
 
 class BenchmarkPlot(SphinxDirective):
-    """Bars of one row of a page of benchmarks, by engine; with ``:beside:``, ours and others' in turn."""
+    """Bars of one row of a page of benchmarks, by engine; with ``:beside:``, ours and others' in turn.
+
+    ``:ours:`` and ``:theirs:`` are the labels of the two, with ``{}`` for what is compared. ``:log:`` makes the axis
+    logarithmic.
+    """
 
     required_arguments = 1
     final_argument_whitespace = True
@@ -57,6 +61,9 @@ class BenchmarkPlot(SphinxDirective):
         "page": directives.unchanged_required,
         "title": directives.unchanged_required,
         "beside": directives.flag,
+        "ours": directives.unchanged_required,
+        "theirs": directives.unchanged_required,
+        "log": directives.flag,
         "name": directives.unchanged_required,
     }
 
@@ -64,15 +71,21 @@ class BenchmarkPlot(SphinxDirective):
         """Draw the picture, and return it."""
         page, row = self.options["page"], self.arguments[0]
         bars: dict[str, float] = {}
+        others: list[str] = []
         if "beside" in self.options:
+            our_label, their_label = (
+                self.options.get("ours", "hyperruntime, beside {}"),
+                self.options.get("theirs", "{}"),
+            )
             for name, (ours, theirs) in beside(page, row).items():
-                bars |= {f"hyperruntime, beside {name}": ours, name: theirs}
+                others.append(their_label.format(name))
+                bars |= {our_label.format(name): ours, others[-1]: theirs}
         else:
             bars = figures(page, row)
         if not bars:
             raise self.error(f"{page} has no figures for {row!r}")
         name = f"_static/plots/{self.options['name']}.svg"
-        draw(Path(self.env.app.outdir, name), self.options["title"], bars, log="beside" in self.options)
+        draw(Path(self.env.app.outdir, name), self.options["title"], bars, others=others, log="log" in self.options)
         self.env.note_dependency(str(DOCS / page))
         words = "; ".join(f"{label}: {value:g}" for label, value in bars.items())
         up = posixpath.relpath(name, posixpath.dirname(self.env.docname) or ".")

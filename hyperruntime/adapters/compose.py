@@ -20,7 +20,7 @@ _MEANINGLESS = set("command entrypoint init stdin_open tty restart stop_grace_pe
 _BUILD = {"context", "dockerfile", "no_cache"}
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True, eq=False)
 class Service:
     """What a service asks for.
 
@@ -31,7 +31,7 @@ class Service:
         is_cached: whether the build may use cached layers.
     """
 
-    fields: Mapping[str, Any]
+    fields: Mapping[str, Any] = attrs.field(repr=False)
     dockerfile: Path | None = None
     context: Path = Path()
     is_cached: bool = True

@@ -1,6 +1,6 @@
 """Draw the pictures of the documentation: the report and the live page of a real run, and the site's first page.
 
-.venv/bin/python -m tests.browser.pictures [--generations 40] [--run RUN_DIR] [--site DIR] [--to docs/pictures]
+.venv/bin/python -m tests.browser.pictures [--generations 25] [--run RUN_DIR] [--site DIR] [--to docs/pictures]
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 from tests.browser.conftest import Browser
 
 HYPERRUN = [sys.executable, "-m", "hyperruntime.cli"]
-SITES = ("site", "build/docs", "build/site")
+ROOT = Path(__file__).parents[2]
+BUILD, SITE = ROOT / "scripts" / "docs", ROOT / "build" / "docs"
 MOST_BYTES = 200_000
 WAIT_S = 1800  # for the generations of a run on a busy machine
 WIDE, NARROW = (1280, 1150), (390, 1250)
@@ -107,12 +108,23 @@ def shoot_live(camera: Camera, address: str, generations: int) -> None:
     camera.wait("document.getElementById('connection').dataset.state === 'ended'")
 
 
+def shoot_site(camera: Camera, site: Path | None) -> None:
+    """Take a picture of the first page of a site; of None, build it, with the pictures that are there now."""
+    if site is None:
+        subprocess.run([BUILD], check=True)
+    page = (site or SITE) / "index.html"
+    if not page.is_file():
+        raise SystemExit(f"{page} does not exist; name a built site, or leave --site out to build it")
+    camera.open(page.resolve().as_uri(), WIDE, ready="[...document.images].every((one) => one.complete)")
+    camera.shoot("site-1280")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.browser.pictures", description=__doc__)
-    parser.add_argument("--generations", type=int, default=40)
+    parser.add_argument("--generations", type=int, default=25)
     parser.add_argument("--run", type=Path, help="a finished run; then there is no picture of a live page")
-    parser.add_argument("--site", type=Path, help=f"the built site; default: the first of {', '.join(SITES)}")
-    parser.add_argument("--to", type=Path, default=Path("docs/pictures"))
+    parser.add_argument("--site", type=Path, help="a built site; default: build it")
+    parser.add_argument("--to", type=Path, default=ROOT / "docs" / "pictures")
     given = parser.parse_args()
     camera = Camera(given.to)
     try:
@@ -120,14 +132,7 @@ def main() -> None:
             folder = Path(place)
             run_dir = given.run or run_and_shoot(camera, folder, given.generations)
             shoot_report(camera, run_dir, folder)
-        site = given.site or next((Path(one) for one in SITES if Path(one, "index.html").is_file()), None)
-        if site is None:
-            print("no built site is here; its first page was not drawn", file=sys.stderr)
-        else:
-            if not (site / "index.html").is_file():
-                raise SystemExit(f"{site} has no index.html; build the site first, or name another --site")
-            camera.open((site / "index.html").resolve().as_uri(), WIDE)
-            camera.shoot("site-1280")
+        shoot_site(camera, given.site)
     finally:
         camera.browser.driver.quit()
 

@@ -12,6 +12,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from hyperruntime.cli import main
+from hyperruntime.loop.run_files.layout import Layout
 from tests.browser.conftest import Browser
 from tests.doubles.shown_runs import loop_run, plain, rollout_run
 
@@ -72,8 +73,16 @@ def wait(browser: Browser, script: str) -> None:
     WebDriverWait(browser.driver, 60).until(lambda _: browser.run(f"return {script}"))
 
 
-def press(browser: Browser, *keys: str) -> None:
-    browser.driver.find_element(By.TAG_NAME, "body").send_keys(*keys)
+def press(browser: Browser, key: str, text: str = "") -> None:
+    """Press a key in the page, then type a text where the focus is."""
+    browser.driver.find_element(By.TAG_NAME, "body").send_keys(key)
+    press_focused(browser, *text)
+
+
+def press_focused(browser: Browser, *keys: str) -> None:
+    """Press keys where the focus is, one after another."""
+    for key in keys:
+        browser.driver.switch_to.active_element.send_keys(key)
 
 
 def test_a_reader_finds_a_generation_and_opens_its_change(browser: Browser, tmp_path: Path) -> None:
@@ -81,8 +90,7 @@ def test_a_reader_finds_a_generation_and_opens_its_change(browser: Browser, tmp_
     assert "300" in browser.run("return document.querySelector('.tiles').innerText")
     assert browser.run("return document.querySelectorAll('canvas').length") == 2
     assert browser.run("return document.querySelectorAll('.row').length") < 60
-    press(browser, "/")
-    browser.driver.switch_to.active_element.send_keys("exit code")
+    press(browser, "/", "exit code")
     wait(browser, "document.querySelectorAll('.row').length && document.body.innerText.includes('43 of 300')")
     browser.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
     browser.run("state.table.find.value = ''; state.table.find.dispatchEvent(new Event('input'))")
@@ -97,6 +105,103 @@ def test_a_reader_finds_a_generation_and_opens_its_change(browser: Browser, tmp_
                        "d.querySelector('summary').textContent.startsWith('Tool call')).open") is False  # fmt: skip
     press(browser, Keys.ESCAPE)
     wait(browser, "document.querySelector('.panel').hidden")
+
+
+def rows(browser: Browser, count: int) -> list[str]:
+    """Wait until the table has so many rows, and return what their first cells say."""
+    wait(browser, f"document.querySelector('.bar .hint').innerText.startsWith('{count} of ')")
+    made: list[str] = browser.run("return [...document.querySelectorAll('.row')].map(one => one.firstChild.innerText)")
+    assert len(made) == count
+    return made
+
+
+def type_into(browser: Browser, label: str, text: str) -> None:
+    """Go forward with the Tab key to the control with this label, and type."""
+    for _ in range(30):
+        if browser.driver.switch_to.active_element.accessible_name == label:
+            break
+        browser.driver.switch_to.active_element.send_keys(Keys.TAB)
+    focused = browser.driver.switch_to.active_element
+    assert focused.accessible_name == label
+    focused.send_keys(text)
+
+
+def test_each_filter_of_generations_leaves_its_rows_by_keyboard_alone(browser: Browser, tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 20)
+    made = [json.loads(line) for line in Layout(run_dir).journal.read_text().splitlines()]
+    scores = {str(one["current_genid"]): one["score"] for one in made if one["score"] is not None}
+    failed = [str(one["current_genid"]) for one in made if one["score"] is None]
+    ranked = sorted(scores, key=lambda name: -scores[name])
+    browser.driver.get(page_of(run_dir))
+    assert rows(browser, 20) == [*ranked, *failed]
+
+    press(browser, "/", "exit code")
+    assert rows(browser, len(failed)) == failed == ["3", "10", "17"]
+    press_focused(browser, Keys.ENTER)  # from the search into the table
+    for key, name in (("j", "3"), ("j", "10"), (Keys.ARROW_DOWN, "17"), ("k", "10"), (Keys.ARROW_UP, "3")):
+        press_focused(browser, key)
+        wait(browser, f"{PANEL}.innerText.startsWith('Generation {name}: agent')")
+    press_focused(browser, "/")
+    type_into(browser, "failures", Keys.ARROW_DOWN)
+    assert rows(browser, 0) == []  # both filters count
+    type_into(browser, "clear", " ")
+    assert rows(browser, 20) == [*ranked, *failed]
+    assert browser.run("return state.table.find.value") == ""
+
+    press(browser, "/")
+    type_into(browser, "failures", Keys.ARROW_DOWN * 2)
+    assert rows(browser, len(failed)) == failed
+    press_focused(browser, Keys.ARROW_UP)
+    assert rows(browser, len(ranked)) == ranked
+
+    middle = len(ranked) // 2
+    type_into(browser, "least score", f"{scores[ranked[middle]] + 0.004:.6f}")
+    above = rows(browser, sum(score >= scores[ranked[middle]] + 0.004 for score in scores.values()))
+    assert ranked[middle] not in above
+    assert above == ranked[: len(above)]
+    browser.run("document.querySelector('select[aria-label=score]').focus()")
+    press_focused(browser, Keys.ARROW_DOWN)  # circle_packing train: each generation has 0.01 more there
+    trained = rows(browser, sum(score + 0.01 >= scores[ranked[middle]] + 0.004 for score in scores.values()))
+    assert ranked[middle] in trained
+    assert trained == ranked[: len(trained)]
+    type_into(browser, "clear", Keys.ENTER)
+    assert rows(browser, 20) == [*ranked, *failed]
+
+
+def test_each_filter_of_trajectories_leaves_its_rows_by_keyboard_alone(browser: Browser, tmp_path: Path) -> None:
+    run_dir = rollout_run(tmp_path / "rollout_1", 5, 4)
+    made = [json.loads(line) for line in (run_dir / "trajectories.jsonl").read_text().splitlines()]
+    rewards = {one["id"]: one["reward"] for one in made if one["reward"] is not None}
+    ranked = sorted(rewards, key=lambda name: -rewards[name])
+    failed = [f"item {item}/3" for item in range(5)]
+    browser.driver.get(page_of(run_dir))
+    assert rows(browser, 20) == [*ranked, *failed]
+
+    press(browser, "/", "ITEM 2")
+    group = [name for name in ranked if name.startswith("item 2/")]
+    assert rows(browser, 4) == [*group, "item 2/3"]
+    press_focused(browser, Keys.ENTER)
+    press_focused(browser, "j", "j")
+    wait(browser, f"{PANEL}.innerText.startsWith('Trajectory {group[1]}:')")
+    press_focused(browser, Keys.ESCAPE)
+    wait(browser, f"{PANEL}.hidden")
+    press(browser, "/")
+    type_into(browser, "failures", Keys.ARROW_DOWN * 2)
+    assert rows(browser, 1) == ["item 2/3"]
+    type_into(browser, "clear", " ")
+    assert rows(browser, 20) == [*ranked, *failed]
+
+    press(browser, "/", "nodelost")
+    assert rows(browser, 5) == failed
+    type_into(browser, "failures", Keys.ARROW_DOWN)
+    assert rows(browser, 0) == []
+    press_focused(browser, Keys.SHIFT + Keys.TAB + Keys.NULL, Keys.CONTROL + "a" + Keys.NULL, Keys.BACKSPACE)
+    assert rows(browser, 15) == ranked
+    type_into(browser, "least score", f"{rewards[ranked[4]]:.4f}"[:-1])
+    least = float(f"{rewards[ranked[4]]:.4f}"[:-1])
+    assert rows(browser, sum(reward >= least for reward in rewards.values()))[:5] == ranked[:5]
+    type_into(browser, "clear", " ")
+    assert rows(browser, 20) == [*ranked, *failed]
 
 
 def test_the_lineage_zooms_pans_and_opens_a_generation(browser: Browser, tmp_path: Path) -> None:
@@ -222,6 +327,10 @@ def test_a_picture_of_a_domain_runs_no_script(browser: Browser, tmp_path: Path) 
 def test_a_rollout_shows_groups_tool_calls_and_tokens(browser: Browser, tmp_path: Path) -> None:
     browser.driver.get(page_of(rollout_run(tmp_path / "rollout_1", 5, 4)))
     assert "item 3" in browser.run("return document.body.innerText")
+    models = "[...document.querySelectorAll('.columns section')].find(one => one.firstChild.innerText === 'Models')"
+    assert browser.run(f"return [...{models}.querySelectorAll('td')].map(one => one.innerText)") == [
+        "small", "40", "", "2,000", "200", "0.01", "20.0 s",
+    ]  # fmt: skip
     browser.run("state.table.choose(4)")
     wait(browser, "document.querySelectorAll('.message').length === 5")
     browser.run("for (const one of document.querySelectorAll('.panel details')) one.open = true")

@@ -14,6 +14,7 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
 from hyperruntime.option_fields import to_json
+from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run_files.record import Segment, Trajectory
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, to_line, write_run
@@ -168,7 +169,8 @@ def rollout_run(folder: Path, items: int, group_size: int, text: Callable[[int],
     """
     chance = random.Random(7)
     folder.mkdir(parents=True)
-    options = RolloutOptions(environment="swe", group_size=group_size, seed=5)
+    model = ModelOptions(name="small", base_url="http://127.0.0.1:9/v1", input_price=4.0, output_price=10.0)
+    options = RolloutOptions(environment="swe", group_size=group_size, seed=5, model=model)
     write_run(folder, {"created": 0.0, "options": to_json(options)})
     with (folder / TRAJECTORIES).open("wb") as file:
         for number in range(items * group_size):

@@ -160,8 +160,20 @@ def test_plots_are_drawn_from_rows_that_the_benchmarks_have() -> None:
     assert all(beside(page, row) if others else figures(page, row) for row, page, others in plots)
     ours, theirs = beside("benchmarks.md", "in turn with podman exec")["podman exec"]
     assert theirs > 10 * ours, "of another table?"
+    assert len(beside("benchmarks-frameworks.md", r"one action \(.*, on docker")) == 6, "a framework has another row"
+    ((four, one),) = beside("benchmarks-cluster.md", "generations an hour on 4 nodes, .*").values()
+    assert four > 2 * one
     with pytest.raises(LookupError, match="no such thing"):
         figures("benchmarks.md", "no such thing")
+
+
+def test_each_picture_is_on_a_page() -> None:
+    shown = {
+        name
+        for path in DOCS.rglob("*.md")
+        for name in re.findall(r"\]\((?:\.\./)*pictures/([\w-]+\.png)\)", path.read_text())
+    }
+    assert shown == {path.name for path in (DOCS / "pictures").iterdir()}
 
 
 def test_links_out_of_the_pages_stay_in_the_site() -> None:

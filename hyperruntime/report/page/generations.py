@@ -18,7 +18,7 @@ from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, CHAT_HISTORY, LOG, 
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.report.page.columns import number, time_of
-from hyperruntime.report.page.model_use import ModelUse
+from hyperruntime.report.page.model_use import LoggedModelUse
 from hyperruntime.report.page.secrets import Screen
 from hyperruntime.report.pictures import read_figures, read_predictions
 
@@ -44,7 +44,7 @@ class LoopRun:
             screen: removes keys.
         """
         self._screen, self._layout = screen, Layout(Path(view.run_dir))
-        self._models = ModelUse(self._layout.exchanges, screen)
+        self._models = LoggedModelUse(self._layout.exchanges, screen)
         self.notes: list[str] = []
         self.show(view)
         self.notes += view.problems

@@ -1,19 +1,49 @@
-"""The use of each model in a run, from the log of exchanges."""
+"""The use of each model in a run: of the loop, from the log of exchanges; of rollouts, from the trajectories."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hyperruntime.gateway.log.budget import Tokens
 from hyperruntime.json_values import json_object
 from hyperruntime.report.page.columns import number
 from hyperruntime.report.page.secrets import Screen
+from hyperruntime.rollout.models import ModelOptions
+from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.storage.growing_file import GrowingFile
 
 
 class ModelUse:
-    """Requests, errors, tokens, money and seconds by model; each line of the log is read once."""
+    """Sums by model: ``requests``, ``errors``, ``input_tokens``, ``output_tokens``, ``money``, ``seconds``."""
+
+    def __init__(self, screen: Screen) -> None:
+        """Begin with nothing.
+
+        Args:
+            screen: removes keys.
+        """
+        self._screen = screen
+        self._used: dict[str, Counter[str]] = {}
+
+    def add(self, model: str, use: Mapping[str, object]) -> None:
+        """Add what a model was used for; a sum that nobody ever adds to is unknown, and not in the model's row."""
+        used = self._used.setdefault(model, Counter())
+        for name, value in use.items():
+            used[name] += value if isinstance(value, int | float) else 0  # type: ignore[assignment]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row for each model."""
+        return [
+            {"model": self._screen.text(name), **{key: number(value) for key, value in used.items()}}
+            for name, used in sorted(self._used.items())
+        ]
+
+
+class LoggedModelUse:
+    """The use in a log of exchanges that may grow; each line is read once."""
 
     def __init__(self, log: Path, screen: Screen) -> None:
         """Read nothing yet.
@@ -23,7 +53,7 @@ class ModelUse:
             screen: removes keys.
         """
         self._log, self._screen = GrowingFile(log), screen
-        self._used: dict[str, Counter[str]] = {}
+        self._use = ModelUse(screen)
 
     def rows(self) -> list[dict[str, Any]]:
         """Read new lines and return one row for each model.
@@ -32,23 +62,38 @@ class ModelUse:
             OSError: the log exists but cannot be read.
         """
         if self._log.was_replaced():
-            self._log = GrowingFile(self._log.path)
-            self._used.clear()
+            self._log, self._use = GrowingFile(self._log.path), ModelUse(self._screen)
         for _, _, line in self._log.new_lines():
-            self._take(json_object(line) or {})
-        return [
-            {"model": self._screen.text(name), **{key: number(value) for key, value in used.items()}}
-            for name, used in sorted(self._used.items())
-        ]
+            entry = json_object(line) or {}
+            tokens = entry.get("usage")
+            tokens = tokens if isinstance(tokens, dict) else {}
+            use = {"requests": 1, "errors": bool(entry.get("error")), "money": entry.get("money")}
+            use |= {name: tokens.get(name) for name in ("input_tokens", "output_tokens")}
+            model = str(entry.get("sent_as") or entry.get("model") or "unknown")
+            self._use.add(model, {**use, "seconds": entry.get("duration_s")})
+        return self._use.rows()
 
-    def _take(self, entry: dict[str, Any]) -> None:
-        used = self._used.setdefault(str(entry.get("sent_as") or entry.get("model") or "unknown"), Counter())
-        tokens = entry.get("usage")
-        tokens = tokens if isinstance(tokens, dict) else {}
-        used["requests"] += 1
-        used["errors"] += bool(entry.get("error"))
-        for name, value in (
-            ("input_tokens", tokens.get("input_tokens")), ("output_tokens", tokens.get("output_tokens")),
-            ("money", entry.get("money")), ("seconds", entry.get("duration_s")),
-        ):  # fmt: skip
-            used[name] += value if isinstance(value, int | float) else 0  # type: ignore[assignment]
+
+def recorded_model_use(
+    made: Iterable[Trajectory], options: ModelOptions | None, screen: Screen
+) -> list[dict[str, Any]]:
+    """Return one row for each model of some trajectories; a turn is a request, and failed ones are not recorded.
+
+    Args:
+        made: the trajectories.
+        options: the model of the run, which may have prices.
+        screen: removes keys.
+    """
+    use = ModelUse(screen)
+    for one in made:
+        tokens = Tokens(input=_count(one, "prompt_tokens"), output=_count(one, "completion_tokens"))
+        spent: dict[str, object] = {"requests": one.turns, "seconds": one.timing.get("model_s")}
+        spent |= {"input_tokens": tokens.input, "output_tokens": tokens.output}
+        if options and options.name == one.model:
+            spent["money"] = tokens.cost(options.input_price, options.output_price)
+        use.add(str(one.model), spent)
+    return use.rows()
+
+
+def _count(one: Trajectory, name: str) -> int:
+    return int(number(one.usage.get(name)) or 0)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.report.page.columns import number
 from hyperruntime.report.page.generations import shortened
+from hyperruntime.report.page.model_use import recorded_model_use
 from hyperruntime.report.page.secrets import Screen
 from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
 from hyperruntime.rollout.run.store import stored_options
@@ -47,7 +49,14 @@ class RolloutRun:
 
     def read_new(self) -> list[tuple[int, str]]:
         """Read new lines, see :meth:`TrajectoryFollower.read_new`."""
-        return self._follower.read_new()
+        changed = self._follower.read_new()
+        if changed:
+            self.__dict__.pop("_models", None)
+        return changed
+
+    @cached_property
+    def _models(self) -> list[dict[str, Any]]:
+        return recorded_model_use(self._follower.records.values(), self._options.model, self._screen)
 
     @property
     def scores(self) -> list[float | None]:
@@ -89,7 +98,7 @@ class RolloutRun:
                 "model": self._screen.text(str(next(iter(made.values())).model)) if made else "",
                 "seed": options.seed, "group size": options.group_size, "at once": options.parallel,
             },
-            "models": [],
+            "models": self._models,
         }  # fmt: skip
 
     def columns(self, names: Sequence[str]) -> dict[str, Any]:

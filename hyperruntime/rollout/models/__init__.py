@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import attrs
 
 from hyperruntime.errors import SpecError
-from hyperruntime.option_fields import OneOf
+from hyperruntime.option_fields import NOT_NEGATIVE, OneOf
 from hyperruntime.rollout.agent.model import Model
 
 Wire = Literal["chat", "sglang", "vllm", "completions"]
@@ -31,6 +31,8 @@ class ModelOptions:
         tokenizer: directory of the model's tokenizer and chat template; required unless ``wire`` is ``chat``.
         timeout_s: timeout of one request.
         patience_s: how long to retry a request after its first failure.
+        input_price: price of a million input tokens, in any currency; the page about a run shows the cost.
+        output_price: price of a million output tokens.
         extra: more fields of each request (``chat``), or more sampling parameters (other wires).
     """
 
@@ -41,6 +43,8 @@ class ModelOptions:
     tokenizer: str | None = None
     timeout_s: float = 900.0
     patience_s: float = 120.0
+    input_price: float = attrs.field(default=0.0, validator=NOT_NEGATIVE)
+    output_price: float = attrs.field(default=0.0, validator=NOT_NEGATIVE)
     extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
     def __attrs_post_init__(self) -> None:

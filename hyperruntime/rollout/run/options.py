@@ -36,6 +36,9 @@ MODEL_PARTS = {
     "extra": Option(kind="json", help="More fields of each request, as JSON."),
     "timeout_s": Option(flag="--model-timeout", written="15m", help="Timeout of one request.", changes=True),
     "patience_s": Option(written="2m", help="Retry a failed request for this time.", changes=True),
+    "input_price": Option(check=NOT_NEGATIVE, changes=True,
+        help="Price of a million input tokens; the page about the run shows the cost."),
+    "output_price": Option(check=NOT_NEGATIVE, help="Price of a million output tokens.", changes=True),
 }
 _LIMITS_PARTS = {
     "turns": Option(flag="--max-turns", check=AtLeast(1), help="Turns of one conversation."),

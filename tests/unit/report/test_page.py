@@ -249,3 +249,16 @@ def test_headings_in_code_blocks_begin_no_part() -> None:
 
 def test_a_long_text_keeps_its_ends() -> None:
     assert shortened("a" * 10 + "b" * 10, 10) == "aaaaa\n[10 characters left out]\nbbbbb"
+
+
+def test_rollouts_have_the_use_of_each_model_and_its_cost_by_the_prices_of_the_run(tmp_path: Path) -> None:
+    run_dir = rollout_run(tmp_path / "run", 5, 4)
+    journal = run_dir / "trajectories.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    lines[0] |= {"model": "other"}
+    lines[1] |= {"usage": {"prompt_tokens": 10**400, "completion_tokens": "many"}, "turns": None}
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    other, small = RolloutRun(run_dir, Screen({})).facts()["models"]
+    assert other == {"model": "other", "requests": 2, "seconds": 1, "input_tokens": 100, "output_tokens": 10}
+    counts = {"requests": 36, "seconds": 19, "input_tokens": 1800, "output_tokens": 180}
+    assert small == {"model": "small", **counts, "money": 1800 * 4e-6 + 180 * 10e-6}

@@ -19,6 +19,7 @@ function el(tag, facts, ...children) {
 const text = {
   score: (value) => (value === null || value === undefined ? "" : value.toFixed(4)),
   count: (value) => (value === null || value === undefined ? "" : value.toLocaleString("en")),
+  money: (value) => (value ? value.toLocaleString("en", { maximumSignificantDigits: 4 }) : ""), // 0: no price is known
   seconds: (value) => {
     if (value === null || value === undefined) return "";
     if (value < 59.95) return `${value.toFixed(1)} s`;

@@ -46,7 +46,7 @@ function tiles(run) {
   if (Object.keys(run.usage).length) {
     facts.push(["tokens read", text.count(sum(run.usage.input_tokens))], ["tokens written", text.count(sum(run.usage.output_tokens))]);
   }
-  if (spent) facts.push(["cost", spent.toPrecision(3)]);
+  if (spent) facts.push(["cost", text.money(spent)]);
   return el("div", { className: "tiles" }, facts.map(([name, value]) => el("div", { className: "tile" }, el("b", {}, value), el("span", {}, name))));
 }
 
@@ -60,7 +60,7 @@ function comparison() {
     ["failed by class", (run) => counts(run.failure.filter(Boolean)).map(([name, count]) => `${name} ${count}`).join(", ")],
     ["time, all together", (run) => text.seconds(sum(run.duration))],
     ["tokens read", (run) => text.count(sum(run.usage.input_tokens || []))], ["tokens written", (run) => text.count(sum(run.usage.output_tokens || []))],
-    ["cost", (run) => { const spent = costOf(run); return spent ? spent.toPrecision(3) : ""; }],
+    ["cost", (run) => text.money(costOf(run))],
     ...names.map((name) => [name, (run) => run.options[name] ?? ""]),
   ];
   return el("div", { className: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, ""), runs.map((run) => el("th", {}, run.name)))),
@@ -70,12 +70,12 @@ function comparison() {
 function tables(run) {
   const failures = counts(run.failure.filter(Boolean));
   const steps = Object.entries(run.steps).map(([name, values]) => [name, sum(values)]).filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1]);
-  const models = run.models.map((one) => el("tr", {}, el("td", {}, one.model), ["requests", "errors", "input_tokens", "output_tokens", "money", "seconds"].map((name) => el("td", { className: "n" }, text.count(one[name])))));
+  const models = run.models.map((one) => el("tr", {}, el("td", {}, one.model), ["requests", "errors", "input_tokens", "output_tokens", "money", "seconds"].map((name) => el("td", { className: "n" }, (text[name] || text.count)(one[name])))));
   return el("div", { className: "columns" },
     el("section", {}, el("h2", {}, "Failures by class"), failures.length ? meters(failures, text.count) : el("p", { className: "note" }, "None.")),
     el("section", {}, el("h2", {}, "Time by step"), steps.length ? meters(steps, text.seconds) : el("p", { className: "note" }, "None.")),
     run.kind === "rollout" ? groupSection(run) : null,
-    models.length ? el("section", {}, el("h2", {}, "Models"), el("div", { className: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ["model", "requests", "errors", "tokens read", "written", "cost", "seconds"].map((name, k) => el("th", { className: k ? "n" : "" }, name)))), el("tbody", {}, models)))) : null);
+    models.length ? el("section", {}, el("h2", {}, "Models"), el("div", { className: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ["model", "requests", "errors", "tokens read", "written", "cost", "time"].map((name, k) => el("th", { className: k ? "n" : "" }, name)))), el("tbody", {}, models)))) : null);
 }
 
 function groupSection(run) {
@@ -154,7 +154,7 @@ function show() {
   const columns = ["score", ...Object.keys(run.scores || {})];
   const loop = run.kind === "loop";
   const controls = loop ? el("div", { className: "bar" },
-    el("label", {}, "score of ", select("score", columns, state.column || "score", (name) => { state.column = name === "score" ? "" : name; charts(); })),
+    el("label", {}, "score of ", select("score", columns, state.column || "score", (name) => { state.column = name === "score" ? "" : name; charts(); state.table.update(); })),
     el("button", { "aria-pressed": String(state.byTime), onclick: (event) => { state.byTime = !state.byTime; event.target.setAttribute("aria-pressed", String(state.byTime)); charts(); } }, "by time")) : null;
   const body = el("div", { className: "script" },
     runs.length > 1 ? [comparison(), el("div", { className: "bar" }, runs.map((one, k) => el("button", { "aria-pressed": String(k === state.run), onclick: () => { state.run = k; state.column = ""; show(); } }, one.name)))] : null,
@@ -163,7 +163,7 @@ function show() {
       el("section", {}, el("h2", {}, loop ? "Progress" : "Rewards"), places.progress),
       loop ? el("section", {}, el("h2", {}, "Lineage"), places.lineage, places.hint) : null),
     el("h2", {}, loop ? "Generations" : "Trajectories"),
-    el("p", { className: "hint" }, "Keys: j and k or the arrows move, / searches, t changes the colours, Esc closes."),
+    el("p", { className: "hint" }, "Keys: j and k or the arrows move, / searches, Enter leaves the search, t changes the colours, Esc closes."),
     state.table.place, places.panel, places.tables);
   main.prepend(body);
   totals();

@@ -18,7 +18,7 @@ function columnsOf(run) {
     columns.push(wide("stop", (n) => run.stop[n], String, 100));
   }
   columns.push(number("time", run.duration, text.seconds, 85), wide("started", (n) => run.started[n] || 0, text.time, 175));
-  for (const [name, values] of Object.entries(run.usage || {})) columns.push(number(name.replace("_", " "), values, text.count, 115));
+  for (const [name, values] of Object.entries(run.usage || {})) columns.push(number(name.replace("_", " "), values, text[name] || text.count, 115));
   if (run.attempts.some((count) => count > 1)) columns.push(number("attempts", run.attempts, text.count, 85));
   for (const one of columns) one.width = Math.max(one.width, one.name.length * 8.5 + 34); // the heading with its arrow
   columns.push(wide("failure", (n) => run.failure[n], (_, n) => [run.failure[n], run.detail[n]].filter(Boolean).join(": "), 420));
@@ -41,16 +41,17 @@ function runTable(run, onChoose, before) {
     if (one.numeric) head.style.textAlign = "right";
     return head;
   });
-  const find = el("input", { type: "search", placeholder: "search  ( / )", "aria-label": "search", oninput: () => apply() });
+  const find = el("input", { type: "search", placeholder: "search  ( / )", "aria-label": "search", oninput: () => apply(), onkeydown: (event) => { if (event.key === "Enter") rows.focus(); } });
   const least = el("input", { type: "number", step: "any", placeholder: run.kind === "loop" ? "score from" : "reward from", "aria-label": "least score", oninput: () => apply() });
   least.style.width = "8rem";
   const filter = select("failures", ["all", "without failure"], "all", () => apply());
   const count = el("span", { className: "hint" });
+  const clear = el("button", { onclick: () => { find.value = least.value = ""; filter.value = "all"; apply(); } }, "clear");
 
   function apply() {
-    const word = find.value.trim().toLowerCase(), from = least.value === "" ? null : Number(least.value);
+    const word = find.value.trim().toLowerCase(), from = least.value === "" ? null : Number(least.value), scores = columnOf(run);
     shown = all.filter((n) => (!word || words[n].includes(word))
-      && (from === null || (run.score[n] !== null && run.score[n] >= from))
+      && (from === null || ((scores[n] ?? null) !== null && scores[n] >= from))
       && (filter.value === "all" || (filter.value === "without failure" ? !run.failure[n] : run.failure[n] === filter.value)));
     const { column, down } = sorted, sign = down ? -1 : 1;
     const empty = (value) => value === null || value === undefined || value === "";
@@ -60,6 +61,7 @@ function runTable(run, onChoose, before) {
       return (one < other ? -1 : one > other ? 1 : 0) * sign || a - b;
     });
     heads.forEach((head, k) => { head.textContent = columns[k].name + (columns[k] === column ? (down ? " ▼" : " ▲") : ""); });
+    clear.disabled = !word && from === null && filter.value === "all";
     count.textContent = `${shown.length} of ${all.length}`;
     sheet.style.height = `${shown.length * ROW_HEIGHT}px`;
     draw();
@@ -111,7 +113,7 @@ function runTable(run, onChoose, before) {
   rows.addEventListener("scroll", draw, { passive: true });
   const grid = el("div", { className: "grid" }, el("div", { className: "head" }, heads), rows);
   rows.style.width = `${wide}px`;
-  const place = el("section", {}, el("div", { className: "bar" }, find, filter, least, count), grid);
+  const place = el("section", {}, el("div", { className: "bar" }, find, filter, least, clear, count), grid);
   new ResizeObserver(draw).observe(rows);
   update();
   [find.value, least.value] = [kept.word || "", kept.least || ""];
