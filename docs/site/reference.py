@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -92,7 +93,7 @@ def key_rows(name: str) -> list[Row]:
     """
     module, _, attribute = name.partition(":")
     cls = getattr(import_module(module), attribute)
-    meanings = _described(cls.__doc__ or "")
+    meanings = _described(inspect.getdoc(cls) or "")  # with the same indentation on each Python
     rows = []
     for field in attrs.fields(cls):
         if field.init and field.name not in meanings:
@@ -108,10 +109,10 @@ def _described(docstring: str) -> dict[str, str]:
     found: dict[str, str] = {}
     name = ""
     for line in section.splitlines():
-        if match := re.match(r" {8}(\w+): (.*)$", line):
+        if match := re.match(r" {4}(\w+): (.*)$", line):
             name = match[1]
             found[name] = match[2]
-        elif line.startswith(" " * 12) and name:
+        elif line.startswith(" " * 8) and name:
             found[name] += f" {line.strip()}"
         elif line.strip():
             break

@@ -45,7 +45,7 @@ class Channel:
         self.received = 0
         self.is_connected = False
         self._on_frame = on_frame
-        self._sent = 0
+        self._sent = self._carried = 0
         self._socket: Any = None  # of the connection
         self._pushing: Any = None  # the socket on which a task is sending
         self._written = 0  # the number of the last frame that this socket was given
@@ -94,10 +94,12 @@ class Channel:
             socket: an open WebSocket of aiohttp.
             peer_received: the number of the last frame that the other side has.
         """
+        self._carried += 1
+        mine_is = self._carried
         if self._connection is not None:
             self._connection.cancel()
             await asyncio.wait([self._connection])
-        if self._closed is not None:
+        if self._closed is not None or mine_is != self._carried:  # a later one came meanwhile
             return
         mine = self._connection = asyncio.ensure_future(self._carry(socket, peer_received))
         try:
@@ -131,8 +133,9 @@ class Channel:
         except (OSError, ConnectionError):
             pass
         finally:
-            self._socket = None
-            self.is_connected = False
+            if self._socket is socket:
+                self._socket = None
+                self.is_connected = False
             writer.cancel()
             await asyncio.wait([writer])
             with suppress(Exception):

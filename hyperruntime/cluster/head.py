@@ -27,6 +27,7 @@ log = get_logger(__name__)
 
 PATH = "/node"
 HELLO_S = 10.0
+CLOSE_S = 1.0  # for the other side to answer the end of a connection, which may be dead
 HEAD_ENDED = "the head ended"
 
 
@@ -252,7 +253,7 @@ class Head:
         if node.lost is not None:
             raise web.HTTPGone(text=str(node.lost))
         connection = web.WebSocketResponse(
-            heartbeat=self._heartbeat_s, max_msg_size=LARGEST_FRAME_BYTES, compress=False
+            heartbeat=self._heartbeat_s, max_msg_size=LARGEST_FRAME_BYTES, compress=False, timeout=CLOSE_S
         )
         await connection.prepare(request)
         hello = None

@@ -261,7 +261,8 @@ class ImageSource:
         async with known.making:
             if not known.archives:
                 asks_nodes = is_local(known.reference) or (found.converts and engine in known.filled)
-                having = dict.fromkeys([*(known.nodes if asks_nodes else ()), *others])
+                same_first = sorted(known.nodes, key=lambda node: known.nodes[node] != engine)
+                having = dict.fromkeys([*(same_first if asks_nodes else ()), *others])
                 await self._save(known, [None, *having])
             elif engine in known.filled and engine not in known.asked | known.archives.keys():
                 known.asked.add(engine)  # once: nodes that do not share the directory cannot give one

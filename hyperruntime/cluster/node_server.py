@@ -20,7 +20,7 @@ import psutil
 
 import hyperruntime
 from hyperruntime.cluster.channel import LARGEST_FRAME_BYTES
-from hyperruntime.cluster.head import HELLO_S, PATH, Invitation
+from hyperruntime.cluster.head import CLOSE_S, HELLO_S, PATH, Invitation
 from hyperruntime.cluster.keys import client_context
 from hyperruntime.cluster.node_services import (
     NodeContext,
@@ -131,7 +131,7 @@ class NodeServer:
                     ssl=self._context,
                     heartbeat=invitation.heartbeat_s,
                     max_msg_size=LARGEST_FRAME_BYTES,
-                    timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
+                    timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
                 ) as connection:
                     received = await self._hello(connection)
                     connecting.reschedule(None)

@@ -98,15 +98,21 @@ class NodeContext:
             log.warning("node not pruned", error=str(error))
 
     async def check_not_ended(self, exit_code: int | None) -> None:
-        """Wait a moment after a command that SIGTERM ended: it may have come from the batch system.
+        """Raise if the batch system has told this node to end, for its SIGTERM reaches the processes in containers too.
+
+        It may reach a command a moment before the node server.
+
+        Args:
+            exit_code: of the command that has ended; None if none has run.
 
         Raises:
-            SandboxLostError: the batch system has told this node to end.
+            SandboxLostError: the batch system ends the job.
         """
-        if exit_code == _TERMINATED:
+        if exit_code == _TERMINATED and not self.told_to_end.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.told_to_end.wait(), SETTLE_S)
-                raise SandboxLostError("the batch system ends the job of the node; its SIGTERM ended the command too")
+        if self.told_to_end.is_set():
+            raise SandboxLostError("the batch system ends the job of the node, and sends SIGTERM to all its processes")
 
     async def containers(self) -> list[str]:
         """Return the names of the containers that this node server has started and not ended."""

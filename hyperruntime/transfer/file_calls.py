@@ -12,6 +12,7 @@ import posixpath
 import secrets
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import resources
 from typing import Generic, Literal, TypeVar
 
@@ -36,6 +37,7 @@ FILE_TIMEOUT_S = 60.0
 _NOTES_BYTES = 64 * 1024  # of the standard error of programs, and of lists of codes
 _LIST_BYTES = 256 * 1024**2
 _ARGUMENT_BYTES = 512 * 1024  # of the paths of one exec; a quarter of what Linux allows by default
+_SHORT_BYTES = 16 * 1024
 _MAX_PATH, _MAX_NAME = 4095, 255  # source: limits.h of Linux; PATH_MAX counts the NUL at the end
 _MAX_MODE = 0o7777
 _REASONS = {82: errno.ENOENT, 83: errno.EISDIR, 85: errno.EACCES, 90: errno.ENOTDIR}
@@ -209,18 +211,31 @@ def write_call(
         for path in paths[len(codes) :]:  # the program could not go on
             _report(_failure(result.exit_code, path, notes[len(codes)]), on_error)
 
-    entries = ((_entry(path, str(memoryview(files[path]).nbytes), bits), files[path], b"end\n") for path in paths)
+    text = _short_text(files[paths[0]]) if len(paths) == 1 else None
+    if text is None:
+        entries = ((_entry(path, str(memoryview(files[path]).nbytes), bits), files[path], b"end\n") for path in paths)
+    else:
+        entries = ((_entry(paths[0], "env", bits),),)
     return FileCall(
         args=_command("write", temporary, "1" if parents else ""),
         parse=parse,
         input=b"".join(part for entry in entries for part in entry),
         output_limit_bytes=len(paths) * 1024 + _NOTES_BYTES,
+        env={} if text is None else {"hyperruntime_content": text},
         undo=FileCall(
             args=_command("write", temporary, ""),
             parse=lambda result: None,
             input=b"".join(_entry(path, "-", bits) for path in paths),
         ),
     )
+
+
+def _short_text(data: bytes) -> str | None:
+    """Return a short text that an environment variable can hold; only this user's processes can read it there."""
+    with suppress(UnicodeDecodeError):
+        if memoryview(data).nbytes <= _SHORT_BYTES and "\0" not in (text := bytes(data).decode()):
+            return text
+    return None
 
 
 def _entry(path: str, size: str, bits: str) -> bytes:

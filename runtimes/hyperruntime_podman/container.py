@@ -27,6 +27,7 @@ from hyperruntime_podman.gpus import device_args
 
 _REMOVE_TIMEOUT_S = 30.0
 _REMOVE_AGAIN_S = 10.0
+_NOT_THERE = 1  # source: podman-container-exists(1)
 _NO_PROCESS = re.compile(r"cannot fork|resource temporarily unavailable|can't get final child's PID", re.I)
 _PASSES = re.compile(r"did not die|could not be stopped|state improper|removing", re.IGNORECASE)
 
@@ -135,7 +136,7 @@ def remove(name: str) -> None:
     """End and remove a container by name or id; do nothing if it does not exist.
 
     This retries: on a busy machine Podman gives up before the container's processes have ended, and a batch system that
-    ends a job may send SIGTERM to ``podman rm`` too.
+    ends a job may send SIGTERM to ``podman rm`` too. Then Podman 4 exits with 0 and prints no name.
 
     Raises:
         EngineError: the container cannot be removed, or its processes do not end.
@@ -145,9 +146,11 @@ def remove(name: str) -> None:
     try:
         while True:
             result = run_podman(args, timeout_s=_REMOVE_TIMEOUT_S)
-            if result.exit_code == 0 or b"no such container" in result.stderr.lower():
+            if (result.exit_code == 0 and result.stdout) or b"no such container" in result.stderr.lower():
                 return
-            passes = result.exit_code < 0 or _PASSES.search(result.error_text)
+            if result.exit_code == 0 and run_podman(["podman", "container", "exists", name]).exit_code == _NOT_THERE:
+                return
+            passes = result.exit_code <= 0 or _PASSES.search(result.error_text)
             if not passes or time.monotonic() > deadline:
                 raise EngineError(f"container {name} could not be removed: {result.error_text}")
             time.sleep(0.5)

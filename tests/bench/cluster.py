@@ -3,8 +3,8 @@
     python -m tests.bench.cluster [--runtime podman] [--starts 360] [--execs 600] [--kills 5] [--nodes 100]
                                   [--json FILE]
 
-0 leaves a part out. A simulated node is a process of its own with the fake driver; its leases have no container, so
-that 10,000 of them fit on one machine.
+0 leaves a part out. A simulated node is a process of its own with a simulated pool, without a driver: its leases have
+no container, so that 10,000 of them fit on one machine.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.testing import make_agent_repository
+from tests.doubles.relay import relay_nodes
 from tests.doubles.upstream import chat_stream, scripted_upstream
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
@@ -121,11 +123,19 @@ def test_a_run_on_two_nodes_has_the_scores_of_one_machine_and_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_generations_of_a_killed_node_are_made_again_elsewhere(
-    planned: Callable[..., RunPlan], config: ClusterConfig, runtime: Runtime, tmp_path: Path
+@pytest.mark.parametrize("why", ["its processes are killed", "a short partition", "a long partition"])
+def test_generations_of_a_lost_node_are_made_again_elsewhere(
+    planned: Callable[..., RunPlan],
+    config: ClusterConfig,
+    runtime: Runtime,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    why: str,
 ) -> None:
+    """Nodes are given up after 5 s; a relay is silent for 2 s, which costs nothing, or for 15 s."""
     plan = planned({1: WAIT + "improve()", 2: WAIT + "improve()"})
     wait, reached, both = plan.layout.view / "wait", set[str](), threading.Event()
+    relays = relay_nodes(monkeypatch)
 
     def on_event(event: StepEvent) -> None:
         if (event.generation, event.step) == ("initial", "generation"):
@@ -135,21 +145,29 @@ def test_generations_of_a_killed_node_are_made_again_elsewhere(
             if len(reached) == 2:
                 both.set()
 
-    def kill() -> None:
+    async def part() -> None:
+        relays[0].fail("silent")
+        await asyncio.sleep(2 if "short" in why else 15)
+        relays[0].recover()
+
+    def lose() -> None:
         both.wait(120)
-        node = nodes._cluster.nodes()[0]
-        top = psutil.Process(node.facts["pid"])
-        for process in (top, *top.children(recursive=True)):
-            process.kill()
+        if "partition" in why:
+            nodes._loop.run(part())
+        else:
+            node = nodes._cluster.nodes()[0]
+            top = psutil.Process(node.facts["pid"])
+            for process in (top, *top.children(recursive=True)):
+                process.kill()
         wait.unlink()
 
     with RunCluster(config, plan.layout.root) as nodes:
-        killing = threading.Thread(target=kill)
-        killing.start()
+        losing = threading.Thread(target=lose)
+        losing.start()
         summary = run_on(nodes, plan, on_event)
-        killing.join()
+        losing.join()
     assert [record.failure for record in summary.generations] == [None] * 3
-    assert sorted(record.attempts for record in summary.generations) == [1, 1, 2]
+    assert sorted(record.attempts for record in summary.generations) == ([1, 1, 1] if "short" in why else [1, 1, 2])
     assert len({record.genid for record in load_run(summary.run_dir).generations}) == 3
     mine = f"{tmp_path.parent.name}.{tmp_path.name}"
     assert wait_until(

@@ -16,7 +16,7 @@ import hyperruntime as hr
 from hyperruntime.cluster.slots.cluster_lease import ClusterLease
 from hyperruntime.errors import SandboxLostError, UnsupportedOptionError
 from hyperruntime.host.process import wait_until
-from tests.unit.cluster.test_connection import Relay
+from tests.doubles.relay import Relay
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 

@@ -32,6 +32,7 @@ from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
 from hyperruntime.rollout.run_files.turn_journal import TURNS
 from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
+from tests.doubles.relay import relay_nodes
 from tests.e2e.test_rollout import WORLD, number_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
@@ -114,23 +115,30 @@ def test_nodes_make_the_records_of_one_machine_also_if_the_head_is_killed(
 
 
 @pytest.mark.slow
-def test_a_killed_node_costs_no_trajectory_and_no_journaled_call(
-    runtime_name: str, base_image: str, tmp_path: Path
+@pytest.mark.parametrize("why", ["killed", "a short partition", "a long partition"])
+def test_a_lost_node_costs_no_trajectory_and_no_journaled_call(
+    runtime_name: str, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
+    """Nodes are given up after 5 s; a relay is silent for 2 s, which costs nothing, or for 15 s."""
     run_dir = tmp_path / "run"
-    killed: list[int] = []
+    lost: list[int] = []
+    relays = relay_nodes(monkeypatch)
 
     async def run(options: RolloutOptions) -> None:
-        config = ClusterConfig(max_nodes=2, runtime=runtime_name, patience_s=5.0)
+        config = ClusterConfig(max_nodes=2, runtime=runtime_name, patience_s=5.0, heartbeat_s=1.0)
         async with Cluster(config, tmp_path / "jobs") as cluster:
 
-            def kill(event: RolloutEvent) -> None:
-                if event.kind == "done" and not killed:
-                    killed.append(cluster.nodes()[0].facts["pid"])
-                    psutil.Process(killed[0]).kill()
+            def lose(event: RolloutEvent) -> None:
+                if event.kind == "done" and not lost:
+                    lost.append(cluster.nodes()[0].facts["pid"])
+                    if why == "killed":
+                        psutil.Process(lost[0]).kill()
+                    else:
+                        relays[0].fail("silent")
+                        asyncio.get_running_loop().call_later(2 if "short" in why else 15, relays[0].recover)
 
-            summary = await run_rollouts_on(nullcontext(cluster), options, run_dir=run_dir, on_event=kill)
-        assert (summary.scored, summary.infrastructure, len(killed)) == (8, 0, 1)
+            summary = await run_rollouts_on(nullcontext(cluster), options, run_dir=run_dir, on_event=lose)
+        assert (summary.scored, summary.infrastructure, len(lost)) == (8, 0, 1)
 
     with scripted_model(counting) as model:
         assert main(["--runtime", runtime_name, *arguments(model.url, tmp_path / "alone")]) == 0
@@ -145,6 +153,6 @@ def test_a_killed_node_costs_no_trajectory_and_no_journaled_call(
         )
         before = len(model.requests)
         asyncio.run(asyncio.wait_for(run(options), 200))
-        # The kill may lose the answer of each of the node's two trajectories before it was journaled.
-        assert before <= len(model.requests) - before <= before + 2
+        # The loss may cost the answer of each of the node's two trajectories before it was journaled.
+        assert before <= len(model.requests) - before <= before + (0 if "short" in why else 2)
     assert_whole(run_dir, tmp_path / "alone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -84,6 +85,19 @@ def test_a_run_on_four_nodes_has_the_scores_of_one_machine(folder: Path, engine:
     assert head.returncode == 0, (folder / "said").read_text()
     assert most == 4
     assert lineage(folder, "nodes") == lineage(folder, "alone")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_demo_on_nodes_prints_the_table_of_one_machine(folder: Path, engine: str) -> None:
+    words = ["--runtime", engine, "demo", "--generations", "6", "--json", "--output"]
+    alone, nodes = hyperrun(folder, *words, "alone"), hyperrun(folder, *words, "nodes", *ON_NODES)
+    assert (alone.exit_code, nodes.exit_code) == (0, 0), nodes.stderr.decode()
+    first, second = (
+        [(each["genid"], each["parent"], each["score"]) for each in json.loads(done.stdout)["generations"]]
+        for done in (alone, nodes)
+    )
+    assert second == first
+    assert len(first) == 7
 
 
 def test_a_run_survives_cancelled_jobs_and_a_killed_head(folder: Path) -> None:

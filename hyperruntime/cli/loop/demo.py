@@ -14,6 +14,7 @@ from hyperruntime import registry
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.loop.generate import exit_code, run_generations
 from hyperruntime.cli.loop.generations import best_generation, print_generations, run_to_json
+from hyperruntime.cli.loop.options import CLUSTER
 from hyperruntime.cli.loop.report import print_pictures
 from hyperruntime.cli.messages import note, own_program
 from hyperruntime.cli.tables import json_option, print_json
@@ -39,9 +40,12 @@ _FIGURE = "sum_of_radii"
 @click.option(
     "--parallel", type=click.IntRange(min=1), default=PARALLEL, show_default=True, help="Generations at once."
 )
+@CLUSTER
 @json_option
 @click.pass_obj
-def demo(state: State, generations: int, seed: int, output: str, parallel: int, as_json: bool) -> int:
+def demo(
+    state: State, generations: int, seed: int, output: str, parallel: int, cluster: Path | None, as_json: bool
+) -> int:
     """Evolve a program that packs circles into a square, without a model, a network or a registry.
 
     Each generation is a copy of the program. It edits its own source in a fresh container and is scored on the host.
@@ -52,7 +56,7 @@ def demo(state: State, generations: int, seed: int, output: str, parallel: int, 
         domains=(DOMAIN,), max_generation=generations, seed=seed, output_dir_parent=output, parallel=parallel
     ).settled()
     note(f"demo: {generations} generations of a program that packs circles into the unit square")
-    summary, number = run_generations(state, options)
+    summary, number = run_generations(state, options, cluster)
     view = attrs.evolve(load_run(summary.run_dir), run_dir=shown_path(summary.run_dir))
     best = best_generation(view.generations)
     pictures = write_pictures(view, best) if view.generations and can_draw() else ()

@@ -42,14 +42,14 @@ ORIGINAL = (
     "--skip-staged-eval", "--edit-select-parent",
 )  # fmt: skip
 
-_CLUSTER = click.option("--cluster", type=click.Path(path_type=Path), metavar="FILE",
+CLUSTER = click.option("--cluster", type=click.Path(path_type=Path), metavar="FILE",
     help="Make the generations on nodes of a batch system, as the table [cluster] of this TOML file says.")  # fmt: skip
 
 option_decorators = all_options(
     GenerateOptions,
-    {"domains": (_CONFIG, _RUNTIME), "executor": (_CLUSTER, _RESUME, _RESUME_OR_START, _WAIT), "memory": (_LIMITS,)},
+    {"domains": (_CONFIG, _RUNTIME), "executor": (CLUSTER, _RESUME, _RESUME_OR_START, _WAIT), "memory": (_LIMITS,)},
 )
-resume_decorators = add_options((_CLUSTER, _WAIT, changeable_options(GenerateOptions)))
+resume_decorators = add_options((CLUSTER, _WAIT, changeable_options(GenerateOptions)))
 
 
 def make_options(values: Mapping[str, Any]) -> GenerateOptions:

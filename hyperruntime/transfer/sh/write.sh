@@ -1,16 +1,23 @@
 # Stores files. Standard input has for each file: a line `LINES SIZE MODE`, its path in so many lines, its content, and
 # the line `end`. For each file a line with a code is written. $1 is the name of temporary files; $2 is not empty if
-# missing directories are made. The size `-` removes what an ended call left.
+# missing directories are made. The size `-` removes what an ended call left. With the size `env`, the content is
+# $hyperruntime_content, and neither it nor `end` follows: the shell writes it without another program.
 #
 # A new content is written beside the file and renamed. If that cannot be, it is written into the file: a device, a pipe,
 # a mount point, a file of another user, a directory without write permission.
 temporary=$1 parents=$2 mask= newline='
 '
 exec 6>&1 >&2 # only codes go to standard output
-need dd mv rm
+need mv rm
+[ "${hyperruntime_content+set}" ] || need dd
 
 # Copy the content to the descriptor 5.
 copy() {
+  if [ "$size" = env ]; then
+    copied=1
+    printf %s "$hyperruntime_content" >&5 || exit 88
+    return
+  fi
   whole=$((size / 1048576)) rest=$((size % 1048576)) copied=1
   [ "$whole" -eq 0 ] || dd bs=1048576 count="$whole" iflag=fullblock >&5 || exit 88
   [ "$rest" -eq 0 ] || dd bs="$rest" count=1 iflag=fullblock >&5 || exit 88

@@ -191,19 +191,21 @@ def test_output_streams_and_a_deadline_a_cancel_and_bad_arguments_reach_the_node
     run(test)
 
 
-def test_a_command_that_the_sigterm_of_a_batch_system_ended_is_lost_with_its_node() -> None:
+def test_results_of_a_node_whose_job_the_batch_system_ends_are_lost_with_it() -> None:
     """scancel(1) signals all processes of a job; the node server may hear of it a moment after the command."""
 
     async def test() -> None:
         async with pool(1) as (made, cluster), made.lease() as lease:
             words = ["sh", "-c", "kill -TERM $$"]
             assert (await lease.exec(words)).exit_code == 143
+            assert (await lease.exec(["sh", "-c", "exit 3"])).exit_code == 3
             for use in (lambda: lease.exec(words), lambda: lease.tool("bash", {"command": "sh -c 'kill -TERM $$'"})):
                 (context := cluster.serving["n1"][1]).told_to_end.clear()
                 asyncio.get_running_loop().call_later(0.3, context.told_to_end.set)
                 with pytest.raises(SandboxLostError, match="the batch system ends the job"):
                     await use()
-            assert (await lease.exec(["sh", "-c", "exit 3"])).exit_code == 3
+            with pytest.raises(SandboxLostError, match="the batch system ends the job"):
+                await lease.exec(["true"])
 
     run(test)
 

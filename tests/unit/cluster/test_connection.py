@@ -19,6 +19,7 @@ from hyperruntime.cluster.messages import error_of_json, error_to_json, pack, un
 from hyperruntime.cluster.node_server import NodeServer
 from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.errors import ClusterError, HyperRuntimeError, NodeLostError, SandboxLostError, SpecError
+from tests.doubles.relay import Relay
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5)
 
@@ -57,57 +58,6 @@ async def echo(call: Call) -> Answer:
         await call.emit(Answer(number, call.body))
     await asyncio.sleep(call.args.get("sleep_s", 0))
     return Answer(call.args, call.body)
-
-
-class Relay:
-    """A TCP relay whose connections can be cut, as by a network that fails."""
-
-    def __init__(self) -> None:
-        self.open = True
-        self.flows = asyncio.Event()
-        self.flows.set()
-        self.writers: set[asyncio.StreamWriter] = set()
-        self.server: asyncio.Server | None = None
-
-    async def start(self, port: int) -> str:
-        async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                while data := await reader.read(1 << 16):
-                    await self.flows.wait()
-                    writer.write(data)
-                    await writer.drain()
-            except OSError:
-                pass
-            finally:
-                writer.close()
-
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if not self.open:
-                writer.close()
-                return
-            onward_reader, onward = await asyncio.open_connection("127.0.0.1", port)
-            self.writers |= {writer, onward}
-            await asyncio.gather(pump(reader, onward), pump(onward_reader, writer))
-
-        self.server = await asyncio.start_server(accept, "127.0.0.1", 0)
-        return f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
-
-    def cut(self) -> None:
-        for writer in self.writers:
-            writer.transport.abort()
-        self.writers.clear()
-
-    def fail(self, how: str) -> None:
-        """Cut and refuse connections; or, if ``how`` is ``silent``, pass nothing on, and let no one know."""
-        if how == "silent":
-            self.flows.clear()
-        else:
-            self.open = False
-            self.cut()
-
-    def recover(self) -> None:
-        self.open = True
-        self.flows.set()
 
 
 @attrs.frozen
