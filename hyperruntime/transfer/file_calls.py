@@ -20,12 +20,7 @@ import attrs
 
 from hyperruntime.errors import SpecError, TransferTimeoutError
 from hyperruntime.spec import ExecResult, check_inside_path
-from hyperruntime.transfer.file_errors import (
-    FileError,
-    FileTooLargeError,
-    error_of_text,
-    file_error,
-)
+from hyperruntime.transfer.file_errors import FileError, FileTooLargeError, error_of_text, file_error
 from hyperruntime.units import format_duration
 
 T = TypeVar("T")
@@ -211,17 +206,13 @@ def write_call(
         for path in paths[len(codes) :]:  # the program could not go on
             _report(_failure(result.exit_code, path, notes[len(codes)]), on_error)
 
-    text = _short_text(files[paths[0]]) if len(paths) == 1 else None
-    if text is None:
-        entries = ((_entry(path, str(memoryview(files[path]).nbytes), bits), files[path], b"end\n") for path in paths)
-    else:
-        entries = ((_entry(paths[0], "env", bits),),)
+    given, env = _content(files, paths, bits)
     return FileCall(
         args=_command("write", temporary, "1" if parents else ""),
         parse=parse,
-        input=b"".join(part for entry in entries for part in entry),
+        input=given,
         output_limit_bytes=len(paths) * 1024 + _NOTES_BYTES,
-        env={} if text is None else {"hyperruntime_content": text},
+        env=env,
         undo=FileCall(
             args=_command("write", temporary, ""),
             parse=lambda result: None,
@@ -230,11 +221,19 @@ def write_call(
     )
 
 
+def _content(files: Mapping[str, bytes], paths: Sequence[str], bits: str) -> tuple[bytes, dict[str, str]]:
+    """Return the standard input of the exec that writes files, and its variables."""
+    if len(paths) == 1 and (text := _short_text(files[paths[0]])) is not None:
+        return _entry(paths[0], "env", bits), {"hyperruntime_content": text}
+    entries = ((_entry(path, str(memoryview(files[path]).nbytes), bits), files[path], b"end\n") for path in paths)
+    return b"".join(part for entry in entries for part in entry), {}
+
+
 def _short_text(data: bytes) -> str | None:
     """Return a short text that an environment variable can hold; only this user's processes can read it there."""
+    short = memoryview(data).nbytes <= _SHORT_BYTES
     with suppress(UnicodeDecodeError):
-        if memoryview(data).nbytes <= _SHORT_BYTES and "\0" not in (text := bytes(data).decode()):
-            return text
+        return text if short and "\0" not in (text := bytes(data).decode()) else None
     return None
 
 

@@ -68,11 +68,24 @@ def test_a_full_disk_keeps_the_old_file_and_leaves_nothing(runtime: hr.Runtime, 
         assert container.listdir("/tmp") == ["file"]
 
 
+@pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
+def test_a_short_text_that_does_not_fit_is_an_error_in_every_shell(
+    runtime: hr.Runtime, images: dict[str, str], shell: str
+) -> None:
+    spec = hr.ContainerSpec(image=images[shell], limits=hr.Limits(tmpfs_bytes=4 * MIB))
+    with runtime.container(spec) as container:
+        assert container.exec(["dd", "if=/dev/zero", "of=/tmp/filler", "bs=65536", "count=99"]).exit_code == 1
+        with pytest.raises(FileError, match="no space left") as caught:
+            container.write_file("/tmp/file", b"text\n" * 3000)
+        assert caught.value.errno == errno.ENOSPC
+        assert container.listdir("/tmp") == ["filler"]
+
+
 def test_a_write_that_cannot_end_leaves_nothing(runtime: hr.Runtime, base_image: str) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image, env={"PATH": "/tools:/usr/bin:/bin"})) as container:
         container.write_files({"/tools/dd": b"#!/bin/sh\nexec sleep 1000\n"}, mode=0o755)
         with pytest.raises(TransferTimeoutError, match="timeout_s"):
-            container.write_file("/tmp/there/file", b"x", timeout_s=0.5)
+            container.write_file("/tmp/there/file", b"\0", timeout_s=0.5)
         assert container.listdir("/tmp/there") == []
 
 
