@@ -93,7 +93,10 @@ def test_the_demo_on_nodes_prints_the_table_of_one_machine(folder: Path, engine:
     alone, nodes = hyperrun(folder, *words, "alone"), hyperrun(folder, *words, "nodes", *ON_NODES)
     assert (alone.exit_code, nodes.exit_code) == (0, 0), nodes.stderr.decode()
     first, second = (
-        [(each["genid"], each["parent"], each["score"]) for each in json.loads(done.stdout)["generations"]]
+        [
+            (each["current_genid"], each["parent_genid"], each["score"])
+            for each in json.loads(done.stdout)["generations"]
+        ]
         for done in (alone, nodes)
     )
     assert second == first
