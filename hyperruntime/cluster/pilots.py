@@ -278,6 +278,7 @@ def serve_node(invitation: Invitation, settings: NodeSettings) -> None:
     job, name = os.getppid(), Path("/proc/self/comm")
     before = name.read_text()
     try:
+        with_children.restore_tmpdir()
         name.write_text(with_children.NODE_NAME)  # by which the job's process knows that it may finish its work
         asyncio.run(run_node(invitation, settings))
     except NodeLostError:

@@ -1,6 +1,7 @@
 """``python -m hyperruntime.cluster.with_children MODULE``: run a module; when it has ended, end all that it started.
 
-Directories of processes that were killed are removed, too.
+Directories of processes that were killed are removed, too. The module's temporary files are in a directory of the job:
+the sockets of Parsl's ``multiprocessing`` stay behind in it if SIGTERM ends their process.
 
 Processes of a job whose parent was killed belong to init and outlive the job, unless the batch system uses cgroups.
 This process adopts them instead. Source: prctl(2), PR_SET_CHILD_SUBREAPER.
@@ -21,13 +22,14 @@ from pathlib import Path
 import psutil
 
 from hyperruntime.cluster import with_parent
-from hyperruntime.host.owner import stale_directories
+from hyperruntime.host.owner import owned_directory, stale_directories
 from hyperruntime.host.process import spawn
 from hyperruntime.host.rmtree import remove_tree
 
 SCRATCH = "HYPERRUNTIME_NODE_SCRATCH"  # the variable with the node's directory for temporary files
 JOB_BEGAN = "HYPERRUNTIME_JOB_BEGAN"  # the variable with the time at which the job began, in seconds since 1970
 JOBS = "HYPERRUNTIME_JOBS"  # the variable with the head's directory for the files of jobs
+TMPDIR = "HYPERRUNTIME_JOB_TMPDIR"  # the variable with the TMPDIR of the job; "" if it had none
 NODE_NAME = "hyperrun-node"  # of the process of a node server, at most 15 bytes
 _SET_CHILD_SUBREAPER = 36
 _PAUSE_S, _LOOK_S = 0.05, 5.0
@@ -118,10 +120,26 @@ def main() -> int:
                 remove_tree(jobs)
 
 
+def restore_tmpdir() -> None:
+    """Let this process, which the module started, have the job's own ``TMPDIR`` again."""
+    if (own := os.environ.pop(TMPDIR, None)) is None:
+        return
+    tempfile.tempdir = None
+    os.environ["TMPDIR"] = own
+    if not own:
+        del os.environ["TMPDIR"]
+
+
 def _run() -> int:
+    with owned_directory(short=True) as temporary:
+        return _run_in(temporary)
+
+
+def _run_in(temporary: str) -> int:
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     words = [sys.executable, "-m", with_parent.__name__, *sys.argv[1:]]
-    process = spawn(words, stdin=0, stdout=1, stderr=2, env=os.environ)
+    env = {**os.environ, TMPDIR: os.environ.get("TMPDIR", ""), "TMPDIR": temporary}
+    process = spawn(words, stdin=0, stdout=1, stderr=2, env=env)
     threading.Thread(target=_end_without_head, args=(process.pid,), daemon=True).start()
     noticed: list[int] = []
 

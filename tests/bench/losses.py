@@ -37,7 +37,7 @@ from tests.bench.measure import Row
 from tests.bench.page import report
 from tests.e2e.test_rollout import WORLD, number_of
 from tests.e2e.test_rollout_nodes import TURNS_EACH, counting
-from tests.slurm.conftest import containers, jobs, of_jobs, ready
+from tests.slurm.conftest import containers, jobs, of_jobs, ready, sockets_of_python
 
 KINDS = {"scancel": 5, "node server killed": 10, "head killed": 1}  # with their weights
 HYPERRUN = (sys.executable, "-m", "hyperruntime.cli")
@@ -94,7 +94,7 @@ class Lossy:
 def lose(run: Lossy, losses: int, seed: int) -> tuple[Row, list[object]]:
     """Lose nodes and heads of a run, so many times, and wait for its end; return what was lost, and what is left."""
     chance, kinds, begin = random.Random(seed), dict.fromkeys(KINDS, 0), time.monotonic()
-    before = containers()
+    before, sockets = containers(), sockets_of_python()
     while sum(kinds.values()) < losses and run.head.poll() is None:
         time.sleep(chance.uniform(0, 2))
         kind = chance.choices(tuple(KINDS), tuple(KINDS.values()))[0]
@@ -107,6 +107,7 @@ def lose(run: Lossy, losses: int, seed: int) -> tuple[Row, list[object]]:
     assert wait_until(lambda: not jobs(), 120, 0.2), "jobs do not end"
     time.sleep(10)
     left: list[object] = [*of_jobs(), *(containers() - before), *map(str, (run.folder / "tmp").iterdir())]
+    left += sockets_of_python() - sockets
     told = ", ".join(f"{count} by {kind}" for kind, count in kinds.items())
     total = sum(kinds.values())
     what, unit = f"losses, seed {seed}: {told}", f"in {took:.0f} s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -28,13 +29,14 @@ def runs_on_slurm() -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A directory with a configuration; after the test no job is left and no process names the directory."""
-    before = containers()
+    before, sockets = containers(), sockets_of_python()
     (tmp_path / "cluster.toml").write_text(SLURM)
     yield tmp_path
     assert wait_until(lambda: not jobs(), SOON_S, 0.2)
     assert wait_until(lambda: not processes(str(tmp_path)), SOON_S, 0.2), processes(str(tmp_path))
     assert wait_until(lambda: not of_jobs(), 10, 0.2), of_jobs()
     assert wait_until(lambda: containers() <= before, 10, 0.2), containers() - before
+    assert wait_until(lambda: sockets_of_python() <= sockets, 10, 0.2), sockets_of_python() - sockets
 
 
 def jobs() -> list[str]:
@@ -55,6 +57,12 @@ def containers() -> set[str]:
     done = run_process([sys.executable, "-m", "hyperruntime.cli", "ps", "--json"], timeout_s=60)
     assert done.exit_code == 0, done.stderr.decode()
     return {container["name"] for container in json.loads(done.stdout)}
+
+
+def sockets_of_python() -> set[str]:
+    """Return this user's directories of ``multiprocessing``, which a process that SIGTERM ends leaves behind."""
+    found = Path(tempfile.gettempdir()).glob("pymp-*")
+    return {str(path) for path in found if path.stat().st_uid == os.getuid()}
 
 
 def of_jobs() -> list[list[str]]:

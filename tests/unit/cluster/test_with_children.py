@@ -35,6 +35,29 @@ def test_orphans_of_the_module_are_ended(tmp_path: Path) -> None:
     assert not psutil.pid_exists(int(done.stdout.split()[0]))
 
 
+LEAVES_SOCKETS = """
+import multiprocessing, os, signal, tempfile
+from hyperruntime.cluster import with_children
+manager = multiprocessing.Manager()
+print(manager.address, flush=True)
+with_children.restore_tmpdir()
+print(tempfile.gettempdir(), flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_sockets_of_a_module_that_sigterm_ends_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "leaves_sockets.py").write_text(LEAVES_SOCKETS)
+    (own := tmp_path / "own").mkdir()
+    words = [sys.executable, "-m", with_children.__name__, "leaves_sockets"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), with_children.SCRATCH: str(tmp_path), "TMPDIR": str(own)}
+    done = run_process(words, timeout_s=120, env=env)
+    address, restored = done.stdout.decode().splitlines()
+    assert not Path(address).parent.parent.exists()
+    assert restored == str(own)
+    assert list(own.iterdir()) == []
+
+
 WAITS = """
 import socket, subprocess, sys, threading
 sleeper = subprocess.Popen(["sleep", "1000"])
