@@ -95,11 +95,11 @@ class Channel:
             peer_received: the number of the last frame that the other side has.
         """
         self._carried += 1
-        mine_is = self._carried
+        turn = self._carried
         if self._connection is not None:
             self._connection.cancel()
             await asyncio.wait([self._connection])
-        if self._closed is not None or mine_is != self._carried:  # a later one came meanwhile
+        if self._closed is not None or turn != self._carried:  # a later one came meanwhile
             return
         mine = self._connection = asyncio.ensure_future(self._carry(socket, peer_received))
         try:

@@ -45,13 +45,15 @@ def dockerfile_digest(dockerfile: Path, context: Path) -> str:
 def inputs_digest(text: str, folder: Path, paths: Iterable[Path]) -> str:
     """Return a digest of a recipe's text and of files and links with their names and modes.
 
+    Of a file that this user may not read, only these count.
+
     Args:
         text: the text.
         folder: where the names begin.
         paths: the files and links; other kinds are ignored.
 
     Raises:
-        OSError: a file cannot be read.
+        OSError: a file cannot be read for another reason.
     """
     found = hashlib.sha256(text.encode(errors="surrogateescape"))
     for path in sorted(paths):

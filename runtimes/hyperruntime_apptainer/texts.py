@@ -11,7 +11,7 @@ REMOVE_TREE = (
 )
 # The keeper closes its streams before it cleans up: their reader sees the container's end at once. It removes the
 # record last: if the keeper is killed during this, the record still leads to the files. A batch system that ends a job
-# sends SIGTERM to all its processes: the keeper takes it as the container's end, and ``rm`` does not get it.
+# sends SIGTERM to all its processes: the container ends, and the keeper and its ``rm`` outlive it.
 KEEPER = f"""
 trap : TERM
 files=$1 record=$2
