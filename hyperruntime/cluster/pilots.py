@@ -29,6 +29,7 @@ LABEL = "nodes"
 _POOL = "parsl.executors.high_throughput.process_worker_pool"  # by module: it may not be on the PATH of a job
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
 _JOB = re.compile(r"EXIT CODE: (-?\d+)(?: STDOUT: .*?)?(?: STDERR: (.*?))?(?= Error \d+:|$)")  # of Parsl's error
+_PLAIN_PATH = re.compile(r"[\w./+,:=@%-]+")  # Parsl writes paths into scripts as they are
 _POLL_S = 0.2  # until what is missing is asked for
 _NOT_AGAIN = {"slurm": ("#SBATCH --no-requeue",), "pbs": ("#PBS -r n",)}  # a new job waits less than one put back
 _IDLE_S = 2.0  # of a job without a node server, before it is cancelled
@@ -60,8 +61,11 @@ class Pilots:
         """Start Parsl; the batch system is asked for nodes when node servers are submitted.
 
         Raises:
-            ClusterError: Parsl is not installed, or does not start.
+            ClusterError: Parsl is not installed, or does not start; or the directory's path cannot be in a job script.
         """
+        if not _PLAIN_PATH.fullmatch(str(self._directory)):
+            step = "put the run where spaces, quotes and other characters of the shell are in no name"
+            raise ClusterError(f"{str(self._directory)!r} cannot be named in the scripts of jobs; {step}")
         logging.getLogger("parsl").propagate = False  # it writes parsl.log in the directory
         try:
             from parsl.dataflow.dflow import DataFlowKernel
