@@ -86,7 +86,15 @@ def runtime(runtime_name: str) -> Iterator[hr.Runtime]:
 ENGINES = ("podman", "docker", "apptainer", "bubblewrap")
 # Modules that never run beside each other: they prune, or look at what all owners of a user have.
 TOGETHER = {
-    "owners": ("ownership", "test_podman_probe", "test_docker", "test_apptainer.py", "e2e/test_cli"),
+    "owners": (
+        "ownership",
+        "test_podman_probe",
+        "test_docker",
+        "test_apptainer.py",
+        "e2e/test_cli",
+        "e2e/test_cluster",
+        "test_rollout_nodes",
+    ),
     "images": ("test_images", "test_image_cli", "test_definitions"),
 }
 
