@@ -67,22 +67,29 @@ class Plugin:
 
     Attributes:
         name: the entry point's name.
-        source: name of the distribution that publishes it.
+        group: the entry point's group.
         load: imports and returns the object; may raise any exception.
     """
 
     name: str
-    source: str
+    group: str
     load: Callable[[], Any]
+
+    @property
+    def source(self) -> str:
+        """Name of the distribution that publishes it; read from the metadata of all installed distributions."""
+        points = entry_points(group=self.group, name=self.name)
+        return next(
+            (point.dist.name for point in reversed([*points]) if point.dist is not None), "unknown"
+        )  # the last wins
 
 
 def plugins(group: str) -> dict[str, Plugin]:
     """Return the entry points of a group by name, without importing any."""
     # A normal ExtensionManager imports every plugin of its group; this one only lists them.
     manager: ExtensionManager[Any] = ExtensionManager.make_test_instance([], namespace=group)
-    sources = {point.name: point.dist.name for point in entry_points(group=group) if point.dist is not None}
     points = manager.list_entry_points()  # from stevedore's cache, which does not know the distributions
-    return {p.name: Plugin(name=p.name, source=sources.get(p.name, "unknown"), load=p.load) for p in points}
+    return {p.name: Plugin(name=p.name, group=group, load=p.load) for p in points}
 
 
 def load_driver(name: str) -> Any:  # noqa: ANN401 - a Driver; core cannot name the type before it is loaded
@@ -176,7 +183,7 @@ def load_agent_folder(name: str) -> Path:
 def auto_order() -> list[str]:
     """Return the drivers' names in the order of ``auto``: ``AUTO_ORDER``, other packages, our other drivers."""
     known = plugins(RUNTIMES)
-    rest = sorted((known[name].source == OURS, name) for name in known if name not in AUTO_ORDER)
+    rest = sorted((known[name].source == OURS, name) for name in set(known).difference(AUTO_ORDER))
     return [*(name for name in AUTO_ORDER if name in known), *(name for _, name in rest)]
 
 
@@ -186,7 +193,7 @@ def _load(group: str, name: str, missing: Callable[[str, list[str]], Exception])
         raise missing(name, list(known))
     with blaming(group, name):
         found = known[name].load()
-        check_interface(group, found, repr(name), known[name].source)
+        check_interface(group, found, repr(name), known[name])
         return found
 
 
@@ -198,14 +205,14 @@ def package_version(name: str) -> str:
         return ""
 
 
-def check_interface(group: str, plugin: object, whose: str, source: str = "") -> None:
+def check_interface(group: str, plugin: object, whose: str, point: Plugin | None = None) -> None:
     """Check the interface version that a plugin declares; one without ``interface_version`` has version 1.
 
     Args:
         group: entry-point group of the plugin; a group without interface versions needs none.
         plugin: what the entry point names: a class, a function or another object.
         whose: name of the plugin, for the message.
-        source: the distribution that publishes it, or "".
+        point: its entry point, if it has one.
 
     Raises:
         DriverLoadError: this release does not support the version, or it is not a positive integer.
@@ -223,6 +230,7 @@ def check_interface(group: str, plugin: object, whose: str, source: str = "") ->
         what = f"is written for version {declared} of the {interface.seam} interface"
         newer = declared > interface.version
         step = "upgrade hyperruntime, or install an older version of that package" if newer else "upgrade that package"
+    source = "" if point is None else point.source
     theirs = f"{whose} of package {source!r} {package_version(source)}".rstrip() if source else whose
     mine = f"{OURS} {package_version(OURS)}".rstrip()
     raise DriverLoadError(f"{theirs} {what}, but {mine} supports {ours}: {step}")

@@ -166,6 +166,8 @@ def _rendered(figure: Figure) -> dict[str, bytes]:
     pictures = {}
     with rc_context({"svg.hashsalt": "hyperruntime", "svg.fonttype": "none"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)  # it draws a box
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # the places are found once, not for each format
         for kind, facts in _FORMATS.items():
             buffer = BytesIO()
             figure.savefig(buffer, format=kind, metadata=facts)

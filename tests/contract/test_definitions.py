@@ -97,6 +97,7 @@ RUN [ -f tree/b ] && printf '%s {{{{ x }}}}\\n' "$GREETING" > made \\
 """
 
 
+@pytest.mark.slow
 def test_a_containerfile_gives_the_same_image_without_podman_and_docker(
     runtime: hr.Runtime, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,6 @@ from hyperruntime.exec import execution, output_streams
 from hyperruntime.host.process import wait_until
 from hyperruntime.registry import load_driver
 from hyperruntime.testing.conformance import CHECKS, open_context, run_checks, select_checks
-from tests.params import first_quick
 
 pytestmark = pytest.mark.engine
 
@@ -38,7 +37,8 @@ SHELLS = ("dash", "busybox", "bash")
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@pytest.mark.parametrize("shell", first_quick("busybox", "bash"))
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", ["busybox", "bash"])
 def test_the_suite_passes_with_another_shell(runtime_name: str, images: dict[str, str], shell: str) -> None:
     families = ("exec", "timeout", "users", "groups", "transfer.tree")
     with open_context(load_driver(runtime_name), images[shell]) as context:

@@ -126,6 +126,7 @@ COPY hello single
 """
 
 
+@pytest.mark.slow
 def test_here_documents_do_the_same_on_every_engine(
     runtime: hr.Runtime, odd_path: Path, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +163,7 @@ def test_a_here_document_that_cannot_be_translated_is_refused_with_its_line(
     assert runtime.name == "bubblewrap" or "line 3: COPY <<EOF /x" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_base_images_without_a_registry_get_one_if_the_user_says_so(
     runtime: hr.Runtime, odd_path: Path, busybox_image: str
 ) -> None:
@@ -284,6 +286,7 @@ with hr.open_runtime(sys.argv[1]) as runtime:
 """
 
 
+@pytest.mark.slow
 def test_two_simultaneous_builds_make_one_image(
     runtime: hr.Runtime, runtime_name: str, odd_path: Path, busybox_image: str
 ) -> None:

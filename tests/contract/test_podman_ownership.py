@@ -65,12 +65,14 @@ def test_a_killed_owner_leaves_no_socket_directory() -> None:
     assert wait_until(lambda: not glob.glob(f"{tempfile.gettempdir()}/hyperruntime-{os.getuid()}-{token}-*"), 60)
 
 
+@pytest.mark.slow
 def test_prune_removes_the_volumes_of_removed_containers(
     runtime: hr.Runtime, engine_command: Any, busybox_image: str, run_labelled: Callable[..., str]
 ) -> None:
     expect_volumes_to_go(runtime, engine_command, busybox_image, run_labelled)
 
 
+@pytest.mark.slow
 def test_prune_continues_after_a_container_that_cannot_be_removed(
     runtime: hr.Runtime,
     engine_command: Any,

@@ -144,6 +144,7 @@ def test_the_error_of_a_refused_login_names_the_login_command(runtime: hr.Runtim
         runtime.images.pull(f"{locked.address}/some/image:1")
 
 
+@pytest.mark.slow
 def test_a_registry_that_does_not_answer_is_an_error(runtime: hr.Runtime) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound but not listening, so no other program has the port
@@ -200,6 +201,7 @@ def test_several_processes_can_pull_one_image_at_the_same_time(
         runtime.images.remove(reference)
 
 
+@pytest.mark.slow
 def test_podmans_login_opens_a_locked_registry(
     locked: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

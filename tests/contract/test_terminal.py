@@ -43,6 +43,7 @@ def test_the_known_solution_has_reward_1(runtime: hr.Runtime, builtin: Terminal,
     assert verdict.facts["verify"] == "fresh"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", first_quick(*BUILTIN))
 def test_doing_nothing_has_reward_0(runtime: hr.Runtime, builtin: Terminal, task: str) -> None:
     """T4: an agent that does nothing has no reward; the known solution shows that the tests work here."""

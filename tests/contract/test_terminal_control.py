@@ -49,6 +49,7 @@ def needs_images(runtime: hr.Runtime, base_image: str) -> None:
         pytest.skip("bubblewrap refuses the images of tasks; test_terminal.py checks this")
 
 
+@pytest.mark.slow
 def test_a_reward_0_of_tests_that_cannot_run_is_a_failure_of_infrastructure(
     runtime: hr.Runtime, tmp_path: Path
 ) -> None:

@@ -96,7 +96,8 @@ def needs_an_image(runtime: hr.Runtime, base_image: str) -> None:
         pytest.skip("bubblewrap refuses the images of tasks; test_terminal.py checks this")
 
 
-@pytest.mark.parametrize("form", ["test.sh", pytest.param("test_final_state.py", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["test.sh", "test_final_state.py"])
 def test_an_agent_that_forges_everything_in_reach_gets_no_reward(
     runtime: hr.Runtime, tmp_path: Path, form: str
 ) -> None:
@@ -199,6 +200,7 @@ def test_tests_without_a_verdict_count_against_an_agent_only_if_they_work_withou
         run(runtime, broken, "true")
 
 
+@pytest.mark.slow
 def test_work_without_tool_calls_has_reward_0(runtime: hr.Runtime, tmp_path: Path) -> None:
     """R10: without a tool call, the tests do not run."""
     folder = make_task(tmp_path / "lazy", "echo 1 > /logs/verifier/reward.txt")

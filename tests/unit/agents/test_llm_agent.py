@@ -378,6 +378,7 @@ def run_here(agent: Modules, repo: Path, outdir: Path, *arguments: str) -> int:
     return code
 
 
+@pytest.mark.slow
 def test_a_change_that_breaks_the_agent_is_returned_to_the_model(agent: Modules, start: Start, tmp_path: Path) -> None:
     repo = make_repository(tmp_path / "repo")
     script = [
@@ -409,6 +410,7 @@ def test_a_used_up_budget_ends_the_meta_agent_with_a_one_line_error(tmp_path: Pa
     assert not (tmp_path / "out" / "model_patch.diff").exists()
 
 
+@pytest.mark.slow
 def test_a_model_that_does_nothing_leaves_an_empty_diff(agent: Modules, start: Start, tmp_path: Path) -> None:
     repo = make_repository(tmp_path / "repo")
     start(says("All is well."))

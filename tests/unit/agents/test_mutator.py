@@ -169,6 +169,7 @@ def test_a_failed_meta_agent_exits_with_1(repo: Path, tmp_path: Path) -> None:
     assert b"ValueError" in done.stderr
 
 
+@pytest.mark.slow
 def test_memory_rebuilds_programs_and_ignores_damaged_generations(agent: Modules, repo: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert run_meta(repo, run / "gen_1" / "agent_output").returncode == 0
@@ -192,6 +193,7 @@ def test_memory_rebuilds_programs_and_ignores_damaged_generations(agent: Modules
     assert run_meta(repo, tmp_path / "out", "--evals_folder", str(run)).returncode == 0
 
 
+@pytest.mark.slow
 def test_in_a_run_the_meta_agent_knows_its_parent_and_all_earlier_programs(agent: Modules, tmp_path: Path) -> None:
     options = GenerateOptions(
         domains="circle_packing",

@@ -45,7 +45,7 @@ class Driver(FakeDriver):
 
 FakeDriver._info = FakeDriver().probe()  # once, and not in every fork
 found = registry.plugins
-fake = {"fake": registry.Plugin(name="fake", source="tests", load=lambda: Driver)}
+fake = {"fake": registry.Plugin(name="fake", group="tests", load=lambda: Driver)}
 registry.plugins = lambda group: fake if group == registry.RUNTIMES else found(group)
 
 def point(number, how, path):

@@ -45,7 +45,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     names = {registry.RUNTIMES: "fake", registry.SERVERS: "mcp"}
 
     def plugins(group: str) -> dict[str, registry.Plugin]:
-        return {names[group]: registry.Plugin(name=names[group], source="tests", load=loads[group])}
+        return {names[group]: registry.Plugin(name=names[group], group="tests", load=loads[group])}
 
     monkeypatch.setattr(registry, "plugins", plugins)
     return seen

@@ -22,7 +22,7 @@ print(sorted(set(sys.modules) - before))
 
 @pytest.fixture
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = {"fake": registry.Plugin(name="fake", source="tests", load=lambda: FakeDriver)}
+    fake = {"fake": registry.Plugin(name="fake", group="tests", load=lambda: FakeDriver)}
     monkeypatch.setattr(registry, "plugins", lambda _: fake)
 
 

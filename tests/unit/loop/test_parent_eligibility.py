@@ -92,6 +92,7 @@ def test_the_first_generation_is_the_only_candidate_with_score_zero_if_all_faile
     assert [(one.genid, one.score, one.children) for one in archive.candidates()] == [(start, 0.0, 1)]
 
 
+@pytest.mark.slow
 def test_a_failed_meta_agent_invalidates_its_parent_also_after_a_kill(
     run: Callable[..., RunSummary], hangs: str
 ) -> None:
@@ -126,6 +127,7 @@ def valid_parent(layout: Layout, genid: int) -> bool:
     return value
 
 
+@pytest.mark.slow
 def test_by_the_strict_rule_a_failed_child_does_not_invalidate_its_parent(finished: Path) -> None:
     assert load_run(finished).generations[3].failure == "agent"
     again = resume_run(FakeRuntime(), finished, max_generation=4)

@@ -29,6 +29,7 @@ from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.loop.workbench.open_containers import OpenContainers
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.testing import FakeRuntime
+from tests.params import first_quick
 
 PLAN = GenerationPlan(genid=4, parent=2, commit="c" * 40, archived=3)
 RECORD = GenerationRecord(genid=4, parent=2, commit="d" * 40, durations={"meta agent": 2.0, "diff": 0.0})
@@ -131,7 +132,7 @@ def calls(run_dir: Path) -> list[str]:
     return (run_dir / "calls").read_text().split()
 
 
-@pytest.mark.parametrize("step", ["state", "load check", "evaluate"])
+@pytest.mark.parametrize("step", first_quick("state", "load check", "evaluate"))
 def test_a_finished_meta_agent_is_not_run_again(finished: Path, stopped: threading.Event, step: str) -> None:
     on_event = interrupt_at(stopped, "5", step)
     assert resume_run(FakeRuntime(), finished, max_generation=5, on_event=on_event).interrupted
@@ -193,6 +194,7 @@ def test_a_state_lost_in_a_power_failure_is_made_again(finished: Path, stopped: 
     assert calls(finished) == ["4", "4"]
 
 
+@pytest.mark.slow
 def test_parents_follow_from_seed_and_archive_also_after_an_interruption(
     finished: Path, stopped: threading.Event
 ) -> None:

@@ -33,6 +33,7 @@ from hyperruntime.option_fields import to_json
 from hyperruntime.report.figures import draw_lineage, draw_progress
 from hyperruntime.report.pictures import write_pictures, write_plots
 from hyperruntime.storage.atomic import append_line
+from tests.params import first_quick
 
 
 def record(
@@ -92,7 +93,8 @@ def test_the_lineage_shows_each_generation_and_the_best_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "score"), [(0, None), (1, 0.5), (1, None), (2, 0.5), (41, None), (3000, 0.5), (3000, None)]
+    ("count", "score"),
+    first_quick((0, None), (1, 0.5), (3000, 0.5), (1, None), (2, 0.5), (41, None), (3000, None), quick=3),
 )
 def test_any_run_can_be_drawn(count: int, score: float | None) -> None:
     nodes = whole_run([record("initial" if k == 0 else k, None if k == 0 else "initial", score) for k in range(count)])
@@ -145,6 +147,7 @@ def view(tmp_path: Path) -> RunView:
     return load_run(layout.root)
 
 
+@pytest.mark.slow
 def test_a_run_of_the_hyperagents_contract_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layout = Layout(tmp_path / "generate_2")
     layout.root.mkdir()

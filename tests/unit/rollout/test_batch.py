@@ -333,6 +333,7 @@ asyncio.run(batch(read_rows(Path(sys.argv[1])), Path(sys.argv[2]), agent, parall
 """
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_killed_several_times_loses_no_row_and_records_none_twice(tmp_path: Path) -> None:
     prompts = write_rows(tmp_path / "prompts.jsonl", *({"prompt": f"p{n}", "id": f"r{n}"} for n in range(180)))
     out, killed = tmp_path / "out", 0
