@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import attrs
@@ -55,6 +56,7 @@ class Block:
         return [(found[1], found[2]) for found in parts if found]
 
 
+@cache
 def blocks(page: Path) -> list[Block]:
     """Return the code blocks of a page, in order; indented ones too."""
     found: list[Block] = []

@@ -101,6 +101,7 @@ def check_whole(view: RunView) -> None:
             assert report["score"] == record.score
 
 
+@pytest.mark.slow
 def test_mutator_improves_on_circle_packing(run: Callable[..., RunSummary]) -> None:
     summary = run(agent="mutator", max_generation=3, eval_samples=None, seed=1)
     assert failures(summary) == [None] * 4

@@ -391,6 +391,7 @@ def test_an_agent_cannot_change_the_evaluator(attack: Attack) -> None:
         assert known <= {f"{letter}{n}" for letter in SPLITS.values() for n in range(ROWS)}
 
 
+@pytest.mark.slow
 def test_an_evaluation_whose_agent_stops_the_harness_ends_at_its_deadline(attack: Attack) -> None:
     stopped = attack({"task": "trace"}, timeout_eval_s=10.0).generations[1]
     assert (stopped.failure, stopped.attempts) == ("timeout", 1)
@@ -402,6 +403,7 @@ def test_an_agent_that_fills_the_hosts_pipes_fails_only_its_own_evaluation(attac
     assert jammed.failure in ("evaluation", "timeout") or jammed.score == 0.0
 
 
+@pytest.mark.slow
 def test_background_processes_end_with_their_generation(attack: Attack, host: Host) -> None:
     summary = attack(
         {"meta": "daemons"}, {"task": "daemons"}, {"meta": "daemons", "bomb": True}, {"meta": "daemons", "diff": True}
@@ -419,6 +421,7 @@ def test_background_processes_end_with_their_generation(attack: Attack, host: Ho
 WAYS = ("out", "repo", "image", "tmp", "deleted", "shut", "deep")
 
 
+@pytest.mark.slow
 def test_an_agent_cannot_fill_the_disk(attack: Attack) -> None:
     steps: list[Step] = [{"meta": "disk", "way": way} for way in WAYS]
     summary = attack(*steps, {"task": "disk"}, limits=Limits(disk_bytes=96 * MIB))

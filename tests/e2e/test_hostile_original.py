@@ -38,6 +38,7 @@ def rows_of(checkout: Path, split: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_a_hostile_original_repository_finds_no_label_and_forges_no_score(
     tmp_path: Path, runtime: Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

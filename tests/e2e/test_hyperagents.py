@@ -274,7 +274,6 @@ def test_an_agent_cannot_forge_its_score(run: Run, checkout: Path, model: Model)
         "open(table, 'w').truncate(1 << 40)",
         "open(table, 'w').write('no table')",
         "open(table, 'ab').write(b'\\xff\\x00\"')",
-        quick=2,
     ),
 )
 def test_invalid_result_files_fail_only_the_evaluation(run: Run, model: Model, deed: str) -> None:
@@ -427,6 +426,7 @@ def test_the_runs_own_rule_chooses_if_no_agent_can(run: Run, checkout: Path, cho
     assert (failures(summary), parents(summary)) == ([None, None], [None, "initial"])
 
 
+@pytest.mark.slow
 def test_the_host_scores_an_ensemble_from_its_answers(run: Run) -> None:
     summary = run(optimize_option="both_agent_ensemble")
     root = Path(summary.run_dir)

@@ -219,6 +219,7 @@ def test_an_unreachable_server_is_an_infrastructure_failure(
     assert after.generations[-1].parent == 1
 
 
+@pytest.mark.slow
 def test_a_run_over_its_budget_ends_normally_and_resumes_with_a_larger_budget(
     run: Callable[..., RunSummary], runtime: Runtime, capsys: pytest.CaptureFixture[str]
 ) -> None:

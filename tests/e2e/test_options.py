@@ -107,6 +107,7 @@ def test_the_originals_options_work_and_generations_can_be_tested_and_exported(p
     assert json.loads(done.stdout)["best"]["score"] == 1.0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_batch_script_starts_its_run_once_and_resumes_it_after_that(place: Path, runtime_name: str) -> None:
     args = ["--domain", "table:questions.toml", "--config", "run.toml", "--run-id", "job", "--resume-or-start"]
     done = [

@@ -13,6 +13,7 @@ import hyperruntime as hr
 from hyperenvironment_swe import Swe
 from hyperenvironment_swe.judging import JudgeError
 from hyperruntime.rollout.environment import Verdict
+from tests.params import first_quick
 from tests.swecase import (
     PYTEST,
     bash,
@@ -74,7 +75,7 @@ def solution(task: str) -> str:
     return f"git apply - <<'PATCH'\n{row['patch']}PATCH\n"
 
 
-@pytest.mark.parametrize("task", ["split-bill", "title-slugs"])
+@pytest.mark.parametrize("task", first_quick("split-bill", "title-slugs"))
 def test_a_repair_scores_one_and_an_inspection_zero(
     task: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
