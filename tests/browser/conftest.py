@@ -21,11 +21,12 @@ class Browser:
         driver: of selenium.
     """
 
-    def __init__(self, *, scripts: bool = True) -> None:
+    def __init__(self, *, scripts: bool = True, waits: bool = True) -> None:
         """Start it.
 
         Args:
             scripts: whether pages may run scripts.
+            waits: whether the driver waits until a page is loaded.
         """
         from selenium import webdriver
         from selenium.webdriver.chrome.service import Service
@@ -35,10 +36,12 @@ class Browser:
             options.add_argument(option)
         if not scripts:
             options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
+        if not waits:
+            options.page_load_strategy = "none"
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver") or "chromedriver"))
         self.driver.set_page_load_timeout(60)
-        self.driver.set_script_timeout(60)
+        self.driver.set_script_timeout(120)
 
     def view(self, *, width: int = 1280, dark: bool = False) -> None:
         """Set the width of the window in pixels, and the colours that the user prefers."""
@@ -47,9 +50,23 @@ class Browser:
         colours = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": colours})
 
+    def open(self, url: str) -> None:
+        """Open a page and wait until all of it is there; the driver alone now and then returns before that."""
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        self.run("window.isLeft = true")
+        self.driver.get(url)
+        is_there = "return !window.isLeft && document.readyState === 'complete'"
+        WebDriverWait(self.driver, 60).until(lambda _: self.run(is_there))
+
     def run(self, script: str, *args: object) -> Any:
         """Run a script in the page and return its value."""
         return self.driver.execute_script(script, *args)
+
+    def run_async(self, script: str, *args: object) -> Any:
+        """Run the body of an asynchronous function of ``given`` in the page; return what it returns."""
+        body = f"const run = async (given) => {{ {script} }}, done = arguments[arguments.length - 1];"
+        return self.driver.execute_async_script(f"{body} run([...arguments]).then(done, (e) => done(`${{e}}`))", *args)
 
     def errors(self) -> list[str]:
         """Return what the console has got since the last call."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from selenium.webdriver.common.by import By
@@ -14,7 +17,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from hyperruntime.loop.run_files.layout import Layout
 from tests.browser.conftest import Browser
-from tests.browser.test_page import HOSTILE, PWN
+from tests.browser.test_page import hostile_texts
 from tests.doubles.shown_runs import grow, loop_run, plain, rollout_run
 from tests.doubles.watching import watching
 
@@ -98,7 +101,7 @@ def test_rollouts_are_followed_and_their_tokens_shown(browser: Browser, tmp_path
 
 
 def test_no_text_of_an_agent_runs_in_a_live_page(browser: Browser, tmp_path: Path) -> None:
-    texts = [one.replace("{{", "{").replace("}}", "}").replace("{}", PWN) for one in HOSTILE]
+    texts = hostile_texts()
 
     def said(number: int) -> dict[str, str]:
         one = texts[number]
@@ -119,10 +122,35 @@ def test_no_text_of_an_agent_runs_in_a_live_page(browser: Browser, tmp_path: Pat
 def test_a_page_in_a_unix_socket_opens_for_its_user_alone(tmp_path: Path) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 3)
     place = tmp_path / "sockets" / "run.sock"
-    with watching(run_dir, "--socket", str(place), state=tmp_path / "state"):
+    with watching(run_dir, "--socket", str(place), state=tmp_path / "state") as address:
         assert os.stat(place.parent).st_mode & 0o777 == 0o700
         assert place.is_socket()
+        path = urlsplit(address).path
+        assert get(place, path) == 200
+        assert get(place, "/") == get(place, f"{path[:-2]}/") == 404
     assert not place.exists()
+
+
+def get(place: Path, path: str) -> int:
+    """Ask a server in a Unix socket for a path; return the status."""
+    connection = HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(60)
+    connection.sock.connect(str(place))
+    with closing(connection):
+        connection.request("GET", path)
+        return connection.getresponse().status
+
+
+def test_a_page_whose_server_has_ended_says_where_the_details_are(browser: Browser, tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 4)
+    with watching(run_dir, state=tmp_path / "state") as address:
+        browser.driver.get(address)
+        wait(browser, f"{total(4)} && {STATE} === 'live'")
+    wait(browser, f"{STATE} === 'ended'")
+    assert "hyperrun report RUN" in browser.run("return document.getElementById('connection').innerText")
+    browser.run("state.table.choose(1)")
+    wait(browser, f"{PANEL}.innerText.includes('The server has ended. To read details, write a page')")
 
 
 @pytest.mark.slow

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,11 @@ HOSTILE = (
 )
 
 
+def hostile_texts() -> list[str]:
+    """Return the texts; each says that it ran in ``window.pwned``."""
+    return [one.replace("{{", "{").replace("}}", "}").replace("{}", PWN) for one in HOSTILE]
+
+
 def page_of(*words: str | Path) -> str:
     out = Path(words[0]) / "page.html"
     assert main(["report", *map(str, words), "-o", str(out)]) == 0
@@ -86,7 +93,7 @@ def press_focused(browser: Browser, *keys: str) -> None:
 
 
 def test_a_reader_finds_a_generation_and_opens_its_change(browser: Browser, tmp_path: Path) -> None:
-    browser.driver.get(page_of(loop_run(tmp_path / "generate_1", 300)))
+    browser.open(page_of(loop_run(tmp_path / "generate_1", 300)))
     assert "300" in browser.run("return document.querySelector('.tiles').innerText")
     assert browser.run("return document.querySelectorAll('canvas').length") == 2
     assert browser.run("return document.querySelectorAll('.row').length") < 60
@@ -102,7 +109,7 @@ def test_a_reader_finds_a_generation_and_opens_its_change(browser: Browser, tmp_
     assert "+new 1" in shown
     assert browser.run("return document.querySelectorAll('.panel img')[0].naturalWidth") > 0
     assert browser.run("return [...document.querySelectorAll('.panel details')].find(d => "
-                       "d.querySelector('summary').textContent.startsWith('Tool call')).open") is False  # fmt: skip
+                       "d.querySelector('summary').textContent.startsWith('Call of bash')).open") is False  # fmt: skip
     press(browser, Keys.ESCAPE)
     wait(browser, "document.querySelector('.panel').hidden")
 
@@ -132,7 +139,7 @@ def test_each_filter_of_generations_leaves_its_rows_by_keyboard_alone(browser: B
     scores = {str(one["current_genid"]): one["score"] for one in made if one["score"] is not None}
     failed = [str(one["current_genid"]) for one in made if one["score"] is None]
     ranked = sorted(scores, key=lambda name: -scores[name])
-    browser.driver.get(page_of(run_dir))
+    browser.open(page_of(run_dir))
     assert rows(browser, 20) == [*ranked, *failed]
 
     press(browser, "/", "exit code")
@@ -174,7 +181,7 @@ def test_each_filter_of_trajectories_leaves_its_rows_by_keyboard_alone(browser: 
     rewards = {one["id"]: one["reward"] for one in made if one["reward"] is not None}
     ranked = sorted(rewards, key=lambda name: -rewards[name])
     failed = [f"item {item}/3" for item in range(5)]
-    browser.driver.get(page_of(run_dir))
+    browser.open(page_of(run_dir))
     assert rows(browser, 20) == [*ranked, *failed]
 
     press(browser, "/", "ITEM 2")
@@ -208,7 +215,7 @@ def test_the_lineage_zooms_pans_and_opens_a_generation(browser: Browser, tmp_pat
     from selenium.webdriver import ActionChains
     from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
 
-    browser.driver.get(page_of(loop_run(tmp_path / "generate_1", 50)))
+    browser.open(page_of(loop_run(tmp_path / "generate_1", 50)))
     chart = browser.run("return state.lineage.over")
     browser.run("arguments[0].scrollIntoView()", chart)
     scale = "return [state.lineage.scales.x.min, state.lineage.scales.x.max]"
@@ -218,7 +225,12 @@ def test_the_lineage_zooms_pans_and_opens_a_generation(browser: Browser, tmp_pat
     zoomed = browser.run(scale)
     ActionChains(browser.driver).drag_and_drop_by_offset(chart, 60, 0).perform()
     wait(browser, f"state.lineage.scales.x.min < {zoomed[0] - 0.5}")
-    ActionChains(browser.driver).double_click(chart).perform()
+    kept = browser.run(scale)
+    browser.run("charts(true)")  # as a live page does for each news
+    assert browser.run(scale) == pytest.approx(kept)
+    chart = browser.run("return state.lineage.over")
+    corner = browser.run("return [20 - arguments[0].clientWidth / 2, 20 - arguments[0].clientHeight / 2]", chart)
+    ActionChains(browser.driver).move_to_element_with_offset(chart, *map(round, corner)).double_click().perform()
     wait(browser, f"Math.abs(state.lineage.scales.x.max - {full[1]}) < 0.01")
     at = browser.run("const u = state.lineage; return [u.valToPos(20, 'x'), u.valToPos(runs[0].score[20], 'y')]")
     box = browser.run("const b = arguments[0].getBoundingClientRect(); return [b.width, b.height]", chart)
@@ -231,10 +243,141 @@ def test_the_lineage_zooms_pans_and_opens_a_generation(browser: Browser, tmp_pat
     wait(browser, "state.byTime && state.lineage.scales.x.min > 1e9")
 
 
+def test_the_lineage_zooms_and_pans_by_keyboard(browser: Browser, tmp_path: Path) -> None:
+    browser.open(page_of(loop_run(tmp_path / "generate_1", 50)))
+    scale = "return [state.lineage.scales.x.min, state.lineage.scales.x.max]"
+    full = browser.run(scale)
+    browser.run("document.querySelector('select[aria-label=score]').focus()")
+    type_into(browser, "zoom in, lineage", Keys.ENTER)
+    wait(browser, f"state.lineage.scales.x.max < {full[1] - 1} && state.lineage.scales.x.min > {full[0] + 1}")
+    closer = browser.run(scale)
+    type_into(browser, "to the right, lineage", " ")
+    wait(browser, f"state.lineage.scales.x.min > {closer[0] + 1}")
+    type_into(browser, "show all, lineage", Keys.ENTER)
+    wait(browser, f"Math.abs(state.lineage.scales.x.max - {full[1]}) < 0.01")
+
+
+def test_two_fingers_zoom_the_lineage_and_one_pans_it(browser: Browser, tmp_path: Path) -> None:
+    browser.view(width=390)
+    browser.open(page_of(loop_run(tmp_path / "generate_1", 50)))
+    chart = browser.run("const over = state.lineage.over; over.scrollIntoView({ block: 'center' }); return over")
+    assert browser.run("return getComputedStyle(arguments[0]).touchAction", chart) == "none"
+    assert "two fingers: zoom" in browser.run("return places.hint.textContent")
+    left, top, wide = browser.run(
+        "const b = arguments[0].getBoundingClientRect(); return [b.left, b.top, b.width]", chart
+    )
+
+    def fingers(kind: str, *shares: float) -> None:
+        points = [{"x": left + share * wide, "y": top + 60, "id": n} for n, share in enumerate(shares)]
+        browser.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    low, high = full = browser.run("return [state.lineage.scales.x.min, state.lineage.scales.x.max]")
+    fingers("touchStart", 0.4)
+    fingers("touchStart", 0.4, 0.6)
+    fingers("touchMove", 0.3, 0.7)
+    fingers("touchEnd")
+    wait(browser, f"Math.abs(state.lineage.scales.x.max - state.lineage.scales.x.min - {(high - low) / 2}) < 0.5")
+    low = browser.run("return state.lineage.scales.x.min")
+    assert abs((low - full[0]) - (full[1] - full[0]) / 4) < 0.5, "the middle stays where it was"
+    fingers("touchStart", 0.5)
+    fingers("touchMove", 0.7)
+    fingers("touchEnd")
+    wait(browser, f"Math.abs({low} - state.lineage.scales.x.min - {(full[1] - full[0]) / 2 * 0.2}) < 0.5")
+    assert browser.run("return state.isHeld") is False
+    assert browser.run(f"return {PANEL}.hidden"), "a drag opens nothing"
+
+
+def test_the_way_to_the_best_is_that_of_the_chosen_domain(browser: Browser, tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 30)
+    lines = [json.loads(line) for line in Layout(run_dir).journal.read_text().splitlines()]
+    best = {one["current_genid"]: one["score"] for one in lines if one["score"] is not None}
+    lines[5]["scores"]["circle_packing"]["train"] = 0.999
+    Layout(run_dir).journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    browser.open(page_of(run_dir))
+    way = "return state.lineage.path.map((n) => runs[0].ids[n])"
+    assert browser.run(way)[-1] == str(max(best, key=lambda one: best[one]))
+    browser.run("document.querySelector('select[aria-label=score]').focus()")
+    press_focused(browser, Keys.ARROW_DOWN)
+    assert browser.run("return state.column") == "circle_packing train"
+    assert browser.run(way)[-1] == "5"
+
+
+def test_by_time_leaves_out_generations_without_a_time_and_says_so(browser: Browser, tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 12)
+    lines = [json.loads(line) for line in Layout(run_dir).journal.read_text().splitlines()]
+    for line in lines[:4]:  # as the original program wrote them
+        line.pop("started")
+    Layout(run_dir).journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    browser.open(page_of(run_dir))
+    assert "without a time" not in browser.run("return places.hint.textContent")
+    browser.driver.find_element(By.XPATH, "//button[.='by time']").click()
+    wait(browser, "places.hint.textContent.endsWith('; 4 without a time are not shown')")
+    assert browser.run("return state.lineage.data[0].length") == 8
+    assert browser.run("return state.lineage.scales.x.min") > 1e9
+
+
+def test_a_lineage_of_too_many_generations_says_why_it_has_no_lines(browser: Browser, tmp_path: Path) -> None:
+    browser.open(page_of(loop_run(tmp_path / "generate_1", 3010, with_files=False)))
+    why = "more than 3,000 in sight: lines to parents come with a closer view"
+    wait(browser, f"places.hint.textContent.endsWith('{why}')")
+    browser.driver.find_element(By.XPATH, "//button[@aria-label='zoom in, lineage']").click()
+    wait(browser, f"!places.hint.textContent.includes('{why}')")
+
+
+def test_details_that_are_asked_for_before_they_have_arrived_are_shown_when_they_have(tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 5)
+    page_of(run_dir)
+    first, mark, rest = (run_dir / "page.html").read_bytes().partition(b'<script type="text/plain" class="block"')
+    asked = threading.Event()
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(first)
+            assert asked.wait(120)
+            self.wfile.write(mark + rest)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    browser = Browser(waits=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            browser.driver.get(f"http://127.0.0.1:{server.server_port}/")
+            wait(browser, "document.querySelector('.row') !== null && document.readyState === 'loading'")
+            browser.run("state.table.choose(4)")
+            asked.set()
+            wait(browser, f"{PANEL}.innerText.includes('+new 4')")
+            assert [one for one in browser.errors() if "favicon" not in one] == []
+        finally:
+            asked.set()
+            browser.driver.quit()
+            server.shutdown()
+
+
+def test_a_generation_names_what_its_page_leaves_out(browser: Browser, tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 3)
+    for number in range(42):
+        (run_dir / "gen_1" / "circle_packing_eval" / "agent_evals" / f"more{number}.md").write_text(
+            "## Model\n\nhello\n"
+        )
+    browser.open(page_of(run_dir))
+    browser.run("state.table.choose(1)")
+    wait(browser, f"{PANEL}.innerText.includes('3 transcripts of tasks are left out: only the first 40 are here.')")
+
+
+def test_a_rollout_of_many_items_says_where_the_other_groups_are(browser: Browser, tmp_path: Path) -> None:
+    browser.open(page_of(rollout_run(tmp_path / "rollout_1", 203, 1)))
+    assert "3 more groups: search the table above for an item." in browser.run("return document.body.innerText")
+
+
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_a_page_fits_its_window_in_both_colours(width: int, dark: bool, browser: Browser, tmp_path: Path) -> None:
     browser.view(width=width, dark=dark)
-    browser.driver.get(page_of(loop_run(tmp_path / "generate_1", 20)))
+    browser.open(page_of(loop_run(tmp_path / "generate_1", 20)))
     assert browser.run("return document.documentElement.dataset.theme") == ("dark" if dark else "light")
     browser.run("state.table.choose(5)")
     wait(browser, "document.querySelector('pre.diff') !== null")
@@ -245,7 +388,7 @@ def test_a_page_fits_its_window_in_both_colours(width: int, dark: bool, browser:
 
 def test_paper_gets_ink_all_that_is_folded_and_the_table(browser: Browser, tmp_path: Path) -> None:
     browser.view(width=800, dark=True)
-    browser.driver.get(page_of(loop_run(tmp_path / "generate_1", 20)))
+    browser.open(page_of(loop_run(tmp_path / "generate_1", 20)))
     browser.run("state.table.choose(5)")
     wait(browser, "document.querySelector('pre.diff') !== null")
     browser.run("window.seen = null; window.addEventListener('beforeprint', () => { window.seen = {"
@@ -262,33 +405,44 @@ def test_paper_gets_ink_all_that_is_folded_and_the_table(browser: Browser, tmp_p
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
-@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
-def test_no_text_of_an_agent_runs(every: int, browser: Browser, tmp_path: Path) -> None:
-    """200 attempts: each of 40 texts as a diff, a transcript, a log, a failure and the name of a task."""
-    fields = ("diff", "history", "log", "detail", "task")
+# Open entries one after another with all that is folded. At the end, an image that cannot be loaded has its event of an
+# error: those of earlier images, which a text of an agent would have made, came before it.
+OPEN_ALL = """
+    const [titles] = given, panel = places.panel;
+    let opened = 0;
+    for (const [n, title] of titles.entries()) {
+        await new Promise((done) => {
+            const look = new MutationObserver(() => {
+                if (!panel.querySelector("h2")?.textContent.startsWith(title)) return;
+                look.disconnect();
+                done();
+            });
+            look.observe(panel, { childList: true });
+            state.table.choose(n);
+        });
+        for (const one of panel.querySelectorAll("details")) one.open = true;
+        opened += 1;
+    }
+    const last = new Image();
+    await new Promise((done) => { last.onerror = done; last.src = "data:image/png;base64,"; });
+    return opened;
+"""
+
+
+def test_no_text_of_an_agent_runs(browser: Browser, tmp_path: Path) -> None:
+    """200 attempts: each of 40 texts as a diff, a transcript, a log, a failure and the name of a task; and 40 more."""
+    texts = hostile_texts()
 
     def said(number: int) -> Mapping[str, str]:
-        text = HOSTILE[number // len(fields)].replace("{{", "{").replace("}}", "}").replace("{}", PWN)
-        field = fields[number % len(fields)]
-        return {**plain(number), field: f"# {text}\n\n{text}\n" if field == "history" else text}
+        return {**plain(number), **dict.fromkeys(("diff", "log", "detail", "task"), texts[number]),
+                "history": f"# {texts[number]}\n\n{texts[number]}\n"}  # fmt: skip
 
-    count = len(HOSTILE) * len(fields)
-    assert count == 200
-    run_dir = loop_run(tmp_path / "generate_1", count, said)
-    browser.driver.get(page_of(run_dir))
-    for number in range(0, count, every):
-        browser.run("state.table.choose(arguments[0])", number)
-        name = "initial" if number == 0 else str(number)
-        wait(browser, f"document.querySelector('.panel h2')?.innerText.startsWith('Generation {name}:')")
-        browser.run("for (const one of document.querySelectorAll('.panel details')) one.open = true")
-    texts = [one.replace("{{", "{").replace("}}", "}").replace("{}", PWN) for one in HOSTILE]
-    rolled = rollout_run(tmp_path / "rollout_1", len(texts), 1, lambda number: texts[number])
+    browser.open(page_of(loop_run(tmp_path / "generate_1", len(texts), said)))
+    titles = [f"Generation {number or 'initial'}:" for number in range(len(texts))]
+    assert browser.run_async(OPEN_ALL, titles) == len(texts) == 40
     assert browser.run("return window.pwned") is None
-    browser.driver.get(page_of(rolled))
-    for number in range(0, len(texts), every):
-        browser.run("state.table.choose(arguments[0])", number)
-        wait(browser, f"document.querySelector('.panel h2')?.innerText.startsWith('Trajectory item {number}/0')")
-        browser.run("for (const one of document.querySelectorAll('.panel details')) one.open = true")
+    browser.open(page_of(rollout_run(tmp_path / "rollout_1", len(texts), 1, lambda number: texts[number])))
+    assert browser.run_async(OPEN_ALL, [f"Trajectory item {number}/0:" for number in range(len(texts))]) == len(texts)
     assert browser.run("return window.pwned") is None
 
 
@@ -297,7 +451,7 @@ def test_no_name_runs(browser: Browser, tmp_path: Path) -> None:
     name = f"<img src=x onerror={PWN.replace(' ', '')}>"
     one, other = loop_run(tmp_path / name, 5), loop_run(tmp_path / f"2{name}", 5)
     (one / "exchanges.jsonl").write_text(json.dumps({"sent_as": name, "usage": {"input_tokens": 1}}) + "\n")
-    browser.driver.get(page_of(one, other))
+    browser.open(page_of(one, other))
     assert name in browser.run("return document.querySelector('.u-legend').textContent")
     browser.run("state.table.choose(2)")
     wait(browser, f"{PANEL}.innerText.includes('+new 2')")
@@ -306,7 +460,7 @@ def test_no_name_runs(browser: Browser, tmp_path: Path) -> None:
     lines = lines.replace('"parts":{}', json.dumps({"parts": {name: 1.0, "__proto__": 2.0}})[1:-1])
     lines = lines.replace('"parts": {}', json.dumps({"parts": {name: 1.0, "__proto__": 2.0}})[1:-1])
     (rolled / "trajectories.jsonl").write_text(lines)
-    browser.driver.get(page_of(rolled))
+    browser.open(page_of(rolled))
     browser.run("state.table.choose(1)")
     wait(browser, f"{PANEL}.innerText.includes('{name} 0/1')")
     assert "__proto__" in browser.run("return document.querySelector('.head').innerText")
@@ -325,11 +479,11 @@ def test_a_picture_of_a_domain_runs_no_script(browser: Browser, tmp_path: Path) 
 
 
 def test_a_rollout_shows_groups_tool_calls_and_tokens(browser: Browser, tmp_path: Path) -> None:
-    browser.driver.get(page_of(rollout_run(tmp_path / "rollout_1", 5, 4)))
+    browser.open(page_of(rollout_run(tmp_path / "rollout_1", 5, 4)))
     assert "item 3" in browser.run("return document.body.innerText")
     models = "[...document.querySelectorAll('.columns section')].find(one => one.firstChild.innerText === 'Models')"
-    assert browser.run(f"return [...{models}.querySelectorAll('td')].map(one => one.innerText)") == [
-        "small", "40", "", "2,000", "200", "0.01", "20.0 s",
+    assert browser.run(f"return [...{models}.querySelectorAll('th, td')].map(one => one.innerText)") == [
+        "model", "requests", "tokens read", "written", "cost", "time", "small", "40", "2,000", "200", "0.01", "20.0 s",
     ]  # fmt: skip
     browser.run("state.table.choose(4)")
     wait(browser, "document.querySelectorAll('.message').length === 5")
@@ -345,7 +499,7 @@ def test_a_rollout_shows_groups_tool_calls_and_tokens(browser: Browser, tmp_path
 
 def test_two_runs_stand_side_by_side(browser: Browser, tmp_path: Path) -> None:
     one, other = loop_run(tmp_path / "generate_1", 30), loop_run(tmp_path / "generate_2", 40)
-    browser.driver.get(page_of(one, other))
+    browser.open(page_of(one, other))
     heads = browser.run("return [...document.querySelectorAll('.script table th')].slice(0, 3).map(th => th.innerText)")
     assert heads == ["", "generate_1", "generate_2"]
     browser.driver.find_element(By.XPATH, "//button[.='generate_2']").click()
@@ -370,7 +524,7 @@ def test_a_page_is_readable_without_scripts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_generations_open_sort_and_scroll(browser: Browser, tmp_path: Path) -> None:
-    browser.driver.get(page_of(loop_run(tmp_path / "generate_1", 10_000, with_files=False)))
+    browser.open(page_of(loop_run(tmp_path / "generate_1", 10_000, with_files=False)))
     assert browser.run("return document.querySelectorAll('.row').length") < 60
     browser.run("document.querySelector('.rows').scrollTop = 1e9")
     wait(browser, "document.querySelectorAll('.row').length > 5 && document.querySelector('.rows').scrollTop > 2e5")

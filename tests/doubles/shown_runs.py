@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run_files.record import Segment, Trajectory
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, to_line, write_run
+from tests.unit.agents.llmtemplate import imported
 
 DIFF = """diff --git a/task_agent.py b/task_agent.py
 --- a/task_agent.py
@@ -27,29 +30,25 @@ DIFF = """diff --git a/task_agent.py b/task_agent.py
 -old {number}
 +new {number}
 """
-HISTORY = """# Meta agent
 
-## System (m)
 
-You improve agents.
-
-## Tool call: bash
-
-```bash
-## not a heading
-cat task_agent.py
-```
-
-## Assistant
-
-I change line {number}.
-"""
+@cache
+def agent_history() -> str:
+    """Return a chat history as the shipped agent ``llm`` writes it; ``NUMBER`` is in it."""
+    with imported(only=["history"]) as agent, tempfile.TemporaryDirectory() as folder:
+        history = agent.history.History(Path(folder, "chat.md"))
+        history.add("System (m)", "You improve agents.")
+        history.add("Model", "I look first.")
+        history.call("bash", {"command": "cat task_agent.py"})
+        history.result("bash", "## not a heading\n```\nold NUMBER")
+        history.add("Model", "I change line NUMBER.")
+        return Path(folder, "chat.md").read_text()
 
 
 def plain(number: int) -> dict[str, str]:
     return {
         "diff": DIFF.format(number=number),
-        "history": HISTORY.format(number=number),
+        "history": agent_history().replace("NUMBER", str(number)),
         "log": f"== start\ngeneration {number}\n",
         "detail": "",
         "task": "n08",

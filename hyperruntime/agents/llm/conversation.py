@@ -4,7 +4,7 @@ import json
 
 import prompts
 import settings
-from history import History, fenced
+from history import History
 from jsontext import Call, parse_arguments, text_calls
 from model import ModelError, TooLongError, ToolsUnknownError
 from tools import TOOLS, call
@@ -106,9 +106,10 @@ class Conversation:
         if native:
             message["tool_calls"] = [_as_sent(one) for one in native]
         self.messages.append(message)
-        text = [reply["content"]] if reply["content"] else []
-        text += [f"Call of `{one.name}`:\n\n{fenced(json.dumps(one.arguments, indent=1), 'json')}" for one in native]
-        self.history.add("Model" + " (cut off at the token limit)" * reply["cut"], "\n\n".join(text) or "(nothing)")
+        text = reply["content"] or ("(only calls)" if native else "(nothing)")
+        self.history.add("Model" + " (cut off at the token limit)" * reply["cut"], text)
+        for one in native:
+            self.history.call(one.name, one.arguments)
 
     def _run(self, one):
         if self.calls_left <= 0:
@@ -122,7 +123,7 @@ class Conversation:
     def _answer(self, calls, results):
         """Append the results of calls to the messages."""
         for one, result in zip(calls, results, strict=True):
-            self.history.add(f"Tool {one.name or '?'}", fenced(result))
+            self.history.result(one.name, result)
         if calls[0].number is not None:
             for one, result in zip(calls, results, strict=True):
                 self.messages.append({"role": "tool", "tool_call_id": one.number, "content": result})

@@ -1,5 +1,6 @@
 """Write the messages between an agent and its model as Markdown, for people."""
 
+import json
 import os
 from pathlib import Path
 
@@ -30,6 +31,14 @@ class History:
             self._rotate()
         with self.path.open("ab") as file:
             file.write(entry)
+
+    def call(self, name, arguments):
+        """Append a call of a tool."""
+        self.add(f"Call of {name or '?'}", fenced(json.dumps(arguments, indent=1), "json"))
+
+    def result(self, name, text):
+        """Append what a tool returned."""
+        self.add(f"Tool {name or '?'}", fenced(text))
 
     def _rotate(self):
         for number in range(self._files, 0, -1):

@@ -111,6 +111,8 @@ def _generation_lines(facts: Mapping[str, Any], details: Mapping[str, Any]) -> I
     yield from map(_diff_line, printable(details.get("diff") or "none\n").rstrip("\n").split("\n"))
     for path, reason in details.get("dropped", ()):
         yield printable(f"left out: {path}: {reason}")
+    for missing in details.get("left_out", ()):
+        yield printable(missing)
     for transcript in details.get("transcripts", ()):
         yield from _title(f"transcript: {transcript['title']}")
         for title, body in transcript["parts"]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from hyperruntime.report.page.columns import number, time_of
 from hyperruntime.report.page.model_use import LoggedModelUse
 from hyperruntime.report.page.secrets import Screen
 from hyperruntime.report.pictures import read_figures, read_predictions
+from hyperruntime.units import format_size
 
 _MOST_TEXT = 256 * 1024  # characters of one text: a diff, a transcript
 _MOST_PICTURE = 96 * 1024
@@ -120,14 +121,17 @@ class LoopRun:
         record = self._records[index]
         folder = self._layout.generation(record.genid)
         output = folder / AGENT_OUTPUT
+        missing: Counter[str] = Counter()  # what is left out -> how often
+        transcripts = [
+            *self._transcript("meta agent", output / CHAT_HISTORY),
+            *self._task_transcripts(folder, record, missing),
+        ]
         return {
             "diff": self._read(output / PATCH),
-            "transcripts": [
-                *self._transcript("meta agent", output / CHAT_HISTORY),
-                *self._task_transcripts(folder, record),
-            ],
+            "transcripts": transcripts,
             "log": self._read(folder / LOG),
-            "tasks": list(self._tasks(record)),
+            "tasks": list(self._tasks(record, missing)),
+            "left_out": [f"{count} {what}" for what, count in missing.items()],
             "dropped": [[self._screen.text(path), self._screen.text(reason)] for path, reason in record.dropped],
             "settings": self._screen.value(record.settings),
         }
@@ -147,22 +151,28 @@ class LoopRun:
         if text := self._read(path):
             yield {"title": title, "parts": markdown_parts(text)}
 
-    def _task_transcripts(self, folder: Path, record: GenerationRecord) -> Iterator[dict[str, Any]]:
+    def _task_transcripts(
+        self, folder: Path, record: GenerationRecord, missing: Counter[str]
+    ) -> Iterator[dict[str, Any]]:
         left = _MOST_TRANSCRIPTS
         for domain, splits in record.scores.items():
             for split in splits:
                 place = folder / evaluation_name(domain, split) / _TRANSCRIPTS
-                for path in sorted(place.glob("*"))[:left] if place.is_dir() else ():
-                    left -= 1
+                paths = sorted(place.glob("*")) if place.is_dir() else []
+                for path in paths[:left]:
                     yield from self._transcript(f"{domain} {split} {path.stem}", path)
+                if more := len(paths[left:]):
+                    missing[f"transcripts of tasks are left out: only the first {_MOST_TRANSCRIPTS} are here"] += more
+                left -= len(paths[:left])
 
-    def _tasks(self, record: GenerationRecord) -> Iterator[dict[str, Any]]:
+    def _tasks(self, record: GenerationRecord, missing: Counter[str]) -> Iterator[dict[str, Any]]:
         for domain, splits in record.scores.items():
             for split in splits:
                 figures = read_figures(self._view.run_dir, record.genid, domain, split)
                 answers = read_predictions(self._view.run_dir, record.genid, domain, split)
                 for task_id, facts in figures.items():
                     answer = json.dumps(self._screen.value(answers[task_id])) if task_id in answers else ""
+                    task = self._known_tasks.get((domain, split, task_id)) if task_id in answers else None
                     yield {
                         "domain": domain,
                         "split": split,
@@ -171,20 +181,22 @@ class LoopRun:
                         "valid": facts.get("valid"),
                         "detail": self._screen.text(str(facts.get("detail") or ""))[:500],
                         "answer": shortened(answer, _MOST_ANSWER),
-                        "picture": self._picture(domain, split, task_id, answers),
+                        "picture": self._picture(domain, task, answers[task_id], missing) if task else "",
                     }
 
-    def _picture(self, domain: str, split: str, task_id: str, answers: Mapping[str, Any]) -> str:
+    def _picture(self, domain: str, task: Task, answer: object, missing: Counter[str]) -> str:
         """Return an SVG picture of an answer in base64, or ""; the page shows it as an image, which runs no script."""
-        task = self._known_tasks.get((domain, split, task_id))
-        if task is None or task_id not in answers:
+        try:
+            svg = self._screen.text(self._domains[domain].picture(task, answer) or "")
+            data = svg.encode()
+        except Exception as error:  # noqa: BLE001 - of a domain, about an answer of an agent
+            why = self._screen.text(f"{type(error).__name__}: {error}")[:200]
+            missing[f"pictures of answers could not be drawn by domain {domain}: {why}"] += 1
             return ""
-        with suppress(Exception):  # of a domain, about an answer of an agent
-            svg = self._domains[domain].picture(task, answers[task_id]) or ""
-            svg = self._screen.text(svg)
-            if len(svg) <= _MOST_PICTURE:
-                return base64.b64encode(svg.encode()).decode()
-        return ""
+        if len(data) > _MOST_PICTURE:
+            missing[f"pictures of answers are left out: each has more than {format_size(_MOST_PICTURE)}"] += 1
+            return ""
+        return base64.b64encode(data).decode()
 
     @cached_property
     def _domains(self) -> dict[str, Domain]:

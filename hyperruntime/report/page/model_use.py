@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,23 @@ class ModelUse:
         """
         self._screen = screen
         self._used: dict[str, Counter[str]] = {}
+        self._parts: Counter[str] = Counter()  # how much was added to each model
 
     def add(self, model: str, use: Mapping[str, object]) -> None:
         """Add what a model was used for; a sum that nobody ever adds to is unknown, and not in the model's row."""
+        self._parts[model] += 1
         used = self._used.setdefault(model, Counter())
         for name, value in use.items():
-            used[name] += value if isinstance(value, int | float) else 0  # type: ignore[assignment]
+            used[name] += _amount(value)  # type: ignore[assignment]
+
+    def remove(self, model: str, use: Mapping[str, object]) -> None:
+        """Take off what was added once; a model of which nothing is left has no row."""
+        self._parts[model] -= 1
+        if not self._parts[model]:
+            del self._used[model]
+            return
+        for name, value in use.items():
+            self._used[model][name] -= _amount(value)  # type: ignore[assignment]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row for each model."""
@@ -40,6 +52,10 @@ class ModelUse:
             {"model": self._screen.text(name), **{key: number(value) for key, value in used.items()}}
             for name, used in sorted(self._used.items())
         ]
+
+
+def _amount(value: object) -> int | float:
+    return value if isinstance(value, int | float) and value == value and abs(value) != math.inf else 0
 
 
 class LoggedModelUse:
@@ -74,25 +90,34 @@ class LoggedModelUse:
         return self._use.rows()
 
 
-def recorded_model_use(
-    made: Iterable[Trajectory], options: ModelOptions | None, screen: Screen
-) -> list[dict[str, Any]]:
-    """Return one row for each model of some trajectories; a turn is a request, and failed ones are not recorded.
+class RecordedModelUse:
+    """The use in trajectories that may be made again; a turn is a request, and failed ones are not recorded."""
 
-    Args:
-        made: the trajectories.
-        options: the model of the run, which may have prices.
-        screen: removes keys.
-    """
-    use = ModelUse(screen)
-    for one in made:
+    def __init__(self, options: ModelOptions | None, screen: Screen) -> None:
+        """Begin with nothing.
+
+        Args:
+            options: the model of the run, which may have prices.
+            screen: removes keys.
+        """
+        self._options, self._use = options, ModelUse(screen)
+        self._known: dict[str, tuple[str, dict[str, object]]] = {}
+
+    def put(self, one: Trajectory) -> None:
+        """Count a trajectory; the one with its id that was counted before does not count any more."""
+        if (old := self._known.get(one.id)) is not None:
+            self._use.remove(*old)
         tokens = Tokens(input=_count(one, "prompt_tokens"), output=_count(one, "completion_tokens"))
         spent: dict[str, object] = {"requests": one.turns, "seconds": one.timing.get("model_s")}
         spent |= {"input_tokens": tokens.input, "output_tokens": tokens.output}
-        if options and options.name == one.model:
-            spent["money"] = tokens.cost(options.input_price, options.output_price)
-        use.add(str(one.model), spent)
-    return use.rows()
+        if self._options and self._options.name == one.model:
+            spent["money"] = tokens.cost(self._options.input_price, self._options.output_price)
+        self._known[one.id] = str(one.model), spent
+        self._use.add(str(one.model), spent)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row for each model."""
+        return self._use.rows()
 
 
 def _count(one: Trajectory, name: str) -> int:

@@ -26,6 +26,9 @@ from hyperruntime.units import format_size
 
 MOST_BYTES = 50_000_000
 _LEAST_BYTES = 1_000_000
+_MOST_RECORD_BYTES = 5_000_000  # of a page without details
+_SHORTER = (160, 40, 0)  # characters of each failure, while records and scores have more than that
+_INDEX_BYTES = 24  # that say where the details of an entry are
 _MOST_NAMED = 1000  # characters that name the entries without details
 _TABLE_ROWS = 1000  # in the table that is there without a script
 _SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "dom.js", "charts.js", "table.js", "details.js", "main.js")
@@ -82,7 +85,7 @@ def write_page(runs: Sequence[ShownRun], path: Path, *, max_bytes: int = MOST_BY
             lowest scores and the oldest first.
 
     Raises:
-        SpecError: the runs are of two kinds, or the size is below 1 MB.
+        SpecError: the runs are of two kinds, or the size is below 1 MB or too small for records and scores.
         StorageError: the file cannot be written.
     """
     if max_bytes < _LEAST_BYTES:
@@ -90,12 +93,16 @@ def write_page(runs: Sequence[ShownRun], path: Path, *, max_bytes: int = MOST_BY
     facts = [run.facts() for run in runs]
     if len({one["kind"] for one in facts}) > 1:
         raise SpecError("runs", ", ".join(one["name"] for one in facts), "two runs of the loop, or two rollout runs")
-    bare = len(_render(facts, [Blocks([], [None] * len(run.scores)) for run in runs]))
-    index_bytes = sum(24 * len(run.scores) + 8 * _MOST_NAMED for run in runs)
-    room = max(0, max_bytes - bare - index_bytes) // len(runs)
-    blocks = [make_blocks(len(run.scores), best_and_newest(run.scores), run.details, room) for run in runs]
+    for one, run in zip(facts, runs, strict=True):
+        one["notes"] = list(run.notes)
+    bare = _fit_records(facts)
+    named_bytes = 8 * _MOST_NAMED * len(runs)
+    if bare + named_bytes > max_bytes:
+        least = f"records and scores alone need {bare + named_bytes:,} bytes; give at least that"
+        raise SpecError("max_size", format_size(max_bytes), least)
+    blocks = _all_blocks(runs, max_bytes - bare - named_bytes)
     for one, run, its in zip(facts, runs, blocks, strict=True):
-        one["notes"] = [*run.notes, *_omissions(one, its)]
+        one["notes"] += [*(note for note in run.notes if note not in one["notes"]), *_omissions(one, its)]
     data = _render(facts, blocks)
     write_atomic(path, data)
     left_out = sum(one.left_out for one in blocks)
@@ -137,6 +144,49 @@ def _render(facts: Sequence[dict[str, Any]], blocks: Sequence[Blocks], position:
         block_runs=[run for run, one in enumerate(blocks) for _ in one.texts],
     )
     return text.encode(errors="replace")
+
+
+def _fit_records(facts: Sequence[dict[str, Any]]) -> int:
+    """Shorten why generations failed until records and scores are small; return the size of the page without details.
+
+    The shortening is named in the notes.
+    """
+    notes = [one["notes"] for one in facts]
+    size = len(_render(facts, [_no_blocks(one) for one in facts]))
+    for most in _SHORTER:
+        if size <= _MOST_RECORD_BYTES:
+            break
+        said = f"Why entries failed is cut to {most} characters" if most else "Why entries failed is left out"
+        said += f": records and scores would have more than {format_size(_MOST_RECORD_BYTES)}."
+        for one, before in zip(facts, notes, strict=True):
+            one["detail"] = [text if len(text) <= most else f"{text[: most - 1]}…"[:most] for text in one["detail"]]
+            one["notes"] = [*before, said]
+        size = len(_render(facts, [_no_blocks(one) for one in facts]))
+    return size
+
+
+def _no_blocks(facts: Mapping[str, Any]) -> Blocks:
+    return Blocks([], [None] * len(facts["ids"]))
+
+
+def _all_blocks(runs: Sequence[ShownRun], room: int) -> list[Blocks]:
+    """Return the details of one run or of two, which share the room; what one does not need, the other gets."""
+
+    def made(run: ShownRun, size: int) -> Blocks:
+        count = len(run.scores)
+        return make_blocks(count, best_and_newest(run.scores), run.details, max(0, size - _INDEX_BYTES * count))
+
+    def used(blocks: Blocks) -> int:
+        return blocks.size + _INDEX_BYTES * len(blocks.index)
+
+    if len(runs) == 1:
+        return [made(runs[0], room)]
+    one, other = runs
+    first = made(one, room // 2)
+    second = made(other, room - min(room, used(first)))
+    if first.left_out and used(second) < room // 2:
+        first = made(one, room - used(second))
+    return [first, second]
 
 
 def _omissions(facts: Mapping[str, Any], blocks: Blocks) -> list[str]:

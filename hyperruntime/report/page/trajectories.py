@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.report.page.columns import number
 from hyperruntime.report.page.generations import shortened
-from hyperruntime.report.page.model_use import recorded_model_use
+from hyperruntime.report.page.model_use import RecordedModelUse
 from hyperruntime.report.page.secrets import Screen
+from hyperruntime.report.page.tokens import ShownTokens, all_hidden, shown_tokens
 from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
 from hyperruntime.rollout.run.store import stored_options
 from hyperruntime.rollout.run_files.follow import TrajectoryFollower
@@ -42,6 +42,7 @@ class RolloutRun:
         self._run_dir, self._screen = run_dir, screen
         self._options = stored_options(run_dir)
         self._follower = TrajectoryFollower(run_dir)
+        self._models = RecordedModelUse(self._options.model, screen)
         self._notes: list[str] = []
         self._tokenizer = self._load_tokenizer()
         if reads:
@@ -50,13 +51,9 @@ class RolloutRun:
     def read_new(self) -> list[tuple[int, str]]:
         """Read new lines, see :meth:`TrajectoryFollower.read_new`."""
         changed = self._follower.read_new()
-        if changed:
-            self.__dict__.pop("_models", None)
+        for _, name in changed:
+            self._models.put(self._follower.records[name])
         return changed
-
-    @cached_property
-    def _models(self) -> list[dict[str, Any]]:
-        return recorded_model_use(self._follower.records.values(), self._options.model, self._screen)
 
     @property
     def scores(self) -> list[float | None]:
@@ -98,7 +95,7 @@ class RolloutRun:
                 "model": self._screen.text(str(next(iter(made.values())).model)) if made else "",
                 "seed": options.seed, "group size": options.group_size, "at once": options.parallel,
             },
-            "models": self._models,
+            "models": self._models.rows(),
         }  # fmt: skip
 
     def columns(self, names: Sequence[str]) -> dict[str, Any]:
@@ -136,6 +133,7 @@ class RolloutRun:
         one = self._follower.whole(name) if name in records else None
         if one is None:
             return None
+        is_hidden = self._tokenizer is None and self._has_key(one)
         return {
             "messages": [self._message(message) for message in one.messages],
             "tools": [str((tool.get("function") or tool).get("name", "")) for tool in one.tools],
@@ -143,7 +141,7 @@ class RolloutRun:
             "tool_errors": self._plain(list(one.tool_errors)),
             "error": self._plain(one.error),
             "replay": self._plain(one.replay),
-            "segments": [self._segment(segment) for segment in one.segments],
+            "segments": [self._segment(segment, is_hidden=is_hidden) for segment in one.segments],
         }
 
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,26 +160,31 @@ class RolloutRun:
             "calls": calls,
         }
 
-    def _segment(self, segment: Segment) -> dict[str, Any]:
+    def _has_key(self, one: Trajectory) -> bool:
+        """Return whether the conversation has a key, which is then somewhere in its tokens."""
+        text = json.dumps([*one.messages], ensure_ascii=False, default=str)
+        return self._screen.text(text) != text
+
+    def _segment(self, segment: Segment, *, is_hidden: bool) -> dict[str, Any]:
         most = _MOST_TOKENS
-        ids = list(segment.ids[:most])
+        shown = all_hidden(len(segment.ids[:most])) if is_hidden else self._tokens(segment.ids)
         return {
-            "ids": ids,
-            "texts": self._token_texts(ids),
+            "ids": shown.ids,
+            "texts": shown.texts,
             "mask": list(segment.mask[:most]),
             "logprobs": [number(value) for value in segment.logprobs[:most]],
             "left_out": max(0, len(segment.ids) - most),
         }
 
-    def _token_texts(self, ids: list[int]) -> list[str]:
+    def _tokens(self, ids: Sequence[int]) -> ShownTokens:
         if self._tokenizer is None:
-            return []
+            return ShownTokens(list(ids[:_MOST_TOKENS]), [])
         try:
-            return [self._screen.text(self._tokenizer.decode([token])) for token in ids]
-        except Exception as error:  # noqa: BLE001 - of the user's tokenizer; the page shows the numbers
+            return shown_tokens(ids, self._tokenizer.decode, self._screen, _MOST_TOKENS)
+        except Exception as error:  # noqa: BLE001 - of the user's tokenizer
             self._notes.append(f"tokens are shown as numbers: {type(error).__name__}")
             self._tokenizer = None
-            return []
+            return all_hidden(len(ids[:_MOST_TOKENS]))  # whether there is a key in them is unknown now
 
     def _load_tokenizer(self) -> DirectoryTokenizer | None:
         directory = getattr(self._options.model, "tokenizer", "") if self._options.model else ""

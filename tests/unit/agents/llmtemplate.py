@@ -6,7 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +19,8 @@ SHARED = AGENT.with_name("shared")
 
 
 @contextmanager
-def imported(folder: Path = AGENT) -> Iterator[Any]:
-    """Import the template's modules from their own folder; unload them at the end."""
+def imported(folder: Path = AGENT, *, only: Sequence[str] = ()) -> Iterator[Any]:
+    """Import the template's modules, or a few, from their own folder; unload them at the end."""
     folders = [folder, *([SHARED] if folder == AGENT else [])]
     names = sorted(path.stem for one in folders for path in one.glob("*.py"))
     known, kept = set(sys.modules), sys.dont_write_bytecode
@@ -28,7 +28,7 @@ def imported(folder: Path = AGENT) -> Iterator[Any]:
     sys.path[:0] = map(str, folders)
     sys.dont_write_bytecode = True
     try:
-        yield SimpleNamespace(**{name: importlib.import_module(name) for name in (*names, "tools")})
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in only or (*names, "tools")})
     finally:
         sys.path[:] = before
         sys.dont_write_bytecode = kept

@@ -102,6 +102,20 @@ def test_an_exercise_is_solved_in_files_with_tools(agent: Modules, start: Start)
     assert roles(model.requests[2]) == ["system", "user", "assistant", "tool", "assistant", "tool"]
 
 
+def test_each_call_and_each_result_has_a_heading_in_the_history(agent: Modules, start: Start, tmp_path: Path) -> None:
+    start(calls(bash={"command": "echo one"}, edit={"command": "view", "path": "."}), says("high"))
+    agent.task_agent.TaskAgent("some-model", str(tmp_path / "chat.md")).forward(ROW)
+    headings = [one for one in (tmp_path / "chat.md").read_text().splitlines() if one.startswith("## ")]
+    assert headings[2:] == [
+        "## Model",
+        "## Call of bash",
+        "## Call of edit",
+        "## Tool bash",
+        "## Tool edit",
+        "## Model",
+    ]
+
+
 def test_an_exercise_may_be_answered_in_the_message(agent: Modules, start: Start) -> None:
     start(says('```json\n{"files": {"add.py": "x = 1\\n", "../../etc/passwd": "no"}}\n```'))
     assert agent.task_agent.TaskAgent().forward(EXERCISE)[0] == {"files": {"add.py": "x = 1\n"}}

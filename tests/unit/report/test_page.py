@@ -15,13 +15,16 @@ import pytest
 
 from hyperruntime.cli import main
 from hyperruntime.errors import SpecError
+from hyperruntime.loop.run.plan import contract_adapter, load_domains
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.report.page.details import best_and_newest
 from hyperruntime.report.page.generations import LoopRun, markdown_parts, shortened
 from hyperruntime.report.page.page import write_page
 from hyperruntime.report.page.secrets import Screen
 from hyperruntime.report.page.trajectories import RolloutRun
+from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
 from tests.doubles.shown_runs import loop_run, plain, rollout_run
+from tests.doubles.tokenizers import write_byte_tokenizer
 
 SECRET = "upstream-key-0123456789-abcdefghij"
 LOOKS = (
@@ -92,8 +95,9 @@ def test_a_page_has_the_records_and_the_details_of_each_generation(tmp_path: Pat
     found = read.details(0, 5)
     assert "+new 5" in found["diff"]
     assert [title for title, _ in found["transcripts"][0]["parts"]] == [
-        "Meta agent", "System (m)", "Tool call: bash", "Assistant",
+        "System (m)", "Model", "Call of bash", "Tool bash", "Model",
     ]  # fmt: skip
+    assert found["left_out"] == []
     (task,) = found["tasks"]
     assert task["score"] == run["score"][5]
     assert base64.b64decode(task["picture"]).startswith(b"<svg ")
@@ -143,6 +147,72 @@ def test_keys_are_removed_from_everything(tmp_path: Path, monkeypatch: pytest.Mo
         assert "[redacted]" in seen
 
 
+KEY = LOOKS[0]
+
+
+def rolled_tokens(
+    run_dir: Path, text: str, *, tokenizer: Path | None, said: str = "hello"
+) -> tuple[dict[str, Any], str]:
+    """Show a trajectory whose tokens say a text; return its segment, and what its visible ids say."""
+    letters = DirectoryTokenizer(str(write_byte_tokenizer(run_dir.parent)))
+    rollout_run(run_dir, 1, 1, lambda _: said)
+    journal, ids = run_dir / "trajectories.jsonl", letters.encode(text)
+    line = json.loads(journal.read_text())
+    line["segments"] = [{"ids": ids, "mask": [1] * len(ids), "logprobs": [-0.1] * len(ids)}]
+    journal.write_text(json.dumps(line) + "\n")
+    options = json.loads((run_dir / "run.json").read_text())
+    options["options"]["model"]["tokenizer"] = tokenizer and str(tokenizer)
+    (run_dir / "run.json").write_text(json.dumps(options))
+    write_page([RolloutRun(run_dir, Screen({"MY_TOKEN": SECRET}))], run_dir.with_suffix(".html"))
+    (segment,) = Read(run_dir.with_suffix(".html")).details(0, 0)["segments"]
+    return segment, letters.decode([one for one in segment["ids"] if one is not None])
+
+
+@pytest.mark.parametrize("key", [KEY, SECRET, SECRET.encode().hex()])
+def test_a_key_of_many_tokens_is_hidden_in_texts_and_ids(key: str, tmp_path: Path) -> None:
+    text = f"héllo {key} and again {key}, bye €"
+    segment, seen = rolled_tokens(tmp_path / "rollout_1", text, tokenizer=tmp_path)
+    assert "".join(segment["texts"]) == "héllo [redacted] and again [redacted], bye €"
+    assert seen == "héllo  and again , bye €"
+    assert len(segment["ids"]) == len(segment["mask"]) == len(text.encode())
+
+
+def test_a_key_that_goes_on_after_the_last_shown_token_is_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyperruntime.report.page.trajectories._MOST_TOKENS", 10)
+    segment, seen = rolled_tokens(tmp_path / "rollout_1", f"hello {SECRET} bye", tokenizer=tmp_path)
+    assert (segment["texts"], seen) == ([*"hello ", "[redacted]", "", "", ""], "hello ")
+    assert segment["left_out"] > 0
+
+
+def test_without_a_tokenizer_the_ids_of_a_conversation_with_a_key_are_hidden(tmp_path: Path) -> None:
+    segment, seen = rolled_tokens(tmp_path / "rollout_1", f"a {KEY}", tokenizer=None, said=f"a {KEY}")
+    assert (set(segment["ids"]), segment["texts"][0], seen) == ({None}, "[redacted]", "")
+    segment, seen = rolled_tokens(tmp_path / "rollout_2", "no key", tokenizer=None)
+    assert (segment["texts"], seen) == ([], "no key")
+
+
+def test_a_generation_says_what_its_page_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 3)
+    folder = run_dir / "gen_1" / "circle_packing_eval" / "agent_evals"
+    for number in range(44):
+        (folder / f"more{number}.md").write_text("## Model\n\nhello\n")
+    assert page_of(run_dir).details(0, 1)["left_out"] == [
+        "5 transcripts of tasks are left out: only the first 40 are here"
+    ]
+    monkeypatch.setattr("hyperruntime.report.page.generations._MOST_PICTURE", 10)
+    assert page_of(run_dir).details(0, 2)["left_out"] == ["1 pictures of answers are left out: each has more than 10 B"]
+    (domain,) = load_domains(["circle_packing"], contract_adapter(None))
+    monkeypatch.setattr(type(domain), "picture", lambda *_: 1 / 0)
+    said = "1 pictures of answers could not be drawn by domain circle_packing: ZeroDivisionError: division by zero"
+    assert page_of(run_dir).details(0, 2)["left_out"] == [said]
+    assert main(["show", str(run_dir), "2"]) == 0
+    assert said in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("max_bytes", [1_000_000, 1_500_000])
 def test_a_page_is_not_larger_than_asked_and_keeps_the_best_and_the_newest(max_bytes: int, tmp_path: Path) -> None:
     def large(number: int) -> dict[str, str]:
@@ -177,6 +247,52 @@ def test_the_best_and_the_newest_come_first() -> None:
 def test_ten_thousand_generations_take_at_most_five_megabytes_without_details(tmp_path: Path) -> None:
     page_of(loop_run(tmp_path / "run", 10_000, with_files=False))
     assert (tmp_path / "run.html").stat().st_size < 5_000_000
+    said = {**plain(0), "detail": "why " * 125}
+    page_of(loop_run(tmp_path / "long", 10_000, lambda _: said, with_files=False))
+    assert (tmp_path / "long.html").stat().st_size < 5_000_000
+
+
+def test_reasons_of_failures_are_cut_when_records_and_scores_are_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyperruntime.report.page.page._MOST_RECORD_BYTES", 1_000_000)
+    long = "€" * 499 + "x"
+    run_dir = loop_run(tmp_path / "run", 400, lambda number: {**plain(number), "detail": long}, with_files=False)
+    read = page_of(run_dir)
+    assert (tmp_path / "run.html").stat().st_size < 1_000_000
+    assert set(read.data[0]["detail"]) == {"€" * 159 + "…"}
+    assert read.data[0]["notes"][0].startswith("Why entries failed is cut to 160 characters")
+    small = page_of(loop_run(tmp_path / "small", 3, lambda number: {**plain(number), "detail": long}))
+    assert set(small.data[0]["detail"]) == {long}
+
+
+def test_a_size_that_records_and_scores_exceed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = {**plain(0), "detail": "€" * 500}
+    run_dir = loop_run(tmp_path / "generate_1", 400, lambda _: said, with_files=False)
+    words = ["report", str(run_dir), "-o", str(tmp_path / "page.html"), "--max-size"]
+    assert main([*words, "1m"]) == 2
+    error = capsys.readouterr().err
+    need = int(
+        re.findall(r"records and scores alone need ([0-9,]+) bytes; give at least that", error)[0].replace(",", "")
+    )
+    assert not (tmp_path / "page.html").exists()
+    assert main([*words, str(need)]) == 0
+    assert (tmp_path / "page.html").stat().st_size <= need
+
+
+def test_of_two_runs_one_gets_the_room_that_the_other_does_not_need(tmp_path: Path) -> None:
+    def large(number: int) -> dict[str, str]:
+        text = "".join(hashlib.sha256(f"{number} {part}".encode()).hexdigest() for part in range(2400))
+        return {**plain(number), "diff": text}
+
+    paths = [loop_run(tmp_path / "large", 16, large), loop_run(tmp_path / "small", 3)]
+    for order in (paths, paths[::-1]):
+        runs = [LoopRun(load_run(one), Screen({})) for one in order]
+        page = write_page(runs, tmp_path / "page.html", max_bytes=1_000_000)
+        found = {one["name"]: sum(place is not None for place in one["details"]) for one in Read(page.path).data}
+        assert found["small"] == 3
+        assert 850_000 < page.size <= 1_000_000, "half of it would be empty"
+        assert page.left_out == 16 - found["large"] > 0
 
 
 def test_a_damaged_run_makes_a_page_that_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,3 +378,18 @@ def test_rollouts_have_the_use_of_each_model_and_its_cost_by_the_prices_of_the_r
     assert other == {"model": "other", "requests": 2, "seconds": 1, "input_tokens": 100, "output_tokens": 10}
     counts = {"requests": 36, "seconds": 19, "input_tokens": 1800, "output_tokens": 180}
     assert small == {"model": "small", **counts, "money": 1800 * 4e-6 + 180 * 10e-6}
+
+
+def test_a_trajectory_that_is_made_again_is_counted_once(tmp_path: Path) -> None:
+    run_dir = rollout_run(tmp_path / "run", 3, 2)
+    journal = run_dir / "trajectories.jsonl"
+    first = json.loads(journal.read_text().splitlines()[0])
+    with journal.open("a") as file:
+        file.write(json.dumps({**first, "model": "other"}) + "\n")
+    followed = RolloutRun(run_dir, Screen({}))
+    assert [one["model"] for one in followed.head()["models"]] == ["other", "small"]
+    with journal.open("a") as file:
+        file.write(json.dumps({**first, "turns": 7}) + "\n")
+    assert [name for _, name in followed.read_new()] == [first["id"]]
+    (small,) = followed.head()["models"]
+    assert (small["requests"], small["input_tokens"], small["seconds"]) == (7 + 5 * 2, 600, 6)

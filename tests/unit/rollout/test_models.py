@@ -23,6 +23,7 @@ from hyperruntime.rollout.models.server import check_server
 from hyperruntime.rollout.models.token_model import TokenModel
 from hyperruntime.rollout.run_files.turn_journal import TurnJournal
 from tests.doubles.byte_tokenizer import ByteTokenizer
+from tests.doubles.tokenizers import write_byte_tokenizer
 from tests.doubles.tokenserver import TokenServer, in_turn, token_server
 from tests.doubles.upstream import Received, Reply, chat, json_reply, scripted_upstream
 
@@ -238,25 +239,9 @@ def test_a_server_without_token_ids_is_rejected_if_they_are_required() -> None:
 
 
 def test_a_tokenizer_directory_needs_only_a_template_and_a_tokenizer(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    built = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(alphabet)}, merges=[]))
-    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    built.decoder = decoders.ByteLevel()
-    built.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    built.save(str(tmp_path / "tokenizer.json"))
-    template = (
-        "{%- if tools %}# Tools {{ tools | tojson }}\n{% endif %}"
-        "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-        "{%- for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments.command }}</tool_call>{% endfor %}"
-        "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    config = {"eos_token": {"content": "<|im_end|>"}, "chat_template": template}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
 
-    tokenizer = DirectoryTokenizer(str(tmp_path))
+    tokenizer = DirectoryTokenizer(str(write_byte_tokenizer(tmp_path)))
     text = "<|im_start|>user\nhéllo  'you'<|im_end|>\n"
     assert tokenizer.decode(tokenizer.encode(text)) == text
     texts = [render_hermes("bash", {"command": "ls"}), "é done", "so"]

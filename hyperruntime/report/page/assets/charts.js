@@ -1,5 +1,5 @@
 "use strict";
-// Charts by uPlot: this file says what is drawn, and adds a wheel that zooms and a drag that pans.
+// Charts by uPlot: this file says what is drawn, and adds zoom and pan by mouse, fingers and buttons.
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 // Cividis, which is safe for colour-blind eyes; on a dark ground its dark end is lighter.
 const SHADES = ["#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"];
@@ -11,42 +11,75 @@ function shade(value, low, high) {
   return shades[Math.min(shades.length - 1, Math.floor(at * shades.length))];
 }
 
-function moves() {
+// Show a part of the chart, as large as it is now times a factor, around a share of it.
+function zoom(plot, key, factor, share = 0.5, by = 0) {
+  const { min, max } = plot.scales[key], wide = max - min, from = min + wide * share - wide * factor * share + wide * by;
+  plot.wasMoved = true;
+  plot.setScale(key, { min: from, max: from + wide * factor });
+}
+
+function showAll(plot) {
+  plot.wasMoved = false;
+  plot.setData(plot.data);
+}
+
+// Buttons for those without a wheel; they stay when the chart is drawn again, and keep the focus.
+function zoomBar(name, plotOf) {
+  const button = (sign, label, act) => el("button", { "aria-label": `${label}, ${name}`, title: label, onclick: () => { const plot = plotOf(); if (plot) act(plot); } }, sign);
+  return el("div", { className: "zoom", role: "group", "aria-label": `zoom of ${name}` },
+    button("+", "zoom in", (plot) => zoom(plot, "x", 0.8)), button("−", "zoom out", (plot) => zoom(plot, "x", 1.25)),
+    button("←", "to the left", (plot) => zoom(plot, "x", 1, 0.5, -0.2)), button("→", "to the right", (plot) => zoom(plot, "x", 1, 0.5, 0.2)),
+    button("all", "show all", showAll));
+}
+
+// A wheel zooms, a drag pans, two fingers do both.
+function moves(touch) {
   return {
     hooks: {
       ready: (plot) => {
-        const over = plot.over;
-        const set = (key, min, max) => { plot.wasMoved = true; plot.setScale(key, { min, max }); };
+        const over = plot.over, fingers = new Map();
+        over.style.touchAction = touch;
         over.addEventListener("wheel", (event) => {
           event.preventDefault();
-          const box = over.getBoundingClientRect();
-          const factor = event.deltaY < 0 ? 0.8 : 1.25;
-          for (const [key, at] of [["x", event.clientX - box.left], ["y", event.clientY - box.top]]) {
-            if (key === "y" && !event.ctrlKey && !event.shiftKey) continue;
-            const middle = plot.posToVal(at, key);
-            const { min, max } = plot.scales[key];
-            set(key, middle - (middle - min) * factor, middle + (max - middle) * factor);
-          }
+          const box = over.getBoundingClientRect(), factor = event.deltaY < 0 ? 0.8 : 1.25;
+          zoom(plot, "x", factor, (event.clientX - box.left) / box.width);
+          if (event.ctrlKey || event.shiftKey) zoom(plot, "y", factor, 1 - (event.clientY - box.top) / box.height);
         }, { passive: false });
         let from = null;
+        const grip = () => {
+          const [one, other = one] = fingers.values(), box = over.getBoundingClientRect();
+          return { x: ((one.x + other.x) / 2 - box.left) / box.width, y: 1 - ((one.y + other.y) / 2 - box.top) / box.height, apart: Math.hypot(one.x - other.x, one.y - other.y) };
+        };
+        const hold = (far) => {
+          const { x, y } = plot.scales;
+          from = { ...grip(), sx: { min: x.min, wide: x.max - x.min }, sy: { min: y.min, wide: y.max - y.min }, far };
+        };
         over.addEventListener("pointerdown", (event) => {
-          from = { x: event.clientX, y: event.clientY, sx: { ...plot.scales.x }, sy: { ...plot.scales.y }, far: false };
+          fingers.set(event.pointerId, { x: event.clientX, y: event.clientY });
           over.setPointerCapture(event.pointerId);
           state.isHeld = true;
+          hold(fingers.size > 1);
         });
         over.addEventListener("pointermove", (event) => {
-          if (!from) return;
-          const [dx, dy] = [event.clientX - from.x, event.clientY - from.y];
-          from.far = from.far || Math.hypot(dx, dy) > 4;
+          if (!fingers.has(event.pointerId)) return;
+          fingers.set(event.pointerId, { x: event.clientX, y: event.clientY });
+          const now = grip();
+          from.far = from.far || Math.hypot((now.x - from.x) * over.clientWidth, (now.y - from.y) * over.clientHeight) > 4;
           if (!from.far) return;
-          const [wide, high] = [over.clientWidth, over.clientHeight];
-          const [rx, ry] = [from.sx.max - from.sx.min, from.sy.max - from.sy.min];
-          set("x", from.sx.min - (dx / wide) * rx, from.sx.max - (dx / wide) * rx);
-          set("y", from.sy.min + (dy / high) * ry, from.sy.max + (dy / high) * ry);
+          plot.wasMoved = true;
+          const put = (key, old, wide, was, is) => { const min = old.min + old.wide * was - wide * is; plot.setScale(key, { min, max: min + wide }); };
+          put("x", from.sx, from.sx.wide * (from.apart && now.apart ? from.apart / now.apart : 1), from.x, now.x);
+          put("y", from.sy, from.sy.wide, from.y, now.y);
         });
-        over.addEventListener("pointerup", () => { plot.wasDragged = from !== null && from.far; from = null; state.isHeld = false; });
-        over.addEventListener("pointercancel", () => { from = null; state.isHeld = false; });
-        over.addEventListener("dblclick", () => { plot.wasMoved = false; plot.setData(plot.data); }); // all of it again
+        const release = (event) => {
+          if (!fingers.delete(event.pointerId)) return;
+          plot.wasDragged = from.far;
+          state.isHeld = fingers.size > 0;
+          if (fingers.size) hold(true);
+        };
+        over.addEventListener("pointerup", release);
+        over.addEventListener("pointercancel", release);
+        over.addEventListener("dblclick", () => showAll(plot));
       },
     },
   };
@@ -56,6 +89,7 @@ const padded = (_, min, max) => {
   const more = (max - min || Math.abs(max) || 1) * 0.05;
   return [min - more, max + more];
 };
+const across = (plot, min, max) => (plot.wasMoved ? [min, max] : padded(plot, min, max)); // what a reader chose stays
 const whole = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000];
 
 function axes(labels, more) {
@@ -116,21 +150,23 @@ function progressChart(place, runs, column) {
     bands.push({ series: [first + 2, first + 3], fill: soft });
   });
   const noun = runs[0].kind === "loop" ? ["generation", "score"] : ["trajectory", "reward"];
-  return plot(place, { scales: { x: { time: false, range: padded }, y: { range: padded } }, axes: axes(noun, { incrs: whole }), series, bands, plugins: [moves()], cursor: { drag: { x: false, y: false } } }, data);
+  return plot(place, { scales: { x: { time: false, range: across }, y: { range: padded } }, axes: axes(noun, { incrs: whole }), series, bands, plugins: [moves("pan-y")], cursor: { drag: { x: false, y: false } } }, data);
 }
+
+const MOST_LINES = 3000; // generations in sight with a line to each parent
 
 // The lineage: a point for each generation, a line from each to its parent, the way to the best one highlighted.
 function lineageChart(place, run, scores, byTime, chosen, hint, onChoose) {
-  const count = scores.length;
-  const where = [...Array(count).keys()];
-  const x = byTime ? run.started.map((time, n) => (time === null ? n : time)) : where;
-  where.sort((a, b) => x[a] - x[b] || a - b);
+  const x = byTime ? run.started : [...scores.keys()];
+  const where = [...scores.keys()].filter((n) => x[n] !== null).sort((a, b) => x[a] - x[b] || a - b);
   const known = scores.filter((score) => score !== null);
   const low = known.length ? known.reduce((a, b) => Math.min(a, b), Infinity) : 0;
   const high = known.length ? known.reduce((a, b) => Math.max(a, b), -Infinity) : 1;
   const floor = low - Math.max(high - low, 0.01) * 0.12;
   const y = scores.map((score) => (score === null ? floor : score));
-  const onPath = new Set(run.path || []), parent = run.parent || [];
+  const parent = run.parent, onPath = new Set(bestPath(run, scores));
+  const hasLine = (n) => parent[n] >= 0 && x[n] !== null && x[parent[n]] !== null;
+  let isCrowded = false, under = null;
   let marked = new Set();
   const mark = (n) => { marked = new Set(); for (let at = n; at !== undefined && at >= 0 && !marked.has(at); at = parent[at]) marked.add(at); };
   if (chosen !== null) mark(chosen);
@@ -144,10 +180,12 @@ function lineageChart(place, run, scores, byTime, chosen, hint, onChoose) {
     const shown = where.filter(seen);
     const line = (list, ink, thick) => {
       ctx.strokeStyle = ink; ctx.lineWidth = thick * scale; ctx.beginPath();
-      for (const n of list) if (parent[n] >= 0) { ctx.moveTo(px(parent[n]), py(parent[n])); ctx.lineTo(px(n), py(n)); }
+      for (const n of list) if (hasLine(n)) { ctx.moveTo(px(parent[n]), py(parent[n])); ctx.lineTo(px(n), py(n)); }
       ctx.stroke();
     };
-    if (shown.length <= 3000) line(shown, colour("line"), 1);
+    isCrowded = shown.length > MOST_LINES;
+    if (!isCrowded) line(shown, colour("line"), 1);
+    tell();
     line([...onPath], colour("best"), 2.5);
     if (marked.size) line([...marked], colour("accent"), 2.5);
     const size = Math.max(2, Math.min(7, 120 / Math.sqrt(shown.length + 1))) * scale;
@@ -179,18 +217,26 @@ function lineageChart(place, run, scores, byTime, chosen, hint, onChoose) {
     }
     return found;
   };
-  const say = (n) => (n === null ? "wheel: zoom (shift: height too), drag: pan, double click: all, click: open"
+  const ways = () => (matchMedia("(pointer: coarse), (max-width: 40rem)").matches ? "two fingers: zoom, drag: pan, tap: open"
+    : "wheel: zoom (shift: height too), drag: pan, double click: all, click: open");
+  const without = scores.length - where.length;
+  const general = () => [ways(),
+    isCrowded ? `more than ${text.count(MOST_LINES)} in sight: lines to parents come with a closer view` : "",
+    without ? `${text.count(without)} without a time are not shown` : ""].filter(Boolean).join("; ");
+  const say = (n) => (n === null ? general()
     : `${run.ids[n]}  ${scores[n] === null ? run.failure[n] || "no score" : text.score(scores[n])}  parent ${parent[n] >= 0 ? run.ids[parent[n]] : "none"}`);
-  hint.textContent = say(null);
+  function tell() { hint.textContent = say(under); }
   const made = plot(place, {
-    scales: { x: { time: byTime, range: padded }, y: { range: padded } },
+    scales: { x: { time: byTime, range: across }, y: { range: padded } },
     axes: axes([byTime ? "time" : "generation", "score"], byTime ? {} : { incrs: whole }),
     legend: { show: false },
     series: [{}, { paths: () => null, points: { show: false } }],
     cursor: { drag: { x: false, y: false }, points: { show: false } },
-    plugins: [moves(), { hooks: { draw, setCursor: (u) => { hint.textContent = say(nearest(u)); } } }],
+    plugins: [moves("none"), { hooks: { draw, setCursor: (u) => { under = nearest(u); tell(); } } }],
   }, [where.map((n) => x[n]), where.map((n) => y[n])]);
   made.over.addEventListener("click", () => { const n = nearest(made); if (n !== null && !made.wasDragged) onChoose(n); });
+  tell();
   made.mark = (n) => { mark(n); made.redraw(); };
+  made.path = [...onPath];
   return made;
 }

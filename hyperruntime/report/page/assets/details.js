@@ -1,5 +1,8 @@
 "use strict";
 // The details of one generation or trajectory: read from its block when it is opened.
+const WHERE_ALL = "To read details, write a page with them: hyperrun report RUN";
+const isWhole = document.readyState !== "loading" ? Promise.resolve()
+  : new Promise((done) => document.addEventListener("DOMContentLoaded", done, { once: true })); // the blocks come last
 let isOver = false; // the server of a live page has ended: another user may have its port, and would get the token
 async function detailsOf(run, number, n) {
   if (isOver) return null;
@@ -13,6 +16,7 @@ async function detailsOf(run, number, n) {
   }
   const place = run.details[n];
   if (!place) return null;
+  await isWhole;
   const [block, offset, length] = place;
   const blocks = document.querySelectorAll(`script.block[data-run="${number}"]`);
   const coded = atob(blocks[block].textContent.slice(offset, offset + length));
@@ -68,6 +72,7 @@ function generationView(run, n, found) {
   const settings = Object.entries(found.settings).filter(([, value]) => value !== null && value !== "");
   return [
     tasksView(found.tasks),
+    found.left_out.map((missing) => el("p", { className: "note" }, `${missing}.`)),
     found.diff ? fold("Change of the parent", true, diffView(found.diff)) : el("p", { className: "note" }, "It has no change of its own."),
     found.dropped.length ? fold(`${found.dropped.length} changes left out`, false, el("ul", {}, found.dropped.map(([path, why]) => el("li", {}, `${path}: ${why}`)))) : null,
     found.transcripts.map((transcript, k) => transcriptView(transcript, k === 0 && !found.diff)),
@@ -90,8 +95,8 @@ function tokensView(segment, k) {
   const tokens = segment.ids.map((id, n) => {
     const logprob = segment.logprobs[n], made = segment.mask[n] === 1;
     const level = logprob === null || logprob === undefined ? 0 : logprob > -0.7 ? 0 : logprob > -2.3 ? 1 : logprob > -4.6 ? 2 : 3;
-    const shown = segment.texts.length ? segment.texts[n] : `${id} `;
-    const told = `token ${id}, ${made ? `made by the model${logprob === null || logprob === undefined ? "" : `, log probability ${logprob}`}` : "of the prompt"}`;
+    const shown = !segment.texts.length ? `${id} ` : id === null ? segment.texts[n] : segment.texts[n] || "·"; // a part of a letter
+    const told = `${id === null ? "hidden token, part of a text with a key" : `token ${id}`}, ${made ? `made by the model${logprob === null || logprob === undefined ? "" : `, log probability ${logprob}`}` : "of the prompt"}`;
     return el("span", { className: made ? `l${level}` : "prompt", title: told }, shown);
   });
   const made = sum(segment.mask);

@@ -1,11 +1,11 @@
 "use strict";
 const runs = JSON.parse(document.getElementById("data").textContent);
-const state = { run: 0, column: "", byTime: false, chosen: null, charts: [], table: null, isHeld: false };
+const state = { run: 0, column: "", byTime: false, chosen: null, charts: [], progress: null, lineage: null, table: null, isHeld: false };
 
-// From the first generation to the best one; of equal scores, the earlier one is the best.
-function bestPath(run) {
+// From the first generation to the best one by these scores; of equal scores, the earlier one is the best.
+function bestPath(run, scores = run.score) {
   let best = -1;
-  run.score.forEach((score, n) => { if (score !== null && (best < 0 || score > run.score[best])) best = n; });
+  scores.forEach((score, n) => { if (score !== null && (best < 0 || score > scores[best])) best = n; });
   const path = new Set();
   for (let at = best; at >= 0 && !path.has(at); at = run.parent[at]) path.add(at);
   return [...path].reverse();
@@ -70,12 +70,14 @@ function comparison() {
 function tables(run) {
   const failures = counts(run.failure.filter(Boolean));
   const steps = Object.entries(run.steps).map(([name, values]) => [name, sum(values)]).filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1]);
-  const models = run.models.map((one) => el("tr", {}, el("td", {}, one.model), ["requests", "errors", "input_tokens", "output_tokens", "money", "seconds"].map((name) => el("td", { className: "n" }, (text[name] || text.count)(one[name])))));
+  const kinds = [["requests", "requests"], ["errors", "errors"], ["input_tokens", "tokens read"], ["output_tokens", "written"], ["money", "cost"], ["seconds", "time"]]
+    .filter(([name]) => run.models.some((one) => Object.hasOwn(one, name))); // a rollout does not record failed requests
+  const models = run.models.map((one) => el("tr", {}, el("td", {}, one.model), kinds.map(([name]) => el("td", { className: "n" }, (text[name] || text.count)(one[name])))));
   return el("div", { className: "columns" },
     el("section", {}, el("h2", {}, "Failures by class"), failures.length ? meters(failures, text.count) : el("p", { className: "note" }, "None.")),
     el("section", {}, el("h2", {}, "Time by step"), steps.length ? meters(steps, text.seconds) : el("p", { className: "note" }, "None.")),
     run.kind === "rollout" ? groupSection(run) : null,
-    models.length ? el("section", {}, el("h2", {}, "Models"), el("div", { className: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ["model", "requests", "errors", "tokens read", "written", "cost", "time"].map((name, k) => el("th", { className: k ? "n" : "" }, name)))), el("tbody", {}, models)))) : null);
+    models.length ? el("section", {}, el("h2", {}, "Models"), el("div", { className: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ["model", ...kinds.map((kind) => kind[1])].map((name, k) => el("th", { className: k ? "n" : "" }, name)))), el("tbody", {}, models)))) : null);
 }
 
 function groupSection(run) {
@@ -89,7 +91,7 @@ function groupSection(run) {
   return el("section", {}, el("h2", {}, "Groups"), el("div", { className: "wide" }, el("table", {},
     el("thead", {}, el("tr", {}, ["item", "mean reward", "deviation", "scored"].map((name, k) => el("th", { className: k ? "n" : "" }, name)))),
     el("tbody", {}, rows.map((row) => el("tr", {}, el("td", {}, row.item), el("td", { className: "n" }, text.score(row.mean)), el("td", { className: "n" }, text.score(row.spread)), el("td", { className: "n" }, row.count)))))),
-    run.items.length > 200 ? el("p", { className: "note" }, `${run.items.length - 200} more groups are in the table below.`) : null);
+    run.items.length > 200 ? el("p", { className: "note" }, `${text.count(run.items.length - 200)} more groups: search the table above for an item.`) : null);
 }
 
 const places = { totals: el("div", {}), notes: el("div", {}), tables: el("div", {}), progress: el("div", { className: "chart" }), lineage: el("div", { className: "chart" }), hint: el("div", { className: "hint" }), panel: el("section", { className: "panel", hidden: true, "aria-live": "polite" }) };
@@ -107,7 +109,11 @@ function charts(keeps) {
   for (const chart of state.charts) chart.stop();
   state.charts = [];
   const run = runs[state.run], compared = runs.length > 1 ? runs : [run];
-  if (compared.every((one) => one.ids.length)) state.charts.push(progressChart(places.progress, compared, columnOf));
+  state.progress = state.lineage = null;
+  if (compared.every((one) => one.ids.length)) {
+    state.progress = progressChart(places.progress, compared, columnOf);
+    state.charts.push(state.progress);
+  }
   if (run.kind === "loop" && run.ids.length) {
     state.lineage = lineageChart(places.lineage, run, columnOf(run), state.byTime, state.chosen, places.hint, (n) => { state.table.choose(n, false, true); });
     state.charts.push(state.lineage);
@@ -133,7 +139,7 @@ async function open(n, looks) {
   places.panel.replaceChildren(
     el("div", { className: "bar" }, el("h2", {}, title), parent, el("button", { onclick: close, "aria-label": "close" }, "close (Esc)")),
     ...[run.failure[n] ? el("p", {}, `${run.failure[n]}: ${run.detail[n]}`) : null,
-      found ? null : el("p", { className: "left-out" }, isLive ? "Its details cannot be read." : "Its details were left out to keep this file small; make it again with a larger --max-size."),
+      found ? null : el("p", { className: "left-out" }, isOver ? `The server has ended. ${WHERE_ALL}` : isLive ? "Its details cannot be read." : "Its details were left out to keep this file small; make it again with a larger --max-size."),
       ...(run.kind === "loop" ? generationView(run, n, found) : trajectoryView(run, n, found)).flat(2)].filter((one) => one));
   if (looks) places.panel.scrollIntoView({ block: "nearest" });
 }
@@ -160,8 +166,8 @@ function show() {
     runs.length > 1 ? [comparison(), el("div", { className: "bar" }, runs.map((one, k) => el("button", { "aria-pressed": String(k === state.run), onclick: () => { state.run = k; state.column = ""; show(); } }, one.name)))] : null,
     places.totals, places.notes, controls,
     el("div", { className: "columns" },
-      el("section", {}, el("h2", {}, loop ? "Progress" : "Rewards"), places.progress),
-      loop ? el("section", {}, el("h2", {}, "Lineage"), places.lineage, places.hint) : null),
+      el("section", {}, el("h2", {}, loop ? "Progress" : "Rewards"), zoomBar(loop ? "progress" : "rewards", () => state.progress), places.progress),
+      loop ? el("section", {}, el("h2", {}, "Lineage"), zoomBar("lineage", () => state.lineage), places.lineage, places.hint) : null),
     el("h2", {}, loop ? "Generations" : "Trajectories"),
     el("p", { className: "hint" }, "Keys: j and k or the arrows move, / searches, Enter leaves the search, t changes the colours, Esc closes."),
     state.table.place, places.panel, places.tables);
