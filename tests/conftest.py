@@ -158,7 +158,7 @@ class EngineCommand:
     def commands(self, name: str) -> list[str]:
         """Return the command lines of the processes in a container."""
         if self.program == "podman":
-            return self.run("top", name, "args").splitlines()[1:]
+            return [line.rstrip() for line in self.run("top", name, "args").splitlines()[1:]]
         return [line.split(maxsplit=1)[1] for line in self.run("top", name, "-o", "pid,args").splitlines()[1:]]
 
     def init_pid(self, name: str) -> int:

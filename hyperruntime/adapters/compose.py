@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import posixpath
+import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ _KEYS = {"image": "image", "working_dir": "workdir", "user": "user", "network_mo
 _KEYS |= {"read_only": "read_only_rootfs"}
 _OTHERS = {"environment", "build", "cpus", "mem_limit"}
 _MEANINGLESS = set("command entrypoint init stdin_open tty restart stop_grace_period x-default x-local".split())
+_MAIN, _SHELLS = ("entrypoint", "command"), ("sh", "bash", "cat")  # programs that only wait for input
 _BUILD = {"context", "dockerfile", "no_cache"}
 
 
@@ -58,6 +62,7 @@ def read_service(config: Mapping[str, Any], folder: Path) -> Service:
     given = next(iter(config["services"].values()))
     if unknown := sorted(given.keys() - _KEYS.keys() - _OTHERS - _MEANINGLESS):
         raise _refused(unknown[0], "this key of the compose file cannot be honoured; remove it")
+    _check_main_program(given)
     for key in given.keys() - _MEANINGLESS:
         if "$" in str(given[key]):
             raise _refused(key, "variables are not replaced in a compose file; write the value without `$`")
@@ -67,6 +72,24 @@ def read_service(config: Mapping[str, Any], folder: Path) -> Service:
     if "mem_limit" in given:
         fields["limits"]["memory_bytes"] = parse_size(given["mem_limit"])
     return _built(fields, given["build"], folder) if "build" in given else Service(fields=fields)
+
+
+def _check_main_program(given: Mapping[str, Any]) -> None:
+    """Accept a main program that only keeps a container running, which ours needs no program for."""
+    found = {key: given[key] for key in _MAIN if given.get(key)}
+    words = [word for value in found.values() for word in (shlex.split(value) if isinstance(value, str) else value)]
+    if words and not _only_waits(words):
+        why = "a sandbox has no main program of its own; remove this key, and start the program in the sandbox"
+        raise _refused(next(iter(found)), why)
+
+
+def _only_waits(words: list[str]) -> bool:
+    name, rest = posixpath.basename("".join(words[:1])), words[1:]
+    if name in _SHELLS and len(rest) == 2 and re.fullmatch("-l?c", rest[0]):
+        return _only_waits(shlex.split(rest[1].removeprefix("exec ")))
+    if name == "tail":
+        return rest[-1:] == ["/dev/null"] and all(word.startswith("-") for word in rest[:-1])
+    return (name == "sleep" and re.fullmatch(r"[\w.]*", "".join(rest)) is not None) or (name in _SHELLS and not rest)
 
 
 def _built(fields: Mapping[str, Any], build: str | Mapping[str, Any], folder: Path) -> Service:

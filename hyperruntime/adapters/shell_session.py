@@ -41,7 +41,8 @@ class SessionOutput:
     """What a command wrote since the last call.
 
     Attributes:
-        text: both streams in order, without escape sequences.
+        text: both streams in order, without escape sequences; of more than 10 MiB the last ones, after a line that says
+            how many bytes were dropped.
         exit_code: how the command ended; None while it runs.
         found: the pattern that was found, or "".
     """
@@ -141,6 +142,7 @@ class _Running:
         """Start the text in a thread; without a shell, make one that has ended."""
         self.terminal, self._is_readable = terminal, terminal is not None
         self._data, self._lock, self._wakers = bytearray(), threading.Lock(), set[Callable[[], None]]()
+        self._dropped = 0  # bytes of output since the last call, before the data
         self._result: Future[ExecResult | None] = Future()
         if shell is None:
             self._result.set_result(None)
@@ -200,14 +202,16 @@ class _Running:
         with self._lock:
             data = bytes(self._data) if patterns or has_ended else b""
             matches = [(match, text) for pattern, text in patterns if (match := pattern.search(data))]
+            if not matches and not has_ended:
+                return None
+            notice = b"[%d bytes of output dropped here]\n" % self._dropped if self._dropped else b""
+            self._dropped = 0
             if matches:
                 match, text = min(matches, key=lambda pair: pair[0].start())
                 del self._data[: match.end()]
-                return data[: match.start()], text
-            if not has_ended:
-                return None
+                return notice + data[: match.start()], text
             self._data.clear()
-            return data, ""
+            return notice + data, ""
 
     def _read_terminal(self) -> None:
         reads = _MOST_READS if self._is_readable else 0
@@ -223,7 +227,9 @@ class _Running:
     def _add(self, _: str, chunk: bytes) -> None:
         with self._lock:
             self._data += chunk
-            del self._data[:-_MOST_BYTES]
+            if (excess := len(self._data) - _MOST_BYTES) > 0:
+                del self._data[:excess]
+                self._dropped += excess
         self._wake()
 
     def _wake(self) -> None:

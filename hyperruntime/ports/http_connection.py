@@ -18,7 +18,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _MAX_AHEAD = 8
 _UPGRADED = ("_upgraded", "_upgrade")  # aiohttp's attribute: since 3.14, and before
-_MOST, _CLIENT_S = 512, 30.0
+MOST_CONNECTIONS, CLIENT_S = 512, 30.0
 
 
 class Connections:
@@ -30,7 +30,7 @@ class Connections:
         open: connections that are open.
     """
 
-    def __init__(self, limit: int, client_s: float) -> None:
+    def __init__(self, limit: int = MOST_CONNECTIONS, client_s: float = CLIENT_S) -> None:
         """Start with no open connections.
 
         Args:
@@ -114,6 +114,48 @@ class BoundedConnection(web.RequestHandler):
         write("http request failed", error=repr(error))
 
 
+class BoundedProtocol(asyncio.Protocol):
+    """What bounds the connections of uvicorn: a base of a class, before uvicorn's own class of connections.
+
+    A connection is closed if its server is at its limit, or if for a whole period no request began or was served. So
+    bytes that come now and then cannot keep it open.
+
+    Attributes:
+        bounds: counts the connections of all servers of this process; a class may have its own.
+    """
+
+    bounds = Connections()
+    _is_counted = False
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection, or close it if the server is at its limit."""
+        super().connection_made(transport)
+        if self.bounds.open >= self.bounds.limit:
+            cast(asyncio.Transport, transport).abort()
+            return
+        self.bounds.open, self._is_counted = self.bounds.open + 1, True
+        self._look_later(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Uncount the connection."""
+        super().connection_lost(exc)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.bounds.open, self._is_counted = self.bounds.open - self._is_counted, False
+
+    def _look_later(self, transport: asyncio.BaseTransport) -> None:
+        last = getattr(self, "cycle", None)  # uvicorn's attribute: the last request whose head is there
+
+        def look() -> None:
+            if getattr(self, "cycle", None) is last and (last is None or last.response_complete):
+                cast(asyncio.Transport, transport).abort()
+            else:
+                self._look_later(transport)
+
+        self._timer = asyncio.get_running_loop().call_later(self.bounds.client_s, look)
+
+
 @web.middleware
 async def _timed(request: web.Request, handler: Handler) -> web.StreamResponse:
     connection = cast(BoundedConnection, request.protocol)
@@ -129,8 +171,8 @@ async def serving_app(
     app: web.Application,
     listener: socket.socket,
     *,
-    most: int = _MOST,
-    client_s: float = _CLIENT_S,
+    most: int = MOST_CONNECTIONS,
+    client_s: float = CLIENT_S,
     shutdown_s: float,
     ends_requests: bool = False,
     **options: Any,  # noqa: ANN401

@@ -19,6 +19,7 @@ from hyperruntime_inspect_ai.config import FILES, NAME, read_config
 Config: TypeAlias = BaseModel | str | None
 
 _CANNOT_EXECUTE = 126
+_RETRIES_S = (60, 30)  # the longest timeouts of a command that is tried again. Source: SandboxEnvironment.exec
 _LOST = (errors.ContainerLostError, errors.ContainerStateError, errors.ExecLostError, errors.ExecStartError)
 
 
@@ -74,18 +75,22 @@ class HyperRuntimeSandbox(util.SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> util.ExecResult[str]:
-        """Run a command; one that reaches its deadline is ended with all its processes, and is not tried again."""
+        """Run a command; one that reaches its deadline is ended with all its processes, before it is tried again."""
         limit = util.SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
+        deadlines = [timeout, *(min(timeout, most) for most in _RETRIES_S if timeout_retry)] if timeout else [timeout]
         try:
-            result = await self.container.aexec(
-                cmd,
-                input=input.encode() if isinstance(input, str) else input,
-                workdir=self._path(cwd or ""),
-                env=env,
-                user=user or self._user,
-                timeout_s=timeout,
-                output_limit_bytes=2 * limit,  # the last half of longer output is its tail
-            )
+            while True:
+                result = await self.container.aexec(
+                    cmd,
+                    input=input.encode() if isinstance(input, str) else input,
+                    workdir=self._path(cwd or ""),
+                    env=env,
+                    user=user or self._user,
+                    timeout_s=deadlines.pop(0),
+                    output_limit_bytes=2 * limit,  # the last half of longer output is its tail
+                )
+                if not (result.timed_out and deadlines):
+                    break
         except (errors.UserNotFoundError, errors.WorkdirNotFoundError) as error:
             return util.ExecResult(success=False, returncode=_CANNOT_EXECUTE, stdout="", stderr=str(error))
         except errors.UnsupportedOptionError as error:

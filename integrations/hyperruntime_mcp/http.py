@@ -6,8 +6,8 @@ import asyncio
 import hmac
 import socket
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 
 import uvicorn
 from mcp.server.lowlevel import Server
@@ -17,12 +17,14 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from hyperruntime.adapters.slot_session import SlotSession
 from hyperruntime.logs import get_logger
+from hyperruntime.ports.http_connection import BoundedProtocol
 
 log = get_logger(__name__)
-_PATH, _BODY_BYTES, _END_S = "/mcp", 16 * 1024**2, 3
+_PATH, _BODY_BYTES = "/mcp", 16 * 1024**2
 
 
 class HttpSessions:
@@ -41,7 +43,8 @@ class HttpSessions:
     async def serve(self, listener: socket.socket) -> None:
         """Serve clients until this is cancelled; then all sessions end."""
         options = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False, "ws": "none"}
-        web = _Uvicorn(uvicorn.Config(self, **options, timeout_graceful_shutdown=_END_S))
+        web = uvicorn.Server(uvicorn.Config(self, **options, http=Connection, timeout_graceful_shutdown=3))
+        web.capture_signals = nullcontext  # they are the program's
         serving = asyncio.create_task(web.serve(sockets=[listener]))
         try:
             await asyncio.shield(serving)
@@ -123,8 +126,5 @@ def _refusal(status: int, code: int, why: str, **data: object) -> JSONResponse:
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": why, "data": data}}, status)
 
 
-class _Uvicorn(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to the program."""
-        yield
+class Connection(BoundedProtocol, AutoHTTPProtocol):
+    """A connection of a client."""

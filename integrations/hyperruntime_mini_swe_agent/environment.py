@@ -5,17 +5,28 @@ from __future__ import annotations
 import os
 import platform
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from minisweagent.exceptions import Submitted
 from minisweagent.utils.serialize import recursive_merge
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 import hyperruntime as hr
 from hyperruntime.adapters.shared_runtime import start_container
+from hyperruntime.errors import unknown_name
+from hyperruntime.units import parse_duration
 
 _DONE = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"  # the first line of the output that ends a task
 _UNAME = ("system", "node", "release", "version", "machine", "processor")
+_DAY_S = 86_400.0
+_INSTEAD = {  # of keys of the framework's environments for other programs
+    "executable": "`runtime`, which names an engine",
+    "run_args": "the table `container`, such as {network: bridge, user: agent, limits: {cpus: 2}}",
+    "pull_timeout": "no key for it: a pull has no time limit here",
+    "global_args": "the table `container`",
+    "exec_args": "the table `container`",
+}
 
 
 class EnvironmentConfig(BaseModel):
@@ -28,6 +39,7 @@ class EnvironmentConfig(BaseModel):
         forward_env: names of variables of the host that commands get.
         timeout: seconds after which a command is ended with all its processes.
         interpreter: the program that runs a command.
+        container_timeout: how long the container may exist, as ``sleep`` has it, such as ``2h``; None means no limit.
         runtime: the engine; None means ``HYPERRUNTIME_RUNTIME``, else the first one that works.
         container: more fields of the container, such as ``network``, ``user``, ``pull``, and the table ``limits``.
     """
@@ -38,8 +50,34 @@ class EnvironmentConfig(BaseModel):
     forward_env: list[str] = []
     timeout: int = 30
     interpreter: list[str] = ["bash", "-lc"]
+    container_timeout: str | None = None
     runtime: str | None = None
     container: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        for key in sorted(given.keys() - cls.model_fields.keys()):
+            if key in _INSTEAD:
+                raise ValueError(f"{key!r} has no meaning here; use {_INSTEAD[key]}")
+            raise ValueError(
+                f"{unknown_name('key', key, cls.model_fields)}; fields of the container are in `container`"
+            )
+        return given
+
+    def container_fields(self) -> dict[str, Any]:
+        """Return the fields of the container; a limit in ``container`` counts more than ``container_timeout``."""
+        if self.container_timeout in (None, "inf", "infinity"):
+            return self.container
+        limits = {"wall_s": _sleep_s(str(self.container_timeout)), **self.container.get("limits", {})}
+        return {**self.container, "limits": limits}
+
+
+def _sleep_s(text: str) -> float:
+    """Return the seconds of an argument of ``sleep``. Source: the manual of GNU coreutils, "sleep invocation"."""
+    if text.endswith("d"):
+        return parse_duration(text[:-1], "container_timeout") * _DAY_S
+    return parse_duration(text, "container_timeout")
 
 
 class Environment:
@@ -61,7 +99,9 @@ class Environment:
             HyperRuntimeError: the container cannot be started; the message says why.
         """
         self.config = config_class(**kwargs)
-        self.container: hr.Container = start_container(self.config.image, self.config.container, self.config.runtime)
+        self.container: hr.Container = start_container(
+            self.config.image, self.config.container_fields(), self.config.runtime
+        )
         self.cleanup = weakref.finalize(self, self.container.close)  # the framework only drops its environments
 
     def get_template_vars(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - as in the framework
@@ -103,12 +143,12 @@ class Environment:
             why = f"the command was ended after {timeout_s} s"
             output |= {"returncode": -1, "exception_info": f"An error occurred while executing the command: {why}"}
             output["extra"] = {"exception_type": "TimeoutExpired", "exception": why}
-        self._check_finished(output)
-        return output
-
-    def _check_finished(self, output: dict[str, Any]) -> None:
-        first, *rest = output["output"].lstrip().splitlines(keepends=True) or [""]
+        first, *rest = text.lstrip().splitlines(keepends=True) or [""]
         if first.strip() == _DONE and output["returncode"] == 0:
+            if result.truncated:
+                why = "the output is too long, so this was not submitted; submit less"
+                return output | {"returncode": -1, "exception_info": f"An error occurred: {why}"}
             submission = "".join(rest)
             extra = {"exit_status": "Submitted", "submission": submission}
             raise Submitted({"role": "exit", "content": submission, "extra": extra})
+        return output

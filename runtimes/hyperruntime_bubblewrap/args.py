@@ -17,11 +17,12 @@ NAME, IMAGE, MARK = "bubblewrap", "host", "hyperruntime-bubblewrap"
 LINKS = ("bin", "sbin", "lib", "lib32", "lib64")
 ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
 HOSTS_ETC = (*ETC, "os-release", "protocols", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo")
-HIDDEN, OWN_ETC = ("/usr/local/etc", "/usr/etc"), Path(__file__).parent / "etc"
+HIDDEN, OWN_ETC = ("/usr/local/etc", "/usr/etc"), str(Path(__file__).parent / "etc")
+USERS = ("--perms", "0644", "--file", "7", "/etc/passwd", "--perms", "0644", "--file", "8", "/etc/group")
 PATH, SHM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "/dev/shm"  # noqa: S108 - in the container
 # bwrap dies with the *thread* that started it, so a shell starts it. The shell's arguments are the container's record.
 DIRECTORIES = ("/etc", "/home", "/mnt", "/opt", "/root", "/run", "/srv", "/var")
-KEEPER = 'filter=$3; shift 3; "$@" 9<"$filter"; exit $?'
+KEEPER = 'filter=$3 etc=$4; shift 4; "$@" 7<"$etc/passwd" 8<"$etc/group" 9<"$filter"; exit $?'
 # Root needs capabilities only where it has other users to manage; the commands inherit no more than these.
 ROOT = ("--bounding-set=-all" + "".join(f",+{name.lower()}" for name in CAPABILITIES), "--inh-caps=-all")
 WITH_USERS = ("--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup")
@@ -50,8 +51,7 @@ def run_args(launch: Launch, filter_path: str = "", *, users: bool = False) -> l
     args += ["--perms", "1777", "--dir", "/run/lock", "--perms", "1777"]
     args += [] if limits.tmpfs_bytes is None else ["--size", str(limits.tmpfs_bytes)]
     args += ["--tmpfs", "/tmp", "--perms", "1777", "--dir", "/var/tmp", "--setenv", "HOME", "/root"]  # noqa: S108
-    for name in ("passwd", "group", "hosts"):
-        args += ["--ro-bind", str(OWN_ETC / name), f"/etc/{name}"]
+    args += [*USERS, "--ro-bind", f"{OWN_ETC}/hosts", "/etc/hosts"]  # copies, to which root in the container adds users
     for name in (*HOSTS_ETC, "resolv.conf", "hosts") if spec.network == "host" else HOSTS_ETC:
         args += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for mount in (launch.exchange, *spec.mounts):
@@ -61,7 +61,7 @@ def run_args(launch: Launch, filter_path: str = "", *, users: bool = False) -> l
     args += [] if limits.pids is None else ["/usr/bin/prlimit", nproc_option(limits.pids)]
     args += ["/usr/bin/setpriv", *ROOT, "--ambient-caps=-all"] if users else []
     record = json.dumps({"image": spec.image, "labels": dict(launch.labels)})
-    return ["/bin/sh", "-c", KEEPER, MARK, launch.name, record, filter_path or os.devnull, *args, "/bin/sh"]
+    return ["/bin/sh", "-c", KEEPER, MARK, launch.name, record, filter_path or os.devnull, OWN_ETC, *args, "/bin/sh"]
 
 
 def dirs(*paths: str) -> list[str]:

@@ -35,6 +35,18 @@ def test_a_session_is_used_from_several_event_loops(container: hr.Container) -> 
         asyncio.run(session.run("true"))
 
 
+def test_output_that_does_not_fit_has_a_line_about_what_was_dropped(container: hr.Container) -> None:
+    session = ShellSession(container)
+    try:
+        seen = asyncio.run(session.run("head -c 11000000 /dev/zero | tr '\\0' x; echo; echo the end"))
+        notice, _, rest = seen.text.partition("\n")
+        assert (notice, rest[-9:]) == ("[514249 bytes of output dropped here]", "\nthe end\n")
+        assert len(rest) == 10 * 1024**2
+        assert asyncio.run(session.run("echo short")).text == "short\n"
+    finally:
+        asyncio.run(session.close())
+
+
 async def answer(container: hr.Container) -> None:
     session = ShellSession(container)
     try:

@@ -124,6 +124,18 @@ def test_an_exec_of_another_user_has_the_same_features(shared: hr.Container) -> 
     assert wait_until(lambda: "sleep 901" in living(shared, TWO.uid), HANG_S)
 
 
+def test_root_can_add_a_user_of_this_container_alone(
+    runtime: hr.Runtime, base_image: str, shared: hr.Container
+) -> None:
+    add = "echo added:x:7001:7001::/tmp:/bin/sh >>/etc/passwd; echo added:x:7001: >>/etc/group"
+    shared.exec(["sh", "-c", add]).check()
+    assert shared.exec(["sh", "-c", "id -un; id -gn"], user="added").check().stdout == b"added\nadded\n"
+    assert b"denied" in shared.exec(["sh", "-c", add], user=ONE).stderr
+    assert shared.exec(["grep", "-c", "added", "/etc/passwd"]).stdout == b"1\n"
+    with runtime.container(hr.ContainerSpec(image=base_image)) as other:
+        assert b"added" not in other.exec(["cat", "/etc/passwd", "/etc/group"]).check().stdout
+
+
 def test_ids_that_are_not_mapped_are_refused_at_once(shared: hr.Container) -> None:
     far = hr.RunAs(uid=2**31 - 2)
     began = time.monotonic()

@@ -154,6 +154,19 @@ def test_exec_it_passes_on_keys_and_the_exit_code_and_keeps_its_deadline(window:
     window.end(124)
 
 
+def test_a_terminal_without_input_is_interrupted_and_its_keys_reach_no_shell(
+    window: Window, busybox_image: str
+) -> None:
+    script = "stty size; read -r word; echo got $word"
+    window.start("exec", "-t", "--image", busybox_image, "--", "sh", "-c", script)
+    window.expect("30 100")
+    window.type("echo un''wanted", "Enter")
+    window.type("", "C-c")
+    window.end(130)
+    assert "unwanted" not in window.text()
+    assert "got" not in window.text().partition("30 100")[2]
+
+
 def test_a_terminal_needs_a_terminal() -> None:
     for args in (("shell",), ("exec", "-it", "--", "true")):
         done = hyperrun(*args)

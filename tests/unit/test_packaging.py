@@ -19,6 +19,7 @@ from typing import Any
 
 import attrs
 import pytest
+import yaml
 
 from tests.release import extras
 
@@ -348,6 +349,20 @@ def test_no_integration_exceeds_its_length_limit() -> None:
     sizes = {path.name: sum(len(file.read_text().splitlines()) for file in path.rglob("*.py")) for path in folders}
     assert sizes
     assert {name: size for name, size in sizes.items() if size > INTEGRATION_LINES} == {}
+
+
+def test_continuous_integration_runs_the_tests_of_each_integration() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/integrations.yml").read_text())
+    tested = sorted(path.parent.name for path in ROOT.glob("tests/integrations/*/requirements.txt"))
+    assert workflow["jobs"]["frameworks"]["strategy"]["matrix"]["name"] == tested
+
+
+def test_what_integrations_share_imports_no_framework() -> None:
+    """Else code of one framework could move there, where no limit counts its lines."""
+    shared = sorted((ROOT / "hyperruntime/adapters").rglob("*.py"))
+    known = {"hyperruntime", "attrs", *sys.stdlib_module_names}
+    assert len(shared) > 10
+    assert {path.name: found for path in shared if (found := imported_names(path) - known)} == {}
 
 
 @cache

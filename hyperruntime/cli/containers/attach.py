@@ -31,6 +31,7 @@ _MODES = frozenset(b"1 25 47 1000 1002 1003 1006 1047 1049 2004".split())
 _SEQUENCE = re.compile(rb"\x1b\[\?([\d;]{1,60})([hl])")
 _USUAL = {b"25": b"h"}
 _LONGEST = 64  # bytes of a sequence
+_SIGNALS = b"\x03\x1c"  # Ctrl-C and Ctrl-\, which a terminal turns into signals
 
 
 def check_terminal() -> None:
@@ -53,7 +54,7 @@ def run_attached(
         container: the container.
         args: argv.
         options: options of the terminal.
-        has_input: whether the keys go to the command.
+        has_input: whether all keys go to the command; else only those that end it, such as Ctrl-C.
 
     Raises:
         HyperRuntimeError: as in :meth:`Container.terminal`.
@@ -102,22 +103,23 @@ def _connect(terminal: Terminal, *, has_input: bool) -> None:
     """Copy keys and output until the command's end, and pass on each change of the window's size."""
     with _Output(terminal) as output, _pipe() as (resized, wake), _on_resize(wake):
         poll = select.poll()
-        for descriptor in (output.over, resized, *((0,) if has_input else ())):
+        for descriptor in (output.over, resized, 0):
             poll.register(descriptor, select.POLLIN)
         terminal.resize(*_size())  # it may have changed since the start
         while output.over not in (ready := dict(poll.poll())):
             if resized in ready:
                 os.read(resized, _CHUNK_BYTES)
                 terminal.resize(*_size())
-            if 0 in ready and not _pass_on_keys(terminal):
+            if 0 in ready and not _pass_on_keys(terminal, None if has_input else _SIGNALS):
                 poll.unregister(0)
 
 
-def _pass_on_keys(terminal: Terminal) -> bool:
-    """Read what was typed and write it to the terminal; return whether more can come."""
+def _pass_on_keys(terminal: Terminal, only: bytes | None) -> bool:
+    """Read what was typed and write it to the terminal, or ``only`` some keys of it; return whether more can come."""
     try:
         keys = os.read(0, _CHUNK_BYTES)
-        terminal.write(keys)
+        if passed := keys if only is None else bytes(key for key in keys if key in only):
+            terminal.write(passed)
     except BlockingIOError:  # another process made the terminal non-blocking, and took the keys
         return True
     except OSError:  # our terminal is gone, or the command has ended

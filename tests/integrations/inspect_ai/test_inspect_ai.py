@@ -7,7 +7,7 @@ import os
 import pty
 import shlex
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,38 +31,42 @@ for name do :; done
 echo "$name:x:7001:7001::/tmp:/bin/sh" >>/etc/passwd
 """
 
-FAILS_ON_BUBBLEWRAP = {
-    "test_exec_as_user": "its image is this machine's /usr, whose adduser needs files of this machine's /etc"
-}
-
 
 @pytest.fixture(scope="module")
-def image(runtime: hr.Runtime, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the base image with ``adduser``, which a check of inspect_ai calls."""
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with ``adduser``, which a check of inspect_ai calls."""
     folder = tmp_path_factory.mktemp("image")
+    folder.chmod(0o755)
     (folder / "adduser").write_text(ADDUSER)
     (folder / "adduser").chmod(0o755)
-    (folder / "Containerfile").write_text(f"FROM {base_image}\nCOPY adduser /usr/sbin/\n")
-    try:
-        yield runtime.images.build(IMAGE, containerfile=folder / "Containerfile", force=True)
-    except UnsupportedOptionError:
-        yield base_image  # the engine has only one image, which has the program
+    return folder
 
 
 @pytest.fixture(scope="module")
-def config(runtime_name: str, image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+def image(runtime: hr.Runtime, base_image: str, programs: Path) -> str:
+    """Return the base image with the programs."""
+    (programs / "Containerfile").write_text(f"FROM {base_image}\nCOPY adduser /usr/sbin/\n")
+    try:
+        return runtime.images.build(IMAGE, containerfile=programs / "Containerfile", force=True)
+    except UnsupportedOptionError:
+        return base_image  # the engine has only one image
+
+
+@pytest.fixture(scope="module")
+def config(runtime_name: str, image: str, programs: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return a configuration file for the engine under test."""
     path = tmp_path_factory.mktemp("config") / "hyperruntime.toml"
-    path.write_text(f'runtime = "{runtime_name}"\nimage = "{image}"\nworkdir = "/tmp"\nuser = "nobody"\n')
+    text = f'runtime = "{runtime_name}"\nimage = "{image}"\nworkdir = "/tmp"\nuser = "nobody"\n'
+    if runtime_name == "bubblewrap":  # it builds no images
+        text += (
+            f'env = {{ PATH = "/programs:{os.defpath}" }}\n[[mounts]]\nsource = "{programs}"\ntarget = "/programs"\n'
+        )
+    path.write_text(text)
     return str(path)
 
 
 @pytest.fixture
-async def sandbox_env(
-    request: pytest.FixtureRequest, config: str, runtime_name: str
-) -> AsyncIterator[SandboxEnvironment]:
-    if runtime_name == "bubblewrap" and (why := FAILS_ON_BUBBLEWRAP.get(request.node.originalname)):
-        request.applymarker(pytest.mark.xfail(reason=why, strict=True))
+async def sandbox_env(config: str) -> AsyncIterator[SandboxEnvironment]:
     provider = registry_find_sandboxenv("hyperruntime")  # found by its entry point
     await provider.task_init("self check", config)
     environments = await provider.sample_init("self check", config, {})
@@ -115,6 +119,19 @@ async def test_the_tail_of_long_output_is_kept(sandbox_env: SandboxEnvironment) 
     result = await sandbox_env.exec(["sh", "-c", "head -c 40000000 /dev/zero | tr '\\0' x; echo the end"])
     assert result.stdout.endswith("xxxthe end\n")
     assert len(result.stdout) == 10 * 1024**2
+
+
+async def test_a_command_that_timed_out_is_tried_again_up_to_twice(sandbox_env: SandboxEnvironment) -> None:
+    late = ["sh", "-c", "echo x >>tries; sleep 1000"]
+    with pytest.raises(TimeoutError):
+        await sandbox_env.exec(late, timeout=1, timeout_retry=False)
+    assert await sandbox_env.read_file("tries") == "x\n"
+    with pytest.raises(TimeoutError):
+        await sandbox_env.exec(late, timeout=1)
+    assert await sandbox_env.read_file("tries") == "x\n" * 4
+    second = ["sh", "-c", "cat; test -e again || { touch again; exec sleep 1000; }"]
+    result = await sandbox_env.exec(second, input="given to each try", timeout=1)
+    assert (result.success, result.stdout) == (True, "given to each try")
 
 
 def test_each_sample_of_an_evaluation_has_its_container(

@@ -53,9 +53,9 @@ async def bash(client: Client, text: str, **args: object) -> str:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
+    """Wait until a condition holds. It is called in a thread, because clients run on this event loop."""
     async with asyncio.timeout(_PATIENCE_S):
-        while not holds():
+        while not await asyncio.to_thread(holds):
             await asyncio.sleep(0.02)
 
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
+import socket
 import stat
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
+from hyperruntime.host.process import wait_until
+from hyperruntime.ports.http_connection import Connections
+from hyperruntime_mcp.http import Connection, HttpSessions
 from tests.conftest import EngineCommand
 from tests.integrations.mcp.servers import Served, bash, refused, served, until
 
@@ -139,6 +145,50 @@ def test_requests_that_open_no_session_are_refused(server: Served) -> None:
     assert answer_to(server, {}, method="GET")[0] == 400
     status, text = answer_to(server, {"MCP-Protocol-Version": "2026-07-28"})
     assert (status, json.loads(text)["error"]["data"]["supported"][-1]) == (400, "2025-11-25")
+
+
+def test_connections_that_send_nothing_are_bounded(server: Served) -> None:
+    port = int(server.url.rpartition(":")[2].partition("/")[0])
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 30)) for _ in range(530)]
+        poll = select.poll()
+        for one in silent:
+            poll.register(one, select.POLLIN)
+        assert wait_until(lambda: len(poll.poll(0)) >= 18, 30)  # closed: nothing else can be read
+        assert len(poll.poll(0)) <= 30
+        silent[0].sendall(b"GET /mcp HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert silent[0].recv(100).startswith(b"HTTP/1.1 401 ")
+    assert answer_to(server, {})[0] == 200
+
+
+async def test_a_client_that_sends_no_whole_request_in_time_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "bounds", Connections(2, 0.3))
+    listener = socket.create_server(("127.0.0.1", 0))
+    where, sessions = listener.getsockname(), HttpSessions(Server("x"), "secret", (), 60)
+    serving = asyncio.create_task(sessions.serve(listener))
+    request = b"GET /mcp HTTP/1.1\r\nHost: x\r\n"
+
+    async def drip(begin: bytes) -> None:
+        reader, writer = await asyncio.open_connection(*where)
+        writer.write(begin)
+        reading = asyncio.create_task(reader.read())
+        while not reading.done():
+            writer.write(b"X-A: b\r\n")
+            await asyncio.sleep(0.01)
+        writer.close()
+        with suppress(OSError):  # reset
+            assert (await reading).partition(b"\r")[0] in (b"", b"HTTP/1.1 401 Unauthorized")
+
+    try:
+        for begin in (b"", request, request + b"\r\n" + request):  # the last has an answer, and begins another one
+            await asyncio.wait_for(asyncio.gather(drip(begin), drip(begin)), 60)
+        reader, writer = await asyncio.open_connection(*where)
+        writer.write(request + b"Connection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
+        writer.close()
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
 
 
 @pytest.mark.slow

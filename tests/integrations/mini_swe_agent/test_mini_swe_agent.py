@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +18,11 @@ from minisweagent.environments import get_environment
 from minisweagent.environments.docker import DockerEnvironment
 from minisweagent.exceptions import Submitted
 from minisweagent.models.test_models import DeterministicModel, make_output
+from minisweagent.run.benchmarks import swebench
+from minisweagent.run.benchmarks.utils.batch_progress import RunBatchProgressManager
 
 import hyperruntime as hr
-from hyperruntime_mini_swe_agent import Environment
+from hyperruntime_mini_swe_agent import Environment, EnvironmentConfig
 from tests.conftest import podman_command
 from tests.integrations.crashes import check_container_ends_with
 from tests.integrations.mini_swe_agent.example import make_agent
@@ -85,6 +90,56 @@ def test_variables_and_directories_are_those_of_the_configuration(
     said = environment.execute({"command": 'pwd; echo "$MINE $OF_THE_HOST"'})["output"]
     assert said == "/usr\na b host\n"
     assert environment.execute({"command": "pwd"}, cwd="/etc")["output"] == "/etc\n"
+
+
+def test_a_submission_that_lost_bytes_is_an_error_that_the_agent_sees(environment: Any) -> None:
+    submit = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; head -c 11000000 /dev/zero | tr '\\0' x"
+    seen = environment.execute({"command": submit})
+    assert (seen["returncode"], "not submitted" in seen["exception_info"]) == (-1, True)
+    assert "bytes of output dropped here" in seen["output"]
+
+
+def test_keys_of_the_environment_for_docker_are_honoured_or_refused_with_what_to_use(
+    base_image: str, runtime_name: str
+) -> None:
+    given = {"image": base_image, "runtime": runtime_name, "container_timeout": "7h"}
+    assert Environment(**given).container.spec.limits.wall_s == 7 * 3600
+    of_container = {"limits": {"wall_s": 60, "pids": 100}}
+    limits = Environment(**given, container=of_container).container.spec.limits
+    assert (limits.wall_s, limits.pids) == (60, 100)
+    assert EnvironmentConfig(image="x", container_timeout="2d").container_fields() == {"limits": {"wall_s": 172800}}
+    for key, value, instead in (
+        ("executable", "podman", "`runtime`"),
+        ("run_args", ["--network", "none"], "`container`"),
+        ("pull_timeout", 60, "no time limit"),
+        ("imagee", "x", "'image'"),
+        ("network", "none", "fields of the container are in `container`"),
+        ("container_timeout", "soon", "number of seconds"),
+    ):
+        with pytest.raises(ValueError, match=instead):
+            Environment(**{"image": base_image, "runtime": runtime_name, key: value})
+
+
+def test_the_runner_for_swe_bench_of_the_page_gives_each_instance_its_image(
+    base_image: str, runtime_name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(swebench, "get_sb_environment", swebench.get_sb_environment)  # restored afterwards
+    runpy.run_path(str(Path(__file__).with_name("runner.py")))
+    submit = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; pwd; cat started"
+    outputs = [make_output("done", [{"command": submit}])]
+    config = {
+        "agent": {"system_template": "You are a programmer.", "instance_template": "{{task}}"},
+        "environment": {"environment_class": "docker", "cwd": "/tmp", "runtime": runtime_name},
+        "model": {"model_class": "deterministic", "outputs": outputs, "model_name": "scripted"},
+        "run": {"env_startup_command": "echo {{instance_id}} >/tmp/started"},
+    }
+    instance = {"instance_id": "one__two-3", "problem_statement": "x", "image_name": base_image}
+    swebench.process_instance(instance, tmp_path, config, RunBatchProgressManager(1))
+    info = json.loads((tmp_path / "one__two-3/one__two-3.traj.json").read_text())["info"]
+    assert info["submission"] == "/tmp\none__two-3\n"
+    environment = info["config"]["environment"]
+    assert (environment["image"], environment["container"]["pull"]) == (base_image, "missing")
+    assert info["config"]["environment_type"] == "hyperruntime_mini_swe_agent.environment.Environment"
 
 
 def test_a_container_ends_with_its_environment(base_image: str, runtime_name: str) -> None:

@@ -168,7 +168,7 @@ async def test_output_without_end_is_bounded(deployment: Deployment) -> None:
         with pytest.raises(exceptions.CommandTimeoutError):
             await say(deployment, "yes a line of output", timeout=2, **options)
         seen = await deployment.runtime.run_in_session(BashInterruptAction())
-        assert 0 < len(seen.output) <= 10 * 1024**2
+        assert 0 < len(seen.output) <= 10 * 1024**2 + 100  # and a line about dropped bytes
     assert (await say(deployment, "echo on")).output == "on\n"
 
 

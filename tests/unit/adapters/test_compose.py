@@ -75,6 +75,39 @@ def test_what_would_make_another_container_is_refused_by_name(service: str, rest
         read(service, rest)
 
 
+@pytest.mark.parametrize(
+    "main",
+    [
+        "command: tail -f /dev/null",
+        "command: [sleep, infinity]",
+        "command: /bin/bash -c 'exec sleep 1d'",
+        "entrypoint: [/bin/sh, -c], command: [tail -F /dev/null]",
+        "entrypoint: [], command: null",
+        "command: bash, init: true, tty: true, stdin_open: true, restart: always",
+    ],
+)
+def test_a_main_program_that_only_waits_is_not_needed(main: str) -> None:
+    assert read(f"{{image: x, {main}}}").fields == read("{image: x}").fields
+
+
+@pytest.mark.parametrize(
+    ("main", "word"),
+    [
+        ("entrypoint: /start-server", "entrypoint"),
+        ("entrypoint: [/start], command: sleep 7", "entrypoint"),
+        ("command: python3 -m http.server", "command"),
+        ("command: sh -c 'sleep 1; exec server'", "command"),
+        ("command: sh -c 'server & sleep infinity'", "command"),
+        ("command: bash start.sh", "command"),
+        ("command: tail -f /var/log/x /dev/null", "command"),
+        ("command: 'sleep $(server)'", "command"),
+    ],
+)
+def test_a_main_program_that_does_something_is_refused(main: str, word: str) -> None:
+    with pytest.raises(UnsupportedOptionError, match=f"cannot honour {word}: .* start the program in the sandbox"):
+        read(f"{{image: x, {main}}}")
+
+
 @pytest.mark.parametrize("value", ["7", "yes"])
 def test_variables_in_another_form_are_an_error(value: Any) -> None:
     with pytest.raises(SpecError, match="environment"):

@@ -39,7 +39,7 @@ def test_only_programs_and_named_files_of_the_host_are_visible() -> None:
     args = args_of()
     assert binds(args, "--ro-bind") == [
         ("/usr", "/usr"),
-        *((str(OWN_ETC / name), f"/etc/{name}") for name in ("passwd", "group", "hosts")),
+        (f"{OWN_ETC}/hosts", "/etc/hosts"),
         ("/x", "/run/hyperruntime"),
     ]
     shown = {source for source, _ in binds(args, "--ro-bind-try")}
@@ -78,9 +78,9 @@ def test_the_stricter_of_two_limits_on_processes_applies(
 
 def test_subordinate_ids_and_the_filter_are_used_where_the_machine_has_them() -> None:
     alone, shared = args_of(), args_of("/f", users=True)
-    assert alone[6:8] == ["/dev/null", "bwrap"]
+    assert alone[6:9] == ["/dev/null", OWN_ETC, "bwrap"]
     assert not {"unshare", "--cap-add", "--seccomp", "/usr/bin/setpriv"} & set(alone)
-    assert shared[6:12] == ["/f", "unshare", "--user", "--map-root-user", "--map-auto", "bwrap"]
+    assert shared[6:13] == ["/f", OWN_ETC, "unshare", "--user", "--map-root-user", "--map-auto", "bwrap"]
     assert shared[shared.index("--seccomp") + 1] == "9"
     assert not {"--unshare-all", "--uid", "CAP_SYS_ADMIN"} & set(shared)
     assert "--unshare-net" in shared
@@ -93,6 +93,13 @@ def test_the_keeper_carries_the_name_and_the_labels_of_its_container() -> None:
         *("/bin/sh", "-c", KEEPER, MARK, "hyperruntime-1"),
         '{"image": "host", "labels": {"a": "b"}}',
     ]
+
+
+def test_users_are_those_of_files_that_each_container_has_for_itself() -> None:
+    args = args_of()
+    assert binds(args, "--file") == [("7", "/etc/passwd"), ("8", "/etc/group")]
+    show = run_process([*args[:8], "sh", "-c", "cat <&7; cat <&8"])
+    assert show.stdout == b"".join(Path(OWN_ETC, name).read_bytes() for name in ("passwd", "group"))
 
 
 @pytest.mark.parametrize(
@@ -182,6 +189,7 @@ def test_containers_are_listed_and_removed_by_their_keepers() -> None:
         "c",
         '{"image": "host", "labels": {"mine": "1"}}',
         "/dev/null",
+        OWN_ETC,
         "setpriv",
         "--pdeathsig",
         "KILL",
