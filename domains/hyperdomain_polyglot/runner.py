@@ -61,16 +61,16 @@ def name(test: unittest.TestCase) -> str:
 class Result(unittest.TextTestResult):
     """Counts skipped tests too; ``testsRun`` of Python 3.12.1 does not."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as unittest passes them on
         super().__init__(*args, **kwargs)
         self.seen: set[str] = set()
 
-    def startTest(self, test: unittest.TestCase) -> None:
+    def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802
         """Note that a test begins."""
         self.seen.add(name(test))
         super().startTest(test)
 
-    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
         """Note that a test is skipped."""
         self.seen.add(name(test))
         super().addSkip(test, reason)
@@ -92,6 +92,7 @@ def one(arguments: list[str]) -> None:
     if with_canary:
         suite.addTests(unittest.defaultTestLoader.loadTestsFromTestCase(Canary))
     result = unittest.TextTestRunner(stream=sys.stderr, resultclass=Result).run(suite)
+    assert isinstance(result, Result)
     bad = {name(test) for test, _ in (*result.failures, *result.errors, *result.skipped)}
     failed = any(isinstance(test, Canary) for test, _ in result.failures)
     ran = len(result.seen)

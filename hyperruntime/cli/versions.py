@@ -18,17 +18,20 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 def version_facts() -> dict[str, Any]:
     """Return the versions of this release, its interfaces, plugins, packages, Python and system, as JSON values.
 
-    It imports no plugin and starts no process. An installed package that is missing has the version "".
+    It imports no plugin and starts no process. A required package that is missing has the version ""; a package of an
+    extra is in it only if it is installed.
     """
+    required, optional = _requirements()
     return {
         "hyperruntime": __version__,
         "interfaces": {one.seam: one.version for one in registry.INTERFACES.values()},
         "plugins": [
             {"group": group, "name": name, "package": plugin.source, "version": registry.package_version(plugin.source)}
-            for group in (*registry.INTERFACES, registry.AGENTS)
+            for group in (*registry.INTERFACES, registry.AGENTS, registry.SERVERS)
             for name, plugin in sorted(registry.plugins(group).items())
         ],
-        "packages": {name: registry.package_version(name) for name in _requirements()},
+        "packages": {name: registry.package_version(name) for name in required},
+        "optional_packages": {name: found for name in optional if (found := registry.package_version(name))},
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": _system(),
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -37,14 +40,15 @@ def version_facts() -> dict[str, Any]:
     }
 
 
-def _requirements() -> list[str]:
-    """Return the names of the packages that this one requires without any extra."""
+def _requirements() -> tuple[list[str], list[str]]:
+    """Return the names of the packages that this one always requires, and of those that only its extras require."""
     try:
         lines = requires(registry.OURS) or []
     except PackageNotFoundError:  # a checkout on PYTHONPATH
         lines = []
-    names = (_NAME.match(line) for line in lines if "extra ==" not in line)
-    return sorted(name[0] for name in names if name)
+    named = [(found[0], "extra ==" in line) for line in lines if (found := _NAME.match(line))]
+    always = {name for name, is_optional in named if not is_optional}
+    return sorted(always), sorted({name for name, _ in named} - always)
 
 
 def _system() -> str:

@@ -9,6 +9,7 @@ import resource
 from hyperruntime.errors import StorageError
 
 _NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the second is from the loader of libraries
+_WITHOUT_EXCEPTION = ("without exception set", "without setting an exception")
 
 
 def too_many_files(error: OSError) -> StorageError | None:
@@ -34,6 +35,13 @@ def exhausted(error: BaseException) -> str:
 
 
 def _lost_memory_error(error: BaseException) -> bool:
-    """Return whether the interpreter had no memory for a MemoryError; recognised by a limit on its memory."""
-    limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
-    return isinstance(error, SystemError) and "without exception set" in str(error) and limited
+    """Return whether the interpreter had no memory for a MemoryError; recognised by a limit on its memory.
+
+    CPython then raises a SystemError, or, from its parser, a SyntaxError about correct text. Only text that a program
+    generated, as dataclasses do, counts as correct: a file may have an error of its own.
+    """
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        return False
+    if isinstance(error, SyntaxError):
+        return (error.filename or "").startswith("<")
+    return isinstance(error, SystemError) and any(words in str(error) for words in _WITHOUT_EXCEPTION)

@@ -105,8 +105,14 @@ class ScriptedModel:
 
 
 @contextmanager
-def scripted_model(script: Script | Iterable[ModelReply]) -> Iterator[ScriptedModel]:
-    """Run a scripted server on the loopback interface, in its own threads."""
+def scripted_model(script: Script | Iterable[ModelReply], *, tokens: bool = False) -> Iterator[ScriptedModel]:
+    """Run a scripted server on the loopback interface, in its own threads.
+
+    Args:
+        script: a function from a request to a reply, or a list of replies.
+        tokens: whether to answer ``return_token_ids`` as vLLM does. A token is then a byte of a message's JSON, and the
+            log probability of each emitted token is -1.
+    """
     model = ScriptedModel(script)
 
     class Handler(BaseHTTPRequestHandler):
@@ -114,10 +120,13 @@ def scripted_model(script: Script | Iterable[ModelReply]) -> Iterator[ScriptedMo
 
         def do_POST(self) -> None:
             length = int(self.headers.get("Content-Length", "0"))
-            reply = model.reply(json.loads(self.rfile.read(length)))
+            request = json.loads(self.rfile.read(length))
+            reply = model.reply(request)
             choice = {"index": 0, "message": dict(reply.message), "finish_reason": reply.finish_reason}
             usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
             completion = {"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage}
+            if tokens and request.get("return_token_ids"):
+                completion = _with_tokens(completion, request, reply)
             body = json.dumps(completion).encode() if reply.body is None else reply.body
             self.send_response(reply.status)
             self.send_header("Content-Type", "application/json")
@@ -138,6 +147,24 @@ def scripted_model(script: Script | Iterable[ModelReply]) -> Iterator[ScriptedMo
         finally:
             server.shutdown()
             thread.join()
+
+
+def _with_tokens(completion: Mapping[str, Any], request: Request, reply: ModelReply) -> dict[str, Any]:
+    """Return a completion with token ids and log probabilities in vLLM's form."""
+    prompt_ids, ids = _tokens(request["messages"]), _tokens([reply.message])
+    logprobs = {"content": [{"token": chr(one), "logprob": -1.0} for one in ids]}
+    choice = {**completion["choices"][0], "token_ids": ids, "logprobs": logprobs}
+    usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(ids), "total_tokens": len(prompt_ids + ids)}
+    return {**completion, "choices": [choice], "usage": usage, "prompt_token_ids": prompt_ids}
+
+
+def _tokens(messages: Iterable[Mapping[str, Any]]) -> list[int]:
+    """Return the bytes of one line for each message, so that the tokens of a longer conversation begin with them."""
+    lines = [
+        json.dumps([one["role"], one.get("content") or "", [call["function"] for call in one.get("tool_calls") or ()]])
+        for one in messages
+    ]
+    return list("".join(f"{line}\n" for line in lines).encode())
 
 
 def _in_turn(replies: Iterable[ModelReply]) -> Script:

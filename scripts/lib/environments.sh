@@ -2,8 +2,9 @@
 # Virtual environments beside the main one, for tests with other versions. Needs common.sh.
 
 readonly ENVIRONMENTS=.venv/envs INTEGRATIONS=.venv/integrations
-# All extras but `train`: torch takes gigabytes, and its tests have no other purpose than the newest one.
-readonly TESTED_EXTRAS=(report tensorboard tokens hpc babyai swe terminal dev)
+# The extras whose packages the unit tests import. The frameworks of integrations have environments of their own
+# (scripts/integrations), with versions that fit together; torch (`train`, `verl`) takes gigabytes.
+readonly TESTED_EXTRAS=(report tensorboard tokens hpc babyai swe terminal mcp pytest dev)
 
 # find_python_version VERSION: print a Python of this version, from PATH or pyenv.
 find_python_version() {

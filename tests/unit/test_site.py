@@ -29,7 +29,7 @@ DOCS = ROOT / "docs"
 ROOT_PAGES = sorted(ROOT.glob("*.md"))
 NAMES = sorted(str(path.relative_to(DOCS)) for pattern in ("**/*.md", "**/*.rst") for path in DOCS.glob(pattern))
 _LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)#([^)\s]+)\)")
-_VARIABLE = re.compile(r"(HYPERRUN|HYPERRUNTIME)_[A-Z_]*[A-Z]")
+_VARIABLE = re.compile(r"\b(HYPERRUN|HYPERRUNTIME)_[A-Z_]*[A-Z]\b")
 
 
 def in_navigation() -> Iterator[str]:
@@ -107,26 +107,34 @@ def test_every_command_has_a_sentence_in_its_help() -> None:
 
 
 def variables() -> Iterator[str]:
-    """Yield the environment variables that the sources name or read."""
-    for folder in ("hyperruntime", "runtimes", "domains", "environments", "trainers"):
-        for path in (ROOT / folder).rglob("*.py"):
-            if {"tasks", "exercises", "inside"} & set(path.parts):
+    """Yield the environment variables that files of the packages name or read, whatever language they are in."""
+    for folder in ("hyperruntime", "runtimes", "domains", "environments", "trainers", "integrations", "containers"):
+        for path in (ROOT / folder).rglob("*"):
+            if {"tasks", "exercises", "inside", "__pycache__"} & set(path.parts) or not path.is_file():
                 continue
-            text = path.read_text()
-            for node in ast.walk(ast.parse(text)) if "environ" in text or "HYPERRUN" in text else ():
-                if isinstance(node, ast.Constant) and isinstance(node.value, str) and _VARIABLE.fullmatch(node.value):
-                    yield node.value
-                if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.environ.get":
-                    yield from (str(arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant))
+            text = path.read_bytes().decode(errors="replace")
+            yield from (found[0] for found in _VARIABLE.finditer(text))
+            if path.suffix == ".py" and ("environ" in text or "getenv" in text):
+                yield from read_in(ast.parse(text))
+
+
+def read_in(tree: ast.AST) -> Iterator[str]:
+    """Yield the environment variables that a program reads by their names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("os.environ.get", "os.getenv"):
+            yield from (str(arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant))
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ":
+            reads = isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Constant)
+            yield from [ast.literal_eval(node.slice)] if reads else ()
 
 
 def test_the_reference_has_every_environment_variable() -> None:
     shown = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", (DOCS / "reference/environment.md").read_text()))
     found = set(variables())
-    assert "HYPERRUNTIME_RUNTIME" in found
+    assert {"HYPERRUNTIME_RUNTIME", "HYPERRUN_SHELL_CODE"} <= found
     assert found - {"USER"} - shown == set()
     named = {name for name in shown if _VARIABLE.fullmatch(name)}
-    assert named - found == {"HYPERRUNTIME_POOL_PROFILES", "HYPERRUNTIME_POOL_DEFAULT_PROFILE"}, "no source has them"
+    assert named - found == set(), "no source has them"
 
 
 def test_the_reference_has_every_file_of_a_run() -> None:

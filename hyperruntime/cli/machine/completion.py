@@ -1,6 +1,7 @@
-"""``hyperrun completion``: install, remove and print the shell completion of ``hyperrun``.
+"""``hyperrun completion``: install, remove and print the shell completion of ``hyperrun`` and ``hyperruntime``.
 
-bash and zsh load it from a block in the user's start-up file, fish from its directory of completions.
+bash and zsh load it from a block in the user's start-up file, fish from its directory of completions, which has a file
+for each name.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
@@ -25,6 +27,7 @@ _BEGIN, _END = "# >>> completion of hyperrun >>>", "# <<< completion of hyperrun
 _BLOCK = re.compile(rf"\n?{re.escape(_BEGIN)}\n.*?{re.escape(_END)}\n", re.DOTALL)
 _ZSH_START = "autoload -Uz compinit\n(( $+functions[compdef] )) || compinit -i\n"
 SHELLS = ("bash", "zsh", "fish")
+NAMES = (PROGRAM, "hyperruntime")  # of the same program
 
 
 @attrs.frozen(kw_only=True)
@@ -32,12 +35,12 @@ class Files:
     """The files of one shell's completion.
 
     Attributes:
-        script: the file of the completion.
-        startup: the start-up file of the user that loads it; None if the shell finds the script by itself.
+        scripts: each file of the completion, with the names of the program that it is for.
+        startup: the start-up file of the user that loads it; None if the shell finds the scripts by itself.
         before: lines of the start-up file before the script is loaded.
     """
 
-    script: Path
+    scripts: Mapping[Path, tuple[str, ...]]
     startup: Path | None = None
     before: str = ""
 
@@ -53,19 +56,19 @@ def completion_files(shell: str) -> Files:
     except RuntimeError as error:
         raise StorageError(f"the user has no home directory: {error}; set HOME") from error
     if shell == "fish":
-        config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
-        return Files(script=config / "fish" / "completions" / f"{PROGRAM}.fish")
-    script = data / f"completion.{shell}"
+        folder = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "fish" / "completions"
+        return Files(scripts={folder / f"{name}.fish": (name,) for name in NAMES})
+    scripts = {data / f"completion.{shell}": NAMES}
     if shell == "zsh":
-        return Files(script=script, startup=Path(os.environ.get("ZDOTDIR") or home) / ".zshrc", before=_ZSH_START)
-    return Files(script=script, startup=home / ".bashrc")
+        return Files(scripts=scripts, startup=Path(os.environ.get("ZDOTDIR") or home) / ".zshrc", before=_ZSH_START)
+    return Files(scripts=scripts, startup=home / ".bashrc")
 
 
-def completion_script(shell: str) -> str:
-    """Return the script that defines the completion in a shell."""
+def completion_script(shell: str, names: tuple[str, ...] = NAMES) -> str:
+    """Return the script that defines the completion of the program, under these names, in a shell."""
     made = get_completion_class(shell)
     assert made is not None
-    return made(app, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source()
+    return "\n".join(made(app, {}, name, f"_{PROGRAM.upper()}_COMPLETE").source() for name in names)
 
 
 def _this_shell(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str:
@@ -81,7 +84,7 @@ _shell = click.argument("shell", type=click.Choice(SHELLS), required=False, call
 
 @click.group(cls=Group, epilog=example("hyperrun completion install", "hyperrun completion install zsh"))
 def completion() -> None:
-    """Complete commands and options of hyperrun with Tab, in bash, zsh or fish."""
+    """Complete commands and options of hyperrun, also as hyperruntime, with Tab, in bash, zsh or fish."""
 
 
 @completion.command(epilog=example("hyperrun completion install zsh"))
@@ -89,12 +92,14 @@ def completion() -> None:
 def install(shell: str) -> None:
     """Install the completion for SHELL (default: that of $SHELL), also over an older one."""
     files = completion_files(shell)
-    make_directory(files.script.parent)
-    write_atomic(files.script, completion_script(shell).encode())
-    click.echo(f"wrote {files.script}")
+    for script, names in files.scripts.items():
+        make_directory(script.parent)
+        write_atomic(script, completion_script(shell, names).encode())
+        click.echo(f"wrote {script}")
     if files.startup is not None:
-        place = shlex.quote(str(files.script))
-        block = f"{_BEGIN}\n{files.before}[ -r {place} ] && . {place}\n{_END}\n"
+        places = map(shlex.quote, map(str, files.scripts))
+        loading = "".join(f"[ -r {place} ] && . {place}\n" for place in places)
+        block = f"{_BEGIN}\n{files.before}{loading}{_END}\n"
         _change_startup(files.startup, block)
     click.echo(f"start a new {shell} to use it")
 
@@ -104,9 +109,10 @@ def install(shell: str) -> None:
 def remove(shell: str) -> None:
     """Remove the completion for SHELL (default: that of $SHELL)."""
     files = completion_files(shell)
-    with storage_errors(files.script):
-        files.script.unlink(missing_ok=True)
-    click.echo(f"removed {files.script}")
+    for script in files.scripts:
+        with storage_errors(script):
+            script.unlink(missing_ok=True)
+        click.echo(f"removed {script}")
     if files.startup is not None:
         _change_startup(files.startup, "")
 

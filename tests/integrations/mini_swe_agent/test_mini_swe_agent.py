@@ -102,7 +102,7 @@ def test_a_submission_that_lost_bytes_is_an_error_that_the_agent_sees(environmen
 def test_keys_of_the_environment_for_docker_are_honoured_or_refused_with_what_to_use(
     base_image: str, runtime_name: str
 ) -> None:
-    given = {"image": base_image, "runtime": runtime_name, "container_timeout": "7h"}
+    given: dict[str, Any] = {"image": base_image, "runtime": runtime_name, "container_timeout": "7h"}
     assert Environment(**given).container.spec.limits.wall_s == 7 * 3600
     of_container = {"limits": {"wall_s": 60, "pids": 100}}
     limits = Environment(**given, container=of_container).container.spec.limits
@@ -116,8 +116,9 @@ def test_keys_of_the_environment_for_docker_are_honoured_or_refused_with_what_to
         ("network", "none", "fields of the container are in `container`"),
         ("container_timeout", "soon", "number of seconds"),
     ):
+        odd: dict[str, Any] = {"image": base_image, "runtime": runtime_name, key: value}
         with pytest.raises(ValueError, match=instead):
-            Environment(**{"image": base_image, "runtime": runtime_name, key: value})
+            Environment(**odd)
 
 
 def test_the_runner_for_swe_bench_of_the_page_gives_each_instance_its_image(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from urllib.parse import quote
 
@@ -299,6 +301,15 @@ def test_a_hostile_log_takes_no_unbounded_time(monkeypatch: pytest.MonkeyPatch, 
         assert isinstance(secrets.clean_text(text), str)
 
 
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def distributions() -> dict[str, str]:
+    """Return the version of each installed package by its canonical name."""
+    return {canonical(one.name): one.version for one in metadata.distributions() if one.name}
+
+
 def test_the_versions_for_a_bug_report_are_printed_as_json(place: Path) -> None:
     code, said = hyperrun(place, "--version", "--json")
     facts: Mapping[str, object] = json.loads(said)
@@ -306,6 +317,15 @@ def test_the_versions_for_a_bug_report_are_printed_as_json(place: Path) -> None:
     assert facts["hyperruntime"] == hyperruntime.__version__
     assert facts["interfaces"] == {"driver": 1, "domain": 1, "environment": 1, "executor": 1, "trainer": 1}
     assert "Linux" in str(facts["kernel"])
+    installed, required, optional = distributions(), facts["packages"], facts["optional_packages"]
+    assert isinstance(required, dict)
+    assert isinstance(optional, dict)
+    assert (required["aiohttp"], optional["pytest"]) == (installed["aiohttp"], installed["pytest"])
+    wanted = {re.split(r"[^\w.-]", line)[0] for line in metadata.requires("hyperruntime") or ()}
+    assert required.keys() | optional.keys() == {name for name in wanted if canonical(name) in installed}
+    plugins = facts["plugins"]
+    assert isinstance(plugins, list)
+    assert {"hyperruntime.runtimes", "hyperruntime.agents", "hyperruntime.servers"} <= {one["group"] for one in plugins}
     assert hyperrun(place, "--version") == (0, f"hyperrun {hyperruntime.__version__}\n")
     code, said = hyperrun(place, "--json", "doctor")
     assert (code, "--json before a command requires --version" in said) == (2, True)

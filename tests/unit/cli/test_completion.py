@@ -26,12 +26,13 @@ LONGEST_S = 120
 
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
-    """Return the environment of a user with an empty home directory and ``hyperrun`` on PATH."""
+    """Return the environment of a user with an empty home directory and the program, under both names, on PATH."""
     programs = tmp_path / "bin"
     programs.mkdir()
     script = f"#!{sys.executable}\nimport sys\nfrom hyperruntime.cli import main\nsys.exit(main())\n"
-    (programs / "hyperrun").write_text(script)
-    (programs / "hyperrun").chmod(0o755)
+    for name in ("hyperrun", "hyperruntime"):
+        (programs / name).write_text(script)
+        (programs / name).chmod(0o755)
     (tmp_path / "home").mkdir()
     path = f"{programs}:{os.environ['PATH']}"
     return {"HOME": str(tmp_path / "home"), "PATH": path, "TERM": "dumb", "LANG": "C.UTF-8"}
@@ -107,6 +108,8 @@ def test_tab_completes_a_command_and_its_options_in_a_new_shell(shell: str, home
         screen.wait_for("hyperrun generate ?")
         screen.type("--max-gen\t")
         screen.wait_for("eration")
+        screen.type("; hyperruntime gener\t")
+        screen.wait_for("hyperruntime generate ?")
 
 
 def test_installing_again_and_removing_leave_the_rest_of_the_start_file(home: dict[str, str], tmp_path: Path) -> None:
@@ -124,7 +127,11 @@ def test_installing_again_and_removing_leave_the_rest_of_the_start_file(home: di
     assert (startup.is_symlink(), real.stat().st_mode & 0o777) == (True, 0o600)
     hyperrun(home, "completion", "remove", "bash")
     assert real.read_bytes() == b"export A=1\nalias x='\xff'\n"
-    assert [path for path in Path(home["HOME"]).rglob("*") if path.is_file() and path != startup] == []
+    for shell in ("zsh", "fish"):
+        hyperrun(home, "completion", "install", shell)
+        hyperrun(home, "completion", "remove", shell)
+    left = [path for path in Path(home["HOME"]).rglob("*") if path.is_file() and path != startup]
+    assert [path for path in left if path.read_bytes()] == []
 
 
 def test_an_unknown_shell_is_refused_with_the_known_ones(home: dict[str, str]) -> None:
@@ -134,7 +141,8 @@ def test_an_unknown_shell_is_refused_with_the_known_ones(home: dict[str, str]) -
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_script_of_each_shell_is_printed(shell: str, home: dict[str, str]) -> None:
-    assert f"_HYPERRUN_COMPLETE={shell}_complete" in hyperrun(home, "completion", "show", shell)
+    script = hyperrun(home, "completion", "show", shell)
+    assert script.count(f"_HYPERRUN_COMPLETE={shell}_complete") == 2
 
 
 def test_commands_are_completed_without_importing_them(home: dict[str, str]) -> None:

@@ -1,6 +1,7 @@
 """Every command under bad conditions: streams that cannot be written, a removed directory, no memory, odd files.
 
-One server process has everything imported, knows only the fake driver, and forks for each command line.
+A server process knows only the fake driver, and forks for each command line. One server has imported what most commands
+need. The other has not, so that commands import it where memory runs out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,12 @@ from hyperruntime.cli.app import app
 from hyperruntime.host.owner import LABEL
 from hyperruntime.testing.driver import FakeDriver
 import hyperruntime.cli.loop.generate, hyperruntime.cli.rollout.run, hyperruntime.runtime
+
+if sys.argv[1:] == ["warm"]:
+    import rich.progress, rich.table, structlog
+    for group in (registry.DOMAINS, registry.ENVIRONMENTS, registry.EXECUTORS):
+        for plugin in registry.plugins(group).values():
+            plugin.load()
 
 class Driver(FakeDriver):
     def probe(self):  # root is exempt from its limit of processes, and the loop sets one
@@ -73,6 +80,7 @@ for line in sys.stdin:
         point(0, "/dev/null", "")
         sys.stdout = sys.__stdout__ = point(1, ask["stdout"], ask["out"])
         sys.stderr = sys.__stderr__ = point(2, ask["stderr"], ask["err"])
+        sys.modules.update(dict.fromkeys(ask["without"]))
         if ask["no_threads"]:
             threading.stack_size(1 << 46)  # no address space has room for it
         if ask["memory"]:
@@ -88,6 +96,7 @@ for line in sys.stdin:
         os._exit(code)
     print(json.dumps(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])), flush=True)
 """
+PLOTS = ("matplotlib",)  # drawing takes longer than the run
 TRAINER = """
 from hyperruntime.trainers import Receipt
 
@@ -117,13 +126,25 @@ Call = Callable[..., Done]
 
 @pytest.fixture(scope="module")
 def call(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call]:
-    """Yield a function that runs ``hyperrun`` in a fork of the server."""
-    home = tmp_path_factory.mktemp("conditions")
+    """Yield a function that runs ``hyperrun`` in a fork of a server that has imported what most commands need."""
+    with serving(tmp_path_factory.mktemp("conditions"), "warm") as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
+def cold_call(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call]:
+    """Yield a function that runs ``hyperrun`` in a fork of a server that has not."""
+    with serving(tmp_path_factory.mktemp("cold")) as run:
+        yield run
+
+
+@contextmanager
+def serving(home: Path, *words: str) -> Iterator[Call]:
     env = {**os.environ, "HYPERRUNTIME_RUNTIME": "fake", "XDG_CACHE_HOME": str(home / "cache"), "COLUMNS": "200"}
     env |= {"XDG_STATE_HOME": str(home / "state"), "HOME": str(home)}  # `completion install` changes files of its user
     env = {name: value for name, value in env.items() if name not in ("XDG_CONFIG_HOME", "XDG_DATA_HOME")}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": home}
-    server = subprocess.Popen([sys.executable, "-c", SERVER], env=env, **pipes)
+    server = subprocess.Popen([sys.executable, "-c", SERVER, *words], env=env, **pipes)
     assert server.stdin is not None
     assert server.stdout is not None
     talk, answers = server.stdin, server.stdout
@@ -140,7 +161,7 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call]:
             "stdout": stdout,
             "stderr": stderr,
         }
-        ask |= {"env": env or {}, "removed": False, "no_threads": False, "memory": 0, **how}
+        ask |= {"env": env or {}, "removed": False, "no_threads": False, "memory": 0, "without": (), **how}
         talk.write(json.dumps(ask) + "\n")
         talk.flush()
         return Done(json.loads(answers.readline()), out.read_text(), err.read_text())
@@ -165,7 +186,7 @@ def world(call: Call, model: ScriptedModel, tmp_path_factory: pytest.TempPathFac
     (path / "keeps.py").write_text(TRAINER)
     (path / "prompts.jsonl").write_text('{"prompt": "say done"}\n')
     loop = ("generate", "--domains", "circle_packing", "--max-generation", "0", "--eval-samples", "1")
-    assert call(*loop, "--run-id", "1", cwd=path).code == 0
+    assert call(*loop, "--run-id", "1", cwd=path, without=PLOTS).code == 0
     rolled = call(*rollout(model), "--output-dir", "rolled", cwd=path)
     assert rolled.code == 0, rolled.err
     return path
@@ -316,10 +337,10 @@ def test_a_removed_directory_is_named(call: Call, model: ScriptedModel, words: s
 
 @pytest.mark.parametrize("words", [one for one in QUICK_FIRST if one.values[0] not in (*LONG, "rollout submit")])
 def test_a_process_without_memory_or_threads_says_so(
-    call: Call, world: Path, model: ScriptedModel, words: str, tmp_path: Path
+    cold_call: Call, world: Path, model: ScriptedModel, words: str, tmp_path: Path
 ) -> None:
     for how in ({"memory": 1 << 22}, {"memory": 1 << 24}, {"no_threads": True}):
-        done = call(*words.split(), *usual(words, str(tmp_path / "new"), model), cwd=world, **how)
+        done = cold_call(*words.split(), *usual(words, str(tmp_path / "new"), model), cwd=world, **how)
         assert "unexpected" not in done.err, (how, done)
         assert "Traceback" not in done.err, (how, done)
         assert "broken" not in done.err, (how, done)
@@ -333,7 +354,7 @@ def test_a_process_without_threads_names_the_limits(call: Call, world: Path) -> 
 
 def test_a_run_goes_on_when_its_reader_is_gone(call: Call, world: Path, tmp_path: Path) -> None:
     args = ("--domains", "circle_packing", "--max-generation", "1", "--eval-samples", "1", "--run-id", "a")
-    done = call("generate", *args, "--output-dir-parent", str(tmp_path), stdout="gone", stderr="gone")
+    done = call("generate", *args, "--output-dir-parent", str(tmp_path), stdout="gone", stderr="gone", without=PLOTS)
     assert done.code == 141
     view = json.loads(call("status", "--json", str(tmp_path / "generate_a")).out)
     assert (view["state"], len(view["generations"])) == ("finished", 2)
@@ -346,7 +367,7 @@ def until_closed(terminal: int) -> Iterator[bytes]:
             yield chunk
 
 
-@pytest.mark.parametrize("words", ["doctor", "selfcheck", "domains"])
+@pytest.mark.parametrize("words", ["doctor", pytest.param("selfcheck", marks=pytest.mark.slow), "domains"])
 def test_no_colour_if_the_user_wants_none(call: Call, world: Path, model: ScriptedModel, words: str) -> None:
     coloured = []
     for no_colour in ("", "1"):
@@ -388,7 +409,7 @@ BATCH = ("rollout", "batch", "a.jsonl", "--model", "m", "--base-url", "http://h"
         ("run.json", DEEP, ("rollout", "run", "--resume-from", ".")),
         pytest.param(
             "train.json", DEEP, ("rollout", "train", "--resume-from", "."),
-            marks=pytest.mark.skipif(find_spec("torch") is None, reason="trainers need torch"),
+            marks=[pytest.mark.slow, pytest.mark.skipif(find_spec("torch") is None, reason="trainers need torch")],
         ),
         ("a.jsonl", '{"key": "k", "status": 1e999, "type": "t", "body": ""}', REPLAY),
         ("a.jsonl", '{"key": "k", "status": 9, "type": "t", "body": ""}', REPLAY),
