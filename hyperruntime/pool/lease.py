@@ -44,7 +44,7 @@ class Lease(LeaseFiles):
         """Run a command in the slot. Arguments not listed are those of :meth:`Container.aexec`.
 
         Args:
-            timeout_s: time limit in seconds, 600 by default; None means no limit.
+            timeout_s: time limit in seconds, 300 by default; None means no limit.
             env: variables in addition to the slot's.
             workdir: absolute, or relative to the workspace; None means the workspace.
             group: name of a group of the slot's commands, for :meth:`end_group` and :meth:`signal_group`.

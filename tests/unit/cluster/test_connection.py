@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hyperruntime
+from hyperruntime.cluster.channel import Channel
 from hyperruntime.cluster.head import Head, Invitation, Node
 from hyperruntime.cluster.messages import error_of_json, error_to_json, pack, unpack
 from hyperruntime.cluster.node_server import NodeServer
@@ -113,6 +114,51 @@ def test_a_call_that_is_cancelled_while_nothing_flows_takes_no_other_with_it() -
             answers = await asyncio.wait_for(asyncio.gather(*large[1::2], *small[1::2]), 30)
             assert [answer.value["n"] for answer in answers] == [*range(1, 14, 2)] * 2
             assert (await made.node.peer.call("echo", {}, b"after")).body == b"after"
+
+    run(test)
+
+
+class Socket:
+    """A connection that receives nothing, and that ends when it may."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.may_end = asyncio.Event()
+
+    async def send_bytes(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def __aiter__(self) -> Socket:
+        return self
+
+    async def __anext__(self) -> Any:
+        await self.may_end.wait()
+        raise StopAsyncIteration
+
+    async def close(self) -> None:
+        await self.may_end.wait()
+
+
+def test_the_last_of_three_connections_at_once_carries_the_frames() -> None:
+    """A node that dials again and again while its first connection takes long to end."""
+
+    async def test() -> None:
+        channel, (first, second, third) = Channel(lambda frame: None), (Socket() for _ in range(3))
+        carried = [asyncio.ensure_future(channel.carry(first, 0))]
+        while not channel.is_connected:
+            await asyncio.sleep(0)
+        carried += [asyncio.ensure_future(channel.carry(socket, 0)) for socket in (second, third)]
+        await asyncio.sleep(0)
+        first.may_end.set()
+        await asyncio.wait([carried[1]])
+        second.may_end.set()
+        await channel.send(b"x")
+        while not third.sent:
+            await asyncio.sleep(0)
+        assert (channel.is_connected, first.sent, second.sent, third.sent[0][-1:]) == (True, [], [], b"x")
+        third.may_end.set()
+        channel.close(NodeLostError("the test ends"))
+        await asyncio.wait(carried)
 
     run(test)
 
