@@ -13,6 +13,29 @@ _OPTIONS = (
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
 )  # fmt: skip
 
+# Open entries one after another with all that is folded. At the end, an image that cannot be loaded has its event of an
+# error: those of earlier images, which a text of an agent would have made, came before it.
+OPEN_ALL = """
+    const [titles] = given, panel = places.panel;
+    let opened = 0;
+    for (const [n, title] of titles.entries()) {
+        await new Promise((done) => {
+            const look = new MutationObserver(() => {
+                if (!panel.querySelector("h2")?.textContent.startsWith(title)) return;
+                look.disconnect();
+                done();
+            });
+            look.observe(panel, { childList: true });
+            state.table.choose(n);
+        });
+        for (const one of panel.querySelectorAll("details")) one.open = true;
+        opened += 1;
+    }
+    const last = new Image();
+    await new Promise((done) => { last.onerror = done; last.src = "data:image/png;base64,"; });
+    return opened;
+"""
+
 
 class Browser:
     """A browser that a test drives.

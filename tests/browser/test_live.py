@@ -16,7 +16,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
 from hyperruntime.loop.run_files.layout import Layout
-from tests.browser.conftest import Browser
+from tests.browser.conftest import OPEN_ALL, Browser
 from tests.browser.test_page import hostile_texts
 from tests.doubles.shown_runs import grow, loop_run, plain, rollout_run
 from tests.doubles.watching import watching
@@ -111,11 +111,8 @@ def test_no_text_of_an_agent_runs_in_a_live_page(browser: Browser, tmp_path: Pat
     with opened(browser, run_dir, 2):
         grow(run_dir, len(texts), range(2, len(texts)), said)
         wait(browser, total(len(texts)))
-        for number in range(0, len(texts), 5):
-            browser.run("state.table.choose(arguments[0])", number)
-            name = "initial" if number == 0 else str(number)
-            wait(browser, f"document.querySelector('.panel h2')?.innerText.startsWith('Generation {name}:')")
-            browser.run("for (const one of document.querySelectorAll('.panel details')) one.open = true")
+        titles = [f"Generation {number or 'initial'}:" for number in range(len(texts))]
+        assert browser.run_async(OPEN_ALL, titles) == len(texts)
         assert browser.run("return window.pwned") is None
 
 

@@ -15,7 +15,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from hyperruntime.cli import main
 from hyperruntime.loop.run_files.layout import Layout
-from tests.browser.conftest import Browser
+from tests.browser.conftest import OPEN_ALL, Browser
 from tests.doubles.shown_runs import loop_run, plain, rollout_run
 
 PANEL = "document.querySelector('.panel')"
@@ -403,30 +403,6 @@ def test_paper_gets_ink_all_that_is_folded_and_the_table(browser: Browser, tmp_p
     assert browser.run(shown, "section.plain") == "block"
     assert browser.run(shown, ".panel .bar button") == "none"
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-
-
-# Open entries one after another with all that is folded. At the end, an image that cannot be loaded has its event of an
-# error: those of earlier images, which a text of an agent would have made, came before it.
-OPEN_ALL = """
-    const [titles] = given, panel = places.panel;
-    let opened = 0;
-    for (const [n, title] of titles.entries()) {
-        await new Promise((done) => {
-            const look = new MutationObserver(() => {
-                if (!panel.querySelector("h2")?.textContent.startsWith(title)) return;
-                look.disconnect();
-                done();
-            });
-            look.observe(panel, { childList: true });
-            state.table.choose(n);
-        });
-        for (const one of panel.querySelectorAll("details")) one.open = true;
-        opened += 1;
-    }
-    const last = new Image();
-    await new Promise((done) => { last.onerror = done; last.src = "data:image/png;base64,"; });
-    return opened;
-"""
 
 
 def test_no_text_of_an_agent_runs(browser: Browser, tmp_path: Path) -> None:
