@@ -1,7 +1,7 @@
 # The main commands are `make demo` and `make test`; each does its own set-up. `make help` lists all commands.
 
 SHELL := /bin/bash
-# Some container images set it; each of the thousands of Python processes of the tests would compile all modules again.
+# Some container images set it; then each Python process of the tests compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-weather bench bench-slots bench-cluster bench-frameworks bench-report docs docs-pictures newcomer setup clean

@@ -79,9 +79,8 @@ class Plugin:
     def source(self) -> str:
         """Name of the distribution that publishes it; read from the metadata of all installed distributions."""
         points = entry_points(group=self.group, name=self.name)
-        return next(
-            (point.dist.name for point in reversed([*points]) if point.dist is not None), "unknown"
-        )  # the last wins
+        names = [point.dist.name for point in points if point.dist is not None]
+        return names[-1] if names else "unknown"  # of two with one name, the last is loaded
 
 
 def plugins(group: str) -> dict[str, Plugin]:
@@ -183,7 +182,7 @@ def load_agent_folder(name: str) -> Path:
 def auto_order() -> list[str]:
     """Return the drivers' names in the order of ``auto``: ``AUTO_ORDER``, other packages, our other drivers."""
     known = plugins(RUNTIMES)
-    rest = sorted((known[name].source == OURS, name) for name in set(known).difference(AUTO_ORDER))
+    rest = sorted((known[name].source == OURS, name) for name in known if name not in AUTO_ORDER)
     return [*(name for name in AUTO_ORDER if name in known), *(name for _, name in rest)]
 
 

@@ -63,16 +63,24 @@ class Result(unittest.TextTestResult):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as unittest passes them on
         super().__init__(*args, **kwargs)
-        self.seen: set[str] = set()
+        self.skipped_before_start = 0
+        self._is_running = False
 
     def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802
         """Note that a test begins."""
-        self.seen.add(name(test))
+        self._is_running = True
         super().startTest(test)
 
+    def stopTest(self, test: unittest.TestCase) -> None:  # noqa: N802
+        """Note that a test has ended."""
+        self._is_running = False
+        super().stopTest(test)
+
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
-        """Note that a test is skipped."""
-        self.seen.add(name(test))
+        """Count a skipped test that did not begin; a skipped class is no test."""
+        is_test = isinstance(test, unittest.TestCase)
+        if is_test and not self._is_running:
+            self.skipped_before_start += 1
         super().addSkip(test, reason)
 
 
@@ -95,7 +103,7 @@ def one(arguments: list[str]) -> None:
     assert isinstance(result, Result)
     bad = {name(test) for test, _ in (*result.failures, *result.errors, *result.skipped)}
     failed = any(isinstance(test, Canary) for test, _ in result.failures)
-    ran = len(result.seen)
+    ran = result.testsRun + result.skipped_before_start
     said = {"ran": ran, "passed": ran - len(bad), "canary": "failed" if failed else "passed"}
     output.write("\n" + json.dumps(said) + "\n")
     output.flush()

@@ -175,8 +175,8 @@ class PodmanImages:
     def _identifier(self, reference: str) -> str:
         """Return the identifier of the image with exactly this reference, or "".
 
-        Podman's own search also finds parts of names and of identifiers. To ask for one image takes 0.1 s; a list takes
-        that for each ten images, and the service must start first.
+        Podman's own search also finds parts of names and of identifiers. A list would take longer the more images there
+        are.
         """
         wanted = {with_tag(reference), f"sha256:{reference.removeprefix('sha256:')}"}
         result = run_podman(["podman", "image", "inspect", "--", reference])

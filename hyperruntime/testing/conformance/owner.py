@@ -84,13 +84,13 @@ def own(context: Context, count: int, mark: str, how: str) -> None:
     if how == "fork" and child == 0:
         time.sleep(120)
         os._exit(0)
-    told, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     if how == "job":
-        signal.set_wakeup_fd(wake)  # a signal that comes just before the wait below would not end it
+        signal.set_wakeup_fd(writer)  # a signal that comes just before the wait below would not end it
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     private = os.path.dirname(containers[0]._dir)  # noqa: SLF001 - these files must be removed too
     print(json.dumps({"pid": os.getpid(), "child": child, "private": private}), flush=True)
-    select.select([told], [], [], 600)
+    select.select([reader], [], [], 600)
 
 
 if __name__ == "__main__":

@@ -185,7 +185,7 @@ function lineageChart(place, run, scores, byTime, chosen, hint, onChoose) {
     };
     isCrowded = shown.length > MOST_LINES;
     if (!isCrowded) line(shown, colour("line"), 1);
-    tell();
+    showHint();
     line([...onPath], colour("best"), 2.5);
     if (marked.size) line([...marked], colour("accent"), 2.5);
     const size = Math.max(2, Math.min(7, 120 / Math.sqrt(shown.length + 1))) * scale;
@@ -225,17 +225,17 @@ function lineageChart(place, run, scores, byTime, chosen, hint, onChoose) {
     without ? `${text.count(without)} without a time are not shown` : ""].filter(Boolean).join("; ");
   const say = (n) => (n === null ? general()
     : `${run.ids[n]}  ${scores[n] === null ? run.failure[n] || "no score" : text.score(scores[n])}  parent ${parent[n] >= 0 ? run.ids[parent[n]] : "none"}`);
-  function tell() { hint.textContent = say(under); }
+  function showHint() { hint.textContent = say(under); }
   const made = plot(place, {
     scales: { x: { time: byTime, range: across }, y: { range: padded } },
     axes: axes([byTime ? "time" : "generation", "score"], byTime ? {} : { incrs: whole }),
     legend: { show: false },
     series: [{}, { paths: () => null, points: { show: false } }],
     cursor: { drag: { x: false, y: false }, points: { show: false } },
-    plugins: [moves("none"), { hooks: { draw, setCursor: (u) => { under = nearest(u); tell(); } } }],
+    plugins: [moves("none"), { hooks: { draw, setCursor: (u) => { under = nearest(u); showHint(); } } }],
   }, [where.map((n) => x[n]), where.map((n) => y[n])]);
   made.over.addEventListener("click", () => { const n = nearest(made); if (n !== null && !made.wasDragged) onChoose(n); });
-  tell();
+  showHint();
   made.mark = (n) => { mark(n); made.redraw(); };
   made.path = [...onPath];
   return made;

@@ -96,8 +96,8 @@ function tokensView(segment, k) {
     const logprob = segment.logprobs[n], made = segment.mask[n] === 1;
     const level = logprob === null || logprob === undefined ? 0 : logprob > -0.7 ? 0 : logprob > -2.3 ? 1 : logprob > -4.6 ? 2 : 3;
     const shown = !segment.texts.length ? `${id} ` : id === null ? segment.texts[n] : segment.texts[n] || "·"; // a part of a letter
-    const told = `${id === null ? "hidden token, part of a text with a key" : `token ${id}`}, ${made ? `made by the model${logprob === null || logprob === undefined ? "" : `, log probability ${logprob}`}` : "of the prompt"}`;
-    return el("span", { className: made ? `l${level}` : "prompt", title: told }, shown);
+    const tip = `${id === null ? "hidden token, part of a text with a key" : `token ${id}`}, ${made ? `made by the model${logprob === null || logprob === undefined ? "" : `, log probability ${logprob}`}` : "of the prompt"}`;
+    return el("span", { className: made ? `l${level}` : "prompt", title: tip }, shown);
   });
   const made = sum(segment.mask);
   return fold(`Tokens of segment ${k + 1}: ${made} made by the model, ${segment.ids.length - made} of prompts`, false,
