@@ -10,11 +10,11 @@ import tempfile
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
-from hyperruntime.cluster.peer import Handler, Peer
+from hyperruntime.cluster.peer import Answer, Handler, Peer
 from hyperruntime.errors import ClusterError, HyperRuntimeError, SandboxLostError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.logs import get_logger
@@ -113,6 +113,11 @@ class NodeContext:
                 await asyncio.wait_for(self.told_to_end.wait(), SETTLE_S)
         if self.told_to_end.is_set():
             raise SandboxLostError("the batch system ends the job of the node, and sends SIGTERM to all its processes")
+
+    async def head_call(self, method: str, args: Mapping[str, Any], body: bytes) -> Answer:
+        """Call a method of the head; see :meth:`Peer.call`."""
+        assert self.head is not None, "the node server runs"
+        return await self.head.call(method, args, body)
 
     async def containers(self) -> list[str]:
         """Return the names of the containers that this node server has started and not ended."""

@@ -10,8 +10,8 @@ import attrs
 
 from hyperruntime.exec.options import Stream
 from hyperruntime.exec.spawn.process import Process
+from hyperruntime.exec.spawn.process_input import ProcessInput
 from hyperruntime.serve.models import ProcessState, end_of, facts_of
-from hyperruntime.serve.process_input import ProcessInput
 
 
 @attrs.frozen

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.concurrency.blocking import EXECS, blocking
 from hyperruntime.errors import SpecError
+from hyperruntime.exec.spawn.process_input import MOST_BYTES
 from hyperruntime.serve.background import Background
 from hyperruntime.serve.containers import Containers, Served
 from hyperruntime.serve.exec_handlers import exec_options
@@ -23,10 +24,11 @@ from hyperruntime.serve.models import (
     SignalReceived,
     SignalToSend,
 )
-from hyperruntime.serve.service_errors import CapacityError, ResourceNotFoundError
+from hyperruntime.serve.service_errors import CapacityError, InputNotReadError, RequestError, ResourceNotFoundError
 from hyperruntime.serve.typed_json import read, to_json
 
 _MOST_WAIT_S = 60.0
+_MOST_INPUT_S = 10.0  # that a request waits for room
 
 
 class ProcessHandlers:
@@ -97,8 +99,13 @@ class ProcessHandlers:
     async def _write(self, call: Call) -> Answer:
         asked = read(InputToWrite, call.args)
         with self._found(asked) as found:
+            if len(call.body) > MOST_BYTES:
+                raise RequestError(413, f"the input has more than {MOST_BYTES} bytes; send it in parts")
             if call.body:
-                await found.input.write(call.body)
+                try:
+                    await found.input.write(call.body, _MOST_INPUT_S)
+                except TimeoutError as error:
+                    raise InputNotReadError(str(error)) from None
             if asked.end:
                 found.input.end()
         return Answer()

@@ -14,7 +14,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.cluster.slots.cluster_lease import ClusterLease
-from hyperruntime.errors import SandboxLostError, UnsupportedOptionError
+from hyperruntime.errors import SandboxLostError
 from hyperruntime.host.process import wait_until
 from tests.doubles.relay import Relay
 
@@ -74,7 +74,7 @@ def test_slots_of_two_nodes_are_used_and_those_of_a_killed_node_are_lost_alone(
 
 
 async def use_groups(lease: ClusterLease) -> None:
-    """Interrupt and kill commands by their groups; a shell is refused by name, with the next step."""
+    """Interrupt and kill commands by their groups."""
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -93,8 +93,6 @@ async def use_groups(lease: ClusterLease) -> None:
         assert await end()
         assert (await running).exit_code == code
     assert not await lease.signal_group("build", signal.SIGINT)
-    with pytest.raises(UnsupportedOptionError, match=r"shell.*bash_stateful"):
-        await lease.shell()
 
 
 @pytest.mark.slow
@@ -120,7 +118,7 @@ def test_a_partition_of_10_s_costs_nothing_and_one_of_60_s_the_node_and_its_cont
             async with hr.ClusterPool(cluster, config) as pool:
                 slots = {(slot := await pool.acquire()).slot_id.partition("/")[0]: slot for _ in nodes}
                 kept, lost = (
-                    asyncio.ensure_future(pool.exec(slots[node.name], ["sh", "-c", "sleep 20; echo on"]))
+                    asyncio.ensure_future(pool.lease_of(slots[node.name]).exec(["sh", "-c", "sleep 20; echo on"]))
                     for node in nodes
                 )
                 await asyncio.sleep(1)

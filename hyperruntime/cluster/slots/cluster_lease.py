@@ -6,14 +6,17 @@ import asyncio
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import attrs
 
+from hyperruntime.cluster.slots.remote_commands import ClusterShell, start_process, start_terminal
 from hyperruntime.cluster.slots.remote_exec import run_for_copy
+from hyperruntime.cluster.slots.slot_calls import SlotCalls
 from hyperruntime.concurrency.blocking import run_cancellable
-from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.exec.options import SlotExecKeywords
+from hyperruntime.exec.options import ExecOptions, SlotExecKeywords, SlotShellKeywords, SlotTerminalKeywords
+from hyperruntime.exec.spawn.process import Process
+from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.pool.lease_files import LeaseFiles
 from hyperruntime.pool.values.config import ToolPolicy
 from hyperruntime.pool.values.results import ExecutionResult, Slot
@@ -24,11 +27,6 @@ from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
 
 if TYPE_CHECKING:
     from hyperruntime.cluster.slots.cluster_pool import ClusterPool
-
-_ONLY_HERE = "the slots of other nodes run commands to their end only; use exec there, or a pool on this machine"
-_NO_SHELL = (
-    "a slot of another node has no shell for its caller; use the tool bash_stateful there, or a pool on this machine"
-)
 
 
 class ClusterLease(LeaseFiles):
@@ -45,39 +43,33 @@ class ClusterLease(LeaseFiles):
 
     async def exec(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> ExecResult:
         """Run a command in the slot; see :meth:`Lease.exec` for arguments and errors."""
-        return await self.pool.exec(self.slot, args, **options)
+        return await self._calls.run("pool.exec", args, options)
 
-    async def spawn(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> NoReturn:
-        """Refuse: a node runs commands to their end only.
+    async def spawn(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> Process:
+        """Start a command in the background; see :meth:`Lease.spawn` for arguments and errors.
 
-        Raises:
-            UnsupportedOptionError: always.
+        On the event loop of the cluster, await the twins of its methods that wait for the node: ``asignal``,
+        ``aclose``. ``signal`` and ``close`` work in other threads, and raise PoolError there.
         """
-        raise UnsupportedOptionError("cluster", "spawn", _ONLY_HERE)
+        return await start_process(self._calls, args, ExecOptions(**options))
 
-    async def terminal(self, args: Sequence[str | bytes], **options: Any) -> NoReturn:  # noqa: ANN401
-        """Refuse: a node has no terminals.
+    async def terminal(
+        self, args: Sequence[str | bytes], *, rows: int = 24, cols: int = 80, **options: Unpack[SlotTerminalKeywords]
+    ) -> Terminal:
+        """Start a command on a terminal; see :meth:`Lease.terminal`, and :meth:`spawn` about methods that wait."""
+        return await start_terminal(self._calls, args, (rows, cols), ExecOptions(**options))
 
-        Raises:
-            UnsupportedOptionError: always.
-        """
-        raise UnsupportedOptionError("cluster", "terminal", _ONLY_HERE)
-
-    async def shell(self, **options: Any) -> NoReturn:  # noqa: ANN401
-        """Refuse: a node keeps persistent shells for tools only.
-
-        Raises:
-            UnsupportedOptionError: always.
-        """
-        raise UnsupportedOptionError("cluster", "shell", _NO_SHELL)
+    async def shell(self, **options: Unpack[SlotShellKeywords]) -> ClusterShell:
+        """Return a persistent bash of the slot; see :meth:`Lease.shell`, and :meth:`spawn` about methods that wait."""
+        return await ClusterShell.open(self._calls, options)
 
     async def signal_group(self, group: str, number: int) -> bool:
         """Send a signal to the commands of a group; see :meth:`Lease.signal_group`."""
-        return await self.pool.signal_group(self.slot, group, number)
+        return bool((await self._calls.call("pool.signal_group", group=group, number=int(number))).value)
 
     async def end_group(self, group: str) -> bool:
         """Kill all processes of the commands of a group; see :meth:`Lease.end_group`."""
-        return await self.pool.end_group(self.slot, group)
+        return bool((await self._calls.call("pool.end_group", group=group)).value)
 
     async def tool(
         self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None, policy: ToolPolicy | None = None
@@ -87,7 +79,7 @@ class ClusterLease(LeaseFiles):
 
     async def end_processes(self) -> None:
         """End all processes of the slot; see :meth:`Lease.end_processes`."""
-        await self.pool.end_processes(self.slot)
+        await self._calls.call("pool.end_processes")
 
     async def put(
         self, source: str | os.PathLike[str], target: str, *, timeout_s: float | None = DEFAULT_TIMEOUT_S
@@ -117,10 +109,9 @@ class ClusterLease(LeaseFiles):
         )
 
     async def forward(self, port: int, *, host: str = "127.0.0.1") -> tuple[str, int]:
-        """Refuse: the connections between nodes and head carry no ports.
+        """Listen on the head's machine for clients of a port of the slot; see :meth:`Lease.forward`."""
+        return await self.pool.ports_of(self.slot).open(port, host)
 
-        Raises:
-            UnsupportedOptionError: always.
-        """
-        why = f"port {port} of a slot on a node cannot be reached on {host}; use a pool on this machine"
-        raise UnsupportedOptionError("cluster", "forward", why)
+    @property
+    def _calls(self) -> SlotCalls:
+        return self.pool.calls_of(self.slot)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import math
 import os
@@ -11,7 +10,7 @@ import pickle
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 import attrs
 
@@ -22,6 +21,8 @@ from hyperruntime.cluster.slots.cluster_lease import ClusterLease
 from hyperruntime.cluster.slots.placement import Member, Placement
 from hyperruntime.cluster.slots.pool_service import result_of, slot_of, status_of, to_json
 from hyperruntime.cluster.slots.remote_exec import RemoteExecs
+from hyperruntime.cluster.slots.remote_ports import RemotePorts
+from hyperruntime.cluster.slots.slot_calls import SlotCalls
 from hyperruntime.errors import (
     HyperRuntimeError,
     NodeLostError,
@@ -30,13 +31,12 @@ from hyperruntime.errors import (
     SpecError,
     StaleLeaseError,
 )
-from hyperruntime.exec.options import SlotExecKeywords
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.tools import Request, run_batch
 from hyperruntime.pool.values.config import PoolConfig, ToolPolicy
 from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
 from hyperruntime.pool.wait_queue import WaitQueue, cannot_start
-from hyperruntime.spec import ExecResult, check_seconds
+from hyperruntime.spec import check_seconds
 
 log = get_logger(__name__)
 
@@ -45,10 +45,11 @@ _numbers = itertools.count(1)
 
 @attrs.define(eq=False)
 class _Grant:
-    """One lease: where it is, and its number, by which the node knows it."""
+    """One lease: where it is, the calls about it, and its ports."""
 
     member: Member
-    number: int
+    calls: SlotCalls
+    ports: RemotePorts
 
 
 class ClusterPool:
@@ -108,6 +109,8 @@ class ClusterPool:
         self._queue.fail_all(self._closed)
         for task in self._joining:
             task.cancel()
+        for grant in self._grants.values():
+            grant.ports.close()
         members, self._placement.members = self._placement.members, []
         with suppress(NodeLostError):
             await asyncio.gather(*(self._call(member, "pool.stop") for member in members if member.node.lost is None))
@@ -160,16 +163,19 @@ class ClusterPool:
             member.remember(near)
             slot = slot_of(answer.value)
             slot = attrs.evolve(slot, slot_id=f"{member.node.name}/{slot.slot_id}")
-            self._grants[slot.slot_id, slot.generation] = _Grant(member, number)
+            known = {"pool": self._name, "grant": number}
+            calls = SlotCalls(member.node.peer, known, self._execs)
+            self._grants[slot.slot_id, slot.generation] = _Grant(member, calls, RemotePorts(calls))
             return slot
 
     async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
         """Release a slot; see :meth:`SlotPool.release`. Nothing is done for a slot whose node is lost."""
         grant = self._grant(slot)
         del self._grants[slot.slot_id, slot.generation]
+        grant.ports.close()
         try:
             with suppress(NodeLostError):
-                await self._call(grant.member, "pool.release", grant=grant.number, reset=reset_workspace)
+                await grant.calls.call("pool.release", reset=reset_workspace)
                 if not reset_workspace:
                     self._placement.keep(slot.task_id, grant.member)
         finally:
@@ -217,8 +223,8 @@ class ClusterPool:
         """
         grant = self._grant(slot)
         body = b"" if policy is None else pickle.dumps(policy)
-        call: dict[str, Any] = {"grant": grant.number, "tool": tool, "args": to_json(args), "timeout_s": timeout_s}
-        result = result_of((await self._call(grant.member, "pool.tool", body, **call)).value)
+        answer = await grant.calls.call("pool.tool", body, tool=tool, args=to_json(args), timeout_s=timeout_s)
+        result = result_of(answer.value)
         return attrs.evolve(result, slot_id=slot.slot_id)
 
     async def execute_batch(
@@ -227,29 +233,13 @@ class ClusterPool:
         """Call many tools, in different slots at the same time; see :meth:`SlotPool.execute_batch`."""
         return await run_batch(requests, self.execute, timeout_s=timeout_s)
 
-    async def exec(self, slot: Slot, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> ExecResult:
-        """Run a command in a slot; see :meth:`Lease.exec` for arguments and errors."""
-        grant = self._grant(slot)
-        call = functools.partial(self._call_with, grant.member, "pool.exec", {"grant": grant.number})
-        return await self._execs.run(call, args, options)
+    def calls_of(self, slot: Slot) -> SlotCalls:
+        """Return the calls about a leased slot to its node; raises StaleLeaseError if it was released."""
+        return self._grant(slot).calls
 
-    async def end_processes(self, slot: Slot) -> None:
-        """End all processes of a slot; see :meth:`Lease.end_processes`."""
-        grant = self._grant(slot)
-        await self._call(grant.member, "pool.end_processes", grant=grant.number)
-
-    async def signal_group(self, slot: Slot, group: str, number: int) -> bool:
-        """Send a signal to the commands of a group of a slot; see :meth:`Lease.signal_group`."""
-        grant = self._grant(slot)
-        answer = await self._call(
-            grant.member, "pool.signal_group", grant=grant.number, group=group, number=int(number)
-        )
-        return bool(answer.value)
-
-    async def end_group(self, slot: Slot, group: str) -> bool:
-        """Kill all processes of the commands of a group of a slot; see :meth:`Lease.end_group`."""
-        grant = self._grant(slot)
-        return bool((await self._call(grant.member, "pool.end_group", grant=grant.number, group=group)).value)
+    def ports_of(self, slot: Slot) -> RemotePorts:
+        """Return the forwarded ports of a leased slot; raises StaleLeaseError if it was released."""
+        return self._grant(slot).ports
 
     async def statuses(self) -> dict[str, PoolStatus]:
         """Return the status of the pool of each node, by the node's name."""
@@ -378,13 +368,8 @@ class ClusterPool:
             raise StaleLeaseError(f"slot {slot.slot_id} was released, or is not of this pool")
         return grant
 
-    async def _call(self, member: Member, method: str, body: bytes = b"", **args: Any) -> Answer:  # noqa: ANN401 - JSON
-        return await self._call_with(member, method, args, {}, body)
-
-    async def _call_with(
-        self, member: Member, method: str, args: Mapping[str, Any], more: Mapping[str, Any], body: bytes
-    ) -> Answer:
-        return await member.node.peer.call(method, {"pool": self._name, **args, **more}, body)
+    async def _call(self, member: Member, method: str, **args: Any) -> Answer:  # noqa: ANN401 - JSON
+        return await member.node.peer.call(method, {"pool": self._name, **args})
 
     def _too_late(self, timeout_s: float) -> HyperRuntimeError:
         status = self.status()

@@ -12,6 +12,7 @@ import attrs
 
 from hyperruntime.cluster.node_services import NodeContext
 from hyperruntime.cluster.peer import Answer, Call, Handler
+from hyperruntime.cluster.slots.held_commands import HeldCommands
 from hyperruntime.cluster.slots.remote_exec import exec_for_head
 from hyperruntime.errors import PoolClosedError, StaleLeaseError
 from hyperruntime.json_values import json_object
@@ -29,11 +30,12 @@ class PoolService:
 
     Attributes:
         handlers: ``pool.start``, ``stop``, ``status``, ``shrink``, ``acquire``, ``release``, ``forget``, ``tool``,
-            ``exec``, ``signal_group``, ``end_group`` and ``end_processes``.
+            ``exec``, ``signal_group``, ``end_group`` and ``end_processes``, and those of :class:`HeldCommands`.
     """
 
     def __init__(self, context: NodeContext) -> None:
         """Start no pool yet."""
+        self._held = HeldCommands(context, self._lease)
         self.handlers: Mapping[str, Handler] = {
             "pool.start": self._start,
             "pool.stop": self._stop,
@@ -47,6 +49,7 @@ class PoolService:
             "pool.signal_group": self._signal_group,
             "pool.end_group": self._end_group,
             "pool.exec": self._exec,
+            **self._held.handlers,
         }
         self._context = context
         self._pools: dict[str, SlotPool] = {}
@@ -55,6 +58,7 @@ class PoolService:
     async def close(self) -> None:
         """Stop all pools."""
         pools, self._pools = self._pools, {}
+        await asyncio.gather(*map(self._held.end_all, self._granted))
         await asyncio.gather(*(pool.stop() for pool in pools.values()))
 
     async def _start(self, call: Call) -> Answer:
@@ -66,7 +70,10 @@ class PoolService:
     async def _stop(self, call: Call) -> Answer:
         pool = self._pools.pop(str(call.args["pool"]), None)
         if pool is not None:
-            self._granted = {number: lease for number, lease in self._granted.items() if lease.pool is not pool}
+            ended = [number for number, lease in self._granted.items() if lease.pool is pool]
+            await asyncio.gather(*map(self._held.end_all, ended))
+            for number in ended:
+                del self._granted[number]
             await pool.stop()
         return Answer()
 
@@ -86,6 +93,7 @@ class PoolService:
     async def _release(self, call: Call) -> Answer:
         lease = self._lease(call)
         del self._granted[call.args["grant"]]
+        await self._held.end_all(call.args["grant"])
         await self._pool(call).release(lease.slot, reset_workspace=bool(call.args["reset"]))
         return Answer()
 
@@ -93,6 +101,7 @@ class PoolService:
         """End a lease, if it was granted: the head does not know."""
         lease = self._granted.pop(call.args["grant"], None)
         if lease is not None:
+            await self._held.end_all(call.args["grant"])
             await self._pool(call).release_if_held(lease.slot)
         return Answer()
 
@@ -104,8 +113,7 @@ class PoolService:
         return Answer(attrs.asdict(result))
 
     async def _exec(self, call: Call) -> Answer:
-        assert self._context.head is not None, "the node server runs"
-        answer = await exec_for_head(call, self._context.head.call, self._lease(call).exec)
+        answer = await exec_for_head(call, self._context.head_call, self._lease(call).exec)
         await self._context.check_not_ended(answer.value["exit_code"])
         return answer
 

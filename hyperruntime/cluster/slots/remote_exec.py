@@ -8,9 +8,9 @@ import itertools
 import os
 import pickle
 import select
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import attrs
 
@@ -24,14 +24,18 @@ from hyperruntime.spec import ExecResult
 
 STREAM_BYTES = 1 << 20  # of input in one message; larger inputs are asked for in pieces
 _numbers = itertools.count(1)
+T = TypeVar("T")
+Sink = Callable[[Stream, bytes], Awaitable[None]]
+HeadCall = Callable[[str, Mapping[str, Any], bytes], Awaitable[Answer]]
 
 
 @attrs.define(eq=False)
 class _Streams:
-    """The input and the callback of one command, on the head."""
+    """The input of one command, and what takes its output, on the head."""
 
     source: BinaryIO | None
     on_output: OutputCallback | None
+    sink: Sink | None
     error: BaseException | None = None
 
 
@@ -60,6 +64,7 @@ class RemoteExecs:
         call: Callable[[dict[str, Any], bytes], Awaitable[Answer]],
         args: Sequence[str | bytes],
         options: Mapping[str, Any],
+        sink: Sink | None = None,
     ) -> ExecResult:
         """Run a command.
 
@@ -67,6 +72,7 @@ class RemoteExecs:
             call: calls the node's method, with JSON values and bytes.
             args: the command.
             options: keyword arguments of the exec.
+            sink: takes the output on the event loop, in place of the ``on_output`` of the options.
 
         Raises:
             HyperRuntimeError: as the exec, or the call.
@@ -76,14 +82,14 @@ class RemoteExecs:
         source, on_output = values.get("input"), values.pop("on_output", None)
         if isinstance(source, bytes) and len(source) > STREAM_BYTES:
             source = io.BytesIO(source)
-        streams = _Streams(None if source is None or isinstance(source, bytes) else source, on_output)
+        streams = _Streams(None if source is None or isinstance(source, bytes) else source, on_output, sink)
         if streams.source is not None:
             values["input"] = None
         number, told = next(_numbers), {}
-        if streams.source is not None or on_output is not None:
+        writes = on_output is not None or sink is not None
+        if streams.source is not None or writes:
             self._open[number] = streams
-            told = {"streams": number, "suffix": self._suffix, "reads": streams.source is not None}
-            told["writes"] = on_output is not None
+            told = {"streams": number, "suffix": self._suffix, "reads": streams.source is not None, "writes": writes}
         try:
             answer = await call(told, pickle.dumps((list(args), values)))
         except Exception:
@@ -102,9 +108,12 @@ class RemoteExecs:
         return Answer(body=await self._guarded(streams, streams.source.read, STREAM_BYTES))
 
     async def _output(self, call: Call) -> Answer:
-        streams = self._find(call)
-        assert streams.on_output is not None
-        await self._guarded(streams, streams.on_output, cast(Stream, str(call.args["stream"])), call.body)
+        streams, stream = self._find(call), cast(Stream, str(call.args["stream"]))
+        if streams.sink is not None:
+            await streams.sink(stream, call.body)
+        else:
+            assert streams.on_output is not None
+            await self._guarded(streams, streams.on_output, stream, call.body)
         return Answer()
 
     def _find(self, call: Call) -> _Streams:
@@ -137,31 +146,80 @@ def run_for_copy(
         async def exec_() -> ExecResult:
             return await run(args, **given)
 
-        future = asyncio.run_coroutine_threadsafe(exec_(), loop)
-        if options.cancel_fd is None:
-            return future.result()
-        done = os.eventfd(0)
-        try:
-            future.add_done_callback(lambda _: os.eventfd_write(done, 1))
-            poll = select.poll()
-            for descriptor in (done, options.cancel_fd):
-                poll.register(descriptor, select.POLLIN)
-            poll.poll()
-            if not future.done():
-                future.cancel()
-                raise CancelledExecError
-            return future.result()
-        finally:
-            with suppress(BaseException):
-                future.result()
-            os.close(done)
+        return wait_cancellable(exec_(), loop, options.cancel_fd)
 
     return run_here
 
 
-async def exec_for_head(
-    call: Call, head_call: Callable[..., Awaitable[Answer]], run: Callable[..., Awaitable[ExecResult]]
-) -> Answer:
+def wait_cancellable(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, cancel_fd: int | None) -> T:
+    """Run work on the event loop and wait for it in this thread.
+
+    Args:
+        work: the work.
+        loop: the event loop.
+        cancel_fd: becomes readable when the work is to be cancelled; None if it never is.
+
+    Raises:
+        CancelledExecError: it was cancelled, and has ended.
+    """
+    future = asyncio.run_coroutine_threadsafe(work, loop)
+    if cancel_fd is None:
+        return future.result()
+    done = os.eventfd(0)
+    try:
+        future.add_done_callback(lambda _: os.eventfd_write(done, 1))
+        poll = select.poll()
+        for descriptor in (done, cancel_fd):
+            poll.register(descriptor, select.POLLIN)
+        poll.poll()
+        if not future.done():
+            future.cancel()
+            raise CancelledExecError
+        return future.result()
+    finally:
+        with suppress(BaseException):
+            future.result()
+        os.close(done)
+
+
+class NodeStreams:
+    """The streams of one command on a node, whose other ends are on the head."""
+
+    def __init__(self, call: Call, head_call: HeadCall) -> None:
+        """Prepare, on the event loop.
+
+        Args:
+            call: the head's call that runs the command.
+            head_call: calls the head.
+        """
+        self._told, self._head_call, self._threads = call.args, head_call, LoopStreams()
+
+    async def _ask(self, method: str, more: Mapping[str, Any], body: bytes) -> Answer:
+        told = {"streams": self._told["streams"], **more}
+        return await self._head_call(f"{method}{self._told['suffix']}", told, body)
+
+    async def read(self) -> bytes:
+        """Return the next input; b"" at the end."""
+        return (await self._ask("exec.input", {}, b"")).body
+
+    async def write(self, stream: Stream, chunk: bytes) -> None:
+        """Send output, and wait until the head has taken it."""
+        await self._ask("exec.output", {"stream": stream}, chunk)
+
+    def add_to(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Add the streams that the head has to the keyword arguments of an exec, and return them."""
+        if self._told.get("reads"):
+            options["input"] = self._threads.input(self.read)
+        if self._told.get("writes"):
+            options["on_output"] = self._threads.output(self.write)
+        return options
+
+    def close(self) -> None:
+        """Raise an error in each thread that waits for the head."""
+        self._threads.close()
+
+
+async def exec_for_head(call: Call, head_call: HeadCall, run: Callable[..., Awaitable[ExecResult]]) -> Answer:
     """Run a command for the head, on a node.
 
     Args:
@@ -170,24 +228,7 @@ async def exec_for_head(
         run: runs the command, with the keyword arguments of an exec in a slot.
     """
     args, options = pickle.loads(call.body)  # noqa: S301 - of the head, which this node trusts
-    if (number := call.args.get("streams")) is not None:
-        suffix = call.args["suffix"]
-
-        async def ask(method: str, more: Mapping[str, Any], body: bytes) -> Answer:
-            return await head_call(f"{method}{suffix}", {"streams": number, **more}, body)
-
-        async def read() -> bytes:
-            return (await ask("exec.input", {}, b"")).body
-
-        async def write(stream: Stream, chunk: bytes) -> None:
-            await ask("exec.output", {"stream": stream}, chunk)
-
-        streams = LoopStreams()
-        if call.args["reads"]:
-            options["input"] = streams.input(read)
-        if call.args["writes"]:
-            options["on_output"] = streams.output(write)
-    return answer_of(await run(args, **options))
+    return answer_of(await run(args, **NodeStreams(call, head_call).add_to(options)))
 
 
 def answer_of(result: ExecResult) -> Answer:

@@ -10,7 +10,7 @@ from typing import TypeVar, Unpack
 from hyperruntime.concurrency.blocking import EXECS, blocking
 from hyperruntime.exec.exec_script import make_request, shell_keeps
 from hyperruntime.exec.options import ExecKeywords, ExecOptions, TerminalKeywords
-from hyperruntime.exec.spawn.process import Process, ProcessExecution
+from hyperruntime.exec.spawn.process import ContainerCommand, Process, ProcessExecution
 from hyperruntime.exec.spawn.terminal import DEFAULT_TERM, Terminal, WaitingCommand
 from hyperruntime.exec.user_sessions import UserSessions
 from hyperruntime.run_as import RunAs
@@ -78,8 +78,11 @@ class SpawnsProcesses(ABC):
             input: None means that its standard input stays open for :meth:`Process.write`.
             on_output: called in a thread of the process.
         """
-        prepare = partial(self._prepare, ProcessExecution, args)
-        return Process(self._sessions, ExecOptions(**options).checked(), prepare)
+
+        def prepare(final: ExecOptions) -> ContainerCommand:
+            return ContainerCommand(self._sessions, self._prepare(ProcessExecution, args, final))
+
+        return Process(ExecOptions(**options).checked(), prepare)
 
     async def aspawn(self, args: Sequence[str | bytes], **options: Unpack[ExecKeywords]) -> Process:
         """Do what :meth:`spawn` does without blocking the event loop; cancelling kills the command."""

@@ -7,7 +7,7 @@ import select
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import attrs
 
@@ -54,26 +54,80 @@ class ProcessExecution(Execution):
             self.on_started()
 
 
+class Command(Protocol):
+    """A command that a process stands for: in a container of this machine, or of a node."""
+
+    def run(self, on_started: Callable[[], None], on_input_end: Callable[[], None]) -> ExecResult:
+        """Run it to its end, in the thread of the process.
+
+        Args:
+            on_started: called when its process exists.
+            on_input_end: called when nothing reads its input any more.
+        """
+        ...
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to all of its processes; return whether there were any."""
+        ...
+
+    def end(self) -> bool:
+        """Kill all of its processes; return whether none is left."""
+        ...
+
+    def find(self, pid: int | None) -> list[int]:
+        """Return the pids of its processes on this machine, or of one of them."""
+        ...
+
+
+class ContainerCommand:
+    """A command in a container of this machine.
+
+    Attributes:
+        session: the session that it runs in.
+    """
+
+    def __init__(self, sessions: UserSessions, execution: ProcessExecution) -> None:
+        """Prepare; nothing runs yet."""
+        self._sessions, self._execution, self.session = sessions, execution, execution.session
+
+    def run(self, on_started: Callable[[], None], on_input_end: Callable[[], None]) -> ExecResult:
+        """Run it to its end; see :class:`Command`."""
+        self._execution.on_started, self._execution.on_input_end = on_started, on_input_end
+        return self._sessions.run(self._execution)
+
+    def signal(self, number: int) -> bool:
+        """Send a signal; see :meth:`Process.signal`."""
+        return self._sessions.signal(self.session, number, self._execution.marks)
+
+    def end(self) -> bool:
+        """Kill all of its processes."""
+        try:
+            return self._sessions.end_marked(self.session, self._execution.marks)
+        except (ContainerLostError, ContainerStateError):
+            return True  # everything in it has ended
+
+    def find(self, pid: int | None) -> list[int]:
+        """Return the pids of its processes that this user can see."""
+        return self.session.find_processes(self._execution.marks, pid)
+
+
 class Process(AsyncClosing, TakesSignals):
     """A command that runs in the background; made by :meth:`Container.spawn`. Safe to use from many threads.
 
     It ends with :meth:`close`, or with its container. Used as a context manager, it is closed after the block.
     """
 
-    def __init__(
-        self, sessions: UserSessions, options: ExecOptions, prepare: Callable[[ExecOptions], ProcessExecution]
-    ) -> None:
+    def __init__(self, options: ExecOptions, prepare: Callable[[ExecOptions], Command]) -> None:
         """Start the command and wait until its process exists, or could not be started.
 
         Args:
-            sessions: the sessions of the container.
             options: its options; without ``input`` its standard input stays open for :meth:`write`.
-            prepare: makes the execution with the final options.
+            prepare: makes the command with the final options.
 
         Raises:
             HyperRuntimeError: as in :meth:`Container.exec`; no process is left.
         """
-        self._sessions, self._on_output = sessions, options.on_output
+        self._on_output = options.on_output
         self._lock, self._pid = threading.Lock(), os.getpid()
         self._limit_bytes = options.output_limit_bytes
         self._output = {name: OutputBuffer(self._limit_bytes) for name in ("stdout", "stderr")}
@@ -86,9 +140,7 @@ class Process(AsyncClosing, TakesSignals):
         self._cancel_fd = self._input = -1
         self._source: BinaryIO | None = None
         try:
-            self._execution = prepare(self._open(options))
-            self._execution.on_started = self._begun.set
-            self._execution.on_input_end = self._close_source
+            self._command = prepare(self._open(options))
             threading.Thread(target=self._run, name="hyperruntime-process", daemon=True).start()
         except BaseException:
             self._close_descriptors()
@@ -128,7 +180,7 @@ class Process(AsyncClosing, TakesSignals):
     def _run(self) -> None:
         """Run the exec to its end; in the thread of this process."""
         try:
-            result = self._sessions.run(self._execution)
+            result = self._command.run(self._begun.set, self._close_source)
             with self._lock:
                 out, err = self._output.values()
                 self._result = attrs.evolve(
@@ -264,11 +316,11 @@ class Process(AsyncClosing, TakesSignals):
             ContainerStateError: it was closed.
             SpecError: ``number`` is not the number of a signal.
         """
-        return self._sessions.signal(self._execution.session, number, self._execution.marks)
+        return self._command.signal(number)
 
     def find(self, pid: int | None = None) -> list[int]:
         """Return the pids here of its processes that this user can see; with a pid, look only at that one."""
-        return self._execution.session.find_processes(self._execution.marks, pid)
+        return self._command.find(pid)
 
     def close(self) -> bool:
         """Kill the command and all processes that it started; return whether none is left. May be called again.
@@ -277,10 +329,7 @@ class Process(AsyncClosing, TakesSignals):
         """
         if not self.is_own:
             return True
-        try:
-            ended = self._sessions.end_marked(self._execution.session, self._execution.marks)
-        except (ContainerLostError, ContainerStateError):
-            ended = True  # everything in it has ended
+        ended = self._command.end()
         if not ended or not self._over.wait(_END_S):
             self._cancel()  # the command may have stopped its lane, which then reports nothing
         self._over.wait()

@@ -15,7 +15,8 @@ import re
 import struct
 import termios
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from typing import Protocol
 
 import attrs
 
@@ -27,7 +28,39 @@ _TIOCGPTN, _TIOCSPTLCK, _TIOCSIG, _TIOCGPTPEER = 0x80045430, 0x40045431, 0x40045
 _PTMX = os.makedev(5, 2)  # source: the kernel's list of devices, admin-guide/devices.txt
 _IUTF8 = 0x4000  # source: termios(3); the line editing of the kernel then erases whole characters
 _OWNER_S = 10.0
+_CHUNK_BYTES = 65536
+_MOST_REST = 4 * _CHUNK_BYTES  # bytes after the command's end; the kernel keeps fewer
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class TerminalEnd(Protocol):
+    """The caller's end of a terminal: of a container of this machine, or of a node."""
+
+    @property
+    def master(self) -> int:
+        """A non-blocking descriptor with the terminal's output, which takes its input."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Path of the other end in the container."""
+        ...
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Set the size of the window."""
+        ...
+
+    def send_signal(self, number: int) -> None:
+        """Send SIGINT, SIGQUIT or SIGTSTP to the processes in the foreground."""
+        ...
+
+    def take_rest(self) -> bytes:
+        """Return the output that is left after the command's end."""
+        ...
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        ...
 
 
 @attrs.frozen
@@ -53,6 +86,18 @@ class Pty:
             OSError: the kernel does not send another signal so.
         """
         fcntl.ioctl(self.master, _TIOCSIG, number)
+
+    def take_rest(self) -> bytes:
+        """Return the output that is there after the command's end; a job that it left may write more for ever."""
+        rest = b""
+        with suppress(OSError):  # nothing is left
+            while len(rest) < _MOST_REST and (chunk := os.read(self.master, _CHUNK_BYTES)):
+                rest += chunk
+        return rest
+
+    def close(self) -> None:
+        """Close the host's end; the processes of the terminal get SIGHUP."""
+        os.close(self.master)
 
 
 def open_pty(pid: int, is_expected: Callable[[], bool] = lambda: True) -> Pty:

@@ -25,14 +25,13 @@ from hyperruntime.errors import ExecStartError, SpecError, UnsupportedOptionErro
 from hyperruntime.exec.execution import CancelledExecError
 from hyperruntime.exec.options import ExecOptions
 from hyperruntime.exec.signals import TakesSignals
-from hyperruntime.exec.spawn.process import Process, ProcessExecution
-from hyperruntime.exec.spawn.pty import Pty, open_pty
+from hyperruntime.exec.spawn.process import ContainerCommand, Process, ProcessExecution
+from hyperruntime.exec.spawn.pty import TerminalEnd, open_pty
 from hyperruntime.exec.user_sessions import UserSessions
 
 DEFAULT_TERM = "xterm-256color"
 _MOST = 65535  # source: ioctl_tty(2), struct winsize
 _CHUNK_BYTES = 65536
-_MOST_REST = 4 * _CHUNK_BYTES  # bytes after the command's end; the kernel keeps fewer
 _TRY_AGAIN_S = 0.05
 _END_S = 1.0  # that a command which died has until its end is known here
 # $1 is PATH, or empty: it must not hide setsid. The shell leads the session that setsid made, so the first terminal
@@ -68,7 +67,7 @@ class Terminal(AsyncClosing, TakesSignals):
         name: path of the terminal in the container.
     """
 
-    def __init__(self, process: Process, pty: Pty) -> None:
+    def __init__(self, process: Process, pty: TerminalEnd) -> None:
         """Take over a command and its terminal."""
         self.process, self.name, self._pty = process, pty.name, pty
         self._reading, self._writing, self._changing = threading.Lock(), threading.Lock(), threading.Lock()
@@ -108,7 +107,7 @@ class Terminal(AsyncClosing, TakesSignals):
         try:
             while not self._closed:
                 if self._rest is None and self._wait_readable(deadline, cancel_fd, is_held=is_held):
-                    self._rest = io.BytesIO(self._take_rest())
+                    self._rest = io.BytesIO(self._pty.take_rest())
                 if self._rest is not None:
                     return self._rest.read(limit_bytes)
                 try:
@@ -120,14 +119,6 @@ class Terminal(AsyncClosing, TakesSignals):
         finally:
             self._reading.release()
         return b""
-
-    def _take_rest(self) -> bytes:
-        """Return the output that is there after the command's end; a job that it left may write more for ever."""
-        rest = b""
-        with suppress(OSError):  # nothing is left
-            while len(rest) < _MOST_REST and (chunk := os.read(self._pty.master, _CHUNK_BYTES)):
-                rest += chunk
-        return rest
 
     def _wait_readable(self, deadline: float | None, cancel_fd: int | None, *, is_held: bool) -> bool:
         """Wait for output or the command's end; return whether the command had ended before the look at the output.
@@ -245,7 +236,7 @@ class Terminal(AsyncClosing, TakesSignals):
             if not self._closed:
                 self._closed = True
                 self._ready.close()
-                os.close(self._pty.master)
+                self._pty.close()
                 os.close(self._over)
         return ended
 
@@ -277,13 +268,13 @@ class WaitingCommand:
         env = dict(self.options.env or {})
         args = ["setsid", "/bin/sh", "-c", _ENTER, "sh", env.pop("PATH", ""), *self.args]
 
-        def prepare_checked(options: ExecOptions) -> ProcessExecution:
-            execution = prepare(args, options)
-            if not execution.session.has_private_groups:
+        def prepare_checked(options: ExecOptions) -> ContainerCommand:
+            command = ContainerCommand(sessions, prepare(args, options))
+            if not command.session.has_private_groups:
                 raise ExecStartError(_NO_SETSID)
-            return execution
+            return command
 
-        process = Process(sessions, attrs.evolve(self.options, env=env), prepare_checked)
+        process = Process(attrs.evolve(self.options, env=env), prepare_checked)
         try:
             return self._attach(process, sessions.engine)
         except BaseException:
@@ -307,7 +298,7 @@ class WaitingCommand:
             pty.resize(*self.size)
             terminal = Terminal(process, pty)
         except BaseException:
-            os.close(pty.master)
+            pty.close()
             raise
         try:
             process.write(f"{pty.name}\n".encode())

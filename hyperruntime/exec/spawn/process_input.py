@@ -7,15 +7,13 @@ import os
 
 from hyperruntime.errors import ContainerStateError
 from hyperruntime.exec.spawn.process import Process
-from hyperruntime.serve.service_errors import InputNotReadError, RequestError
 
 MOST_BYTES = 1024**2
-_WAIT_S = 10.0  # that a request waits for room
 _ENDED = "nothing reads the standard input: the command has ended, or its input was closed"
 
 
 class ProcessInput(asyncio.Protocol):
-    """Takes the whole input of a request or nothing of it, so a request that was refused can be sent again."""
+    """Takes the whole input of a call or nothing of it, so what was not taken can be sent again."""
 
     def __init__(self) -> None:
         """Be closed until :meth:`open`."""
@@ -32,26 +30,27 @@ class ProcessInput(asyncio.Protocol):
         self._transport, _ = await asyncio.get_running_loop().connect_write_pipe(lambda: self, pipe)
         self._transport.set_write_buffer_limits(high=0)  # `resume_writing` means that nothing is left
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes, timeout_s: float | None = None) -> None:
         """Take input, as soon as there is room; what it takes is written when the process reads.
 
+        Args:
+            data: the input, at most ``MOST_BYTES``.
+            timeout_s: seconds to wait for room; None means no limit.
+
         Raises:
-            RequestError: it is larger than the buffer.
-            InputNotReadError: the process has not read what it got before; nothing was taken.
+            TimeoutError: the process has not read what it got before; nothing was taken.
             ContainerStateError: the process has ended, or its input was closed.
         """
-        if len(data) > MOST_BYTES:
-            raise RequestError(413, f"the input has more than {MOST_BYTES} bytes; send it in parts")
         transport = self._open_transport()
         try:
-            async with asyncio.timeout(_WAIT_S):
+            async with asyncio.timeout(timeout_s):
                 while transport.get_write_buffer_size() + len(data) > MOST_BYTES:
                     await self._is_empty.wait()
                     transport = self._open_transport()
         except TimeoutError:
             left = transport.get_write_buffer_size()
             why = f"the process has not read {left} bytes of its input; nothing more was taken, so send it again later"
-            raise InputNotReadError(why) from None
+            raise TimeoutError(why) from None
         transport.write(data)
         self._open_transport()  # the write may have found that nobody reads
 

@@ -1,0 +1,79 @@
+"""Ports of a slot of a node: the head's machine listens, and each client goes over the connection to the node."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from hyperruntime.cluster.peer import Answer
+from hyperruntime.cluster.slots.remote_commands import CHUNK_BYTES, new_number, send_input
+from hyperruntime.cluster.slots.slot_calls import SlotCalls
+from hyperruntime.errors import HyperRuntimeError, SpecError
+from hyperruntime.exec.options import Stream
+
+
+class RemotePorts:
+    """The forwarded ports of one slot."""
+
+    def __init__(self, calls: SlotCalls) -> None:
+        """Listen on nothing yet.
+
+        Args:
+            calls: the node of the slot.
+        """
+        self._calls = calls
+        self._servers: dict[tuple[int, str], asyncio.Server] = {}
+        self._clients: set[asyncio.Task[Any]] = set()
+        self._opening = asyncio.Lock()
+
+    async def open(self, port: int, host: str) -> tuple[str, int]:
+        """Return the address on this machine that leads to a port of the slot; see :meth:`Lease.forward`."""
+        async with self._opening:
+            server = self._servers.get((port, host))
+            if server is None:
+                await self._calls.call("slot.forward", port=port)
+                try:
+                    server = await asyncio.start_server(partial(self._serve, port), host, 0, limit=CHUNK_BYTES)
+                except OSError as error:
+                    raise SpecError("host", host, f"an address of this machine ({error})") from error
+                self._servers[port, host] = server
+        address: tuple[str, int] = server.sockets[0].getsockname()[:2]
+        return address
+
+    def close(self) -> None:
+        """Stop listening and end all connections."""
+        for server in self._servers.values():
+            server.close()
+        for client in self._clients:
+            client.cancel()
+
+    async def _serve(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients.add(task)
+        number, sending = new_number(), None
+
+        def begin(event: Answer) -> None:
+            nonlocal sending
+            forget = partial(self._calls.soon, "held.end", number=number)
+            sending = self._calls.keep(send_input(self._calls, number, reader, forget))
+
+        async def show(stream: Stream, chunk: bytes) -> None:
+            if chunk:
+                writer.write(chunk)
+                await writer.drain()
+            else:
+                writer.write_eof()
+
+        try:
+            with suppress(HyperRuntimeError, OSError):  # the client sees that its connection ends
+                await self._calls.run("slot.connect", [], {}, sink=show, on_event=begin, number=number, port=port)
+        except asyncio.CancelledError:
+            pass  # the lease has ended
+        finally:
+            self._clients.discard(task)
+            if sending is not None:
+                sending.cancel()
+            writer.close()

@@ -1,0 +1,102 @@
+"""The calls about one leased slot to its node, from the event loop and from threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from hyperruntime.cluster.peer import Answer, OnEvent, Peer
+from hyperruntime.cluster.slots.remote_exec import RemoteExecs, Sink
+from hyperruntime.errors import HyperRuntimeError, PoolError
+from hyperruntime.spec import ExecResult
+
+T = TypeVar("T")
+_ON_LOOP = (
+    "this event loop carries the connection to the node, so it cannot wait for the node's answer; await the method's"
+    " twin, such as asignal, aclose or arun, or call it in a thread"
+)
+
+
+class SlotCalls:
+    """Calls the node of one slot.
+
+    Attributes:
+        loop: the event loop of the connection.
+    """
+
+    def __init__(self, peer: Peer, slot: Mapping[str, Any], execs: RemoteExecs) -> None:
+        """Call nothing yet; on the event loop.
+
+        Args:
+            peer: the node.
+            slot: arguments of each call, by which the node finds the slot.
+            execs: runs commands whose streams go over the connection.
+        """
+        self.loop = asyncio.get_running_loop()
+        self._peer, self._slot, self._execs = peer, slot, execs
+        self._beside: set[asyncio.Task[None]] = set()
+
+    async def call(self, method: str, body: bytes = b"", *, on_event: OnEvent | None = None, **args: Any) -> Answer:  # noqa: ANN401 - JSON
+        """Call a method of the node.
+
+        Raises:
+            StaleLeaseError: the slot was released, or its lease expired.
+            SandboxLostError: the slot's container or node ended.
+        """
+        return await self._peer.call(method, {**self._slot, **args}, body, on_event)
+
+    async def run(
+        self,
+        method: str,
+        command: Sequence[str | bytes],
+        options: Mapping[str, Any],
+        *,
+        sink: Sink | None = None,
+        on_event: OnEvent | None = None,
+        **args: Any,  # noqa: ANN401 - JSON
+    ) -> ExecResult:
+        """Call a method that runs a command; see :meth:`RemoteExecs.run` for arguments and errors."""
+
+        async def call(streams: Mapping[str, Any], body: bytes) -> Answer:
+            return await self.call(method, body, on_event=on_event, **args, **streams)
+
+        return await self._execs.run(call, command, options, sink)
+
+    def wait(self, method: str, **args: Any) -> Answer:  # noqa: ANN401 - JSON
+        """Call a method from a thread, and wait.
+
+        Raises:
+            PoolError: this thread runs the event loop of the connection.
+            HyperRuntimeError: as :meth:`call`.
+        """
+        return self.wait_for(lambda: self.call(method, **args))
+
+    def wait_for(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of a coroutine that ``work`` makes; see :meth:`wait`."""
+        self.check_thread()
+        return asyncio.run_coroutine_threadsafe(work(), self.loop).result()
+
+    def check_thread(self) -> None:
+        """Raise PoolError if this thread runs the event loop of the connection."""
+        with suppress(RuntimeError):  # no event loop runs here
+            if asyncio.get_running_loop() is self.loop:
+                raise PoolError(_ON_LOOP)
+
+    def soon(self, method: str, **args: Any) -> None:  # noqa: ANN401 - JSON
+        """Call a method without waiting, from any thread; its errors concern nobody."""
+
+        async def quiet() -> None:
+            with suppress(HyperRuntimeError):
+                await self.call(method, **args)
+
+        with suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(lambda: self.keep(quiet()))
+
+    def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run work beside everything else, on the event loop."""
+        task = asyncio.ensure_future(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+        return task
