@@ -342,8 +342,14 @@ def test_a_process_without_memory_or_threads_says_so(
     for how in ({"memory": 1 << 22}, {"memory": 1 << 24}, {"no_threads": True}):
         done = cold_call(*words.split(), *usual(words, str(tmp_path / "new"), model), cwd=world, **how)
         assert "unexpected" not in done.err, (how, done)
-        assert "Traceback" not in done.err, (how, done)
+        assert "Traceback" not in done.err or is_end_of_python(done.err), (how, done)
         assert "broken" not in done.err, (how, done)
+
+
+def is_end_of_python(text: str) -> bool:
+    """Return whether Python had no memory even for an exception, so that no handler of ours could run."""
+    *_, place, error = text.splitlines()
+    return error == "SystemError: error return without exception set" and place.startswith('  File "<string>"')
 
 
 def test_a_process_without_threads_names_the_limits(call: Call, world: Path) -> None:
