@@ -81,7 +81,8 @@ beside() {
     chown "${old#* }" "./$temporary" 2>/dev/null || { over; return; }
   fi
   set_mode new "./$temporary" || return 88
-  mv -f -- "./$temporary" "./$leaf" 2>/dev/null || over
+  mv -f -- "./$temporary" "./$leaf" 2>/dev/null || { over; return; }
+  trap - EXIT # else the shell would start rm for nothing
 }
 
 # Write into the file.
