@@ -115,6 +115,7 @@ def test_an_agent_that_forges_everything_in_reach_gets_no_reward(
     assert honest.reward == 1.0, "the honest part of its work must count, despite its attacks"
 
 
+@pytest.mark.slow
 def test_forged_files_in_the_agents_own_container_give_no_reward(runtime: hr.Runtime, tmp_path: Path) -> None:
     """With ``verify=same``, the tests and the reward directory are replaced; the programs stay those of the agent."""
     folder = make_task(tmp_path / "forge", SCRIPTED)

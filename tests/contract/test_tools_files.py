@@ -125,6 +125,7 @@ def test_a_path_that_is_not_a_regular_file_is_refused_at_once(container: hr.Cont
         assert result.duration_s < 60
 
 
+@pytest.mark.slow
 def test_a_file_of_100_mib_is_written_and_read(desk: Desk) -> None:
     """W7: the public system failed above 128 KiB."""
     content = "0123456789abcde\n" * (100 * 1024 * 1024 // 16)

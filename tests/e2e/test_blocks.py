@@ -27,7 +27,7 @@ from tests.doubles.tokenserver import token_server
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
 
-QUICK = ("README.md", "docs/pool.md", "docs/tutorials/first-rollout.md")
+QUICK = ("README.md", "docs/pool.md")
 SERVER = "http://127.0.0.1:8000"
 _PRINTED = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
 _END, _PRINT_END = "\n\x1e\n", r"printf '\n\036\n'"

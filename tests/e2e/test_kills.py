@@ -221,7 +221,7 @@ def own_image(base_image: str, tmp_path: Path) -> Iterator[str]:
     subprocess.run(["podman", "rmi", name], check=True)
 
 
-@pytest.mark.parametrize("wait_s", [1.2, 2.0, 4.0])
+@pytest.mark.parametrize("wait_s", first_quick(1.2, 2.0, 4.0))
 def test_an_interrupted_build_leaves_no_process_and_no_container(
     tmp_path: Path, sit: Sit, own_image: str, runtime_name: str, wait_s: float
 ) -> None:

@@ -15,6 +15,7 @@ import attrs
 import pytest
 
 from hyperruntime.registry import AUTO_ORDER
+from tests.params import first_quick
 
 pytestmark = pytest.mark.engine
 
@@ -103,6 +104,7 @@ def test_a_driver_of_another_package_is_found_and_used_by_its_name(environment: 
     assert code == 0, out + err
 
 
+@pytest.mark.slow
 def test_plugins_come_after_the_shipped_drivers_in_the_order_of_auto(environment: Environment) -> None:
     names = list(environment.runtimes())
     ours = [name for name in AUTO_ORDER if name in names]
@@ -125,7 +127,7 @@ def test_broken_drivers_are_reported_and_working_ones_still_run(environment: Env
     assert (code, out) == (0, "fine\n"), err
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", first_quick(*BROKEN))
 def test_selecting_a_broken_driver_names_its_package_in_the_error(environment: Environment, name: str) -> None:
     code, _, err = environment.hyperrun("--runtime", name, "exec", "--", "true")
     assert code == 3

@@ -194,6 +194,7 @@ def test_no_file_of_a_generation_is_in_reach_during_or_after_its_run(
     world.check_out_of_reach(finished=True)
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_file_in_reach_and_a_resume_removes_its_files(
     world: World, runtime: Runtime, runtime_name: str
 ) -> None:
@@ -232,6 +233,7 @@ def _let_go(world: World, tightened: threading.Event, done: threading.Event) -> 
                     ready.with_name("go").touch()
 
 
+@pytest.mark.slow
 def test_only_its_user_can_enter_the_work_and_repository_directories_of_a_run(world: World, runtime: Runtime) -> None:
     world.use_agent()
     start_run(runtime, plan_run(GenerateOptions(**world.options)))

@@ -287,6 +287,7 @@ def test_options_come_from_a_file_unless_the_command_line_sets_them(
     assert [t.id for t in read_trajectories(tmp_path / "run")] == ["n0/0"]
 
 
+@pytest.mark.slow
 def test_rollouts_beyond_the_number_of_slots_start_only_when_a_slot_is_free(
     runtime_name: str, base_image: str, tmp_path: Path
 ) -> None:

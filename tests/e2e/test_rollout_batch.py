@@ -112,6 +112,7 @@ def test_a_killed_batch_can_be_resumed_and_leaves_no_container(
     assert Counter(line["id"] for line in lines(tmp_path / "out")) == Counter(f"r{n}" for n in range(12))
 
 
+@pytest.mark.slow
 def test_an_interrupted_batch_exits_with_143_and_leaves_no_container(
     runtime_name: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:

@@ -198,6 +198,7 @@ def test_packages_are_installed_from_a_wheelhouse_without_network(
     }
 
 
+@pytest.mark.slow
 def test_a_base_that_cannot_be_installed_raises_and_gives_no_reward(
     runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
@@ -206,6 +207,7 @@ def test_a_base_that_cannot_be_installed_raises_and_gives_no_reward(
         judge_package(runtime, base_image, tmp_path, {"fixes": REPAIR}, install="echo no compiler here; exit 1")
 
 
+@pytest.mark.slow
 def test_an_image_without_a_test_runner_raises_and_gives_no_reward(
     runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:

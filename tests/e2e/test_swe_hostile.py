@@ -17,6 +17,7 @@ from hyperruntime.errors import SandboxLostError
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Verdict
 from tests import forgeries
+from tests.params import first_quick
 from tests.swecase import bash, judge_all, make_repository, make_site, open_bench, with_site, write_rows
 
 pytestmark = pytest.mark.engine
@@ -223,13 +224,13 @@ async def do_nothing(lease: Lease) -> None:
 
 @pytest.mark.parametrize(
     ("script", "before", "captured", "reward"),
-    [
-        (IN_THE_BACKGROUND.format(MENDS, "done").replace("-s", "-e"), do_nothing, do_nothing, 1.0),
-        (IN_THE_BACKGROUND.format(WAITS, "pid"), say_go, do_nothing, 1.0),
+    first_quick(
         (IN_THE_BACKGROUND.format(WAITS, "pid"), do_nothing, say_go, 0.0),
+        (IN_THE_BACKGROUND.format(WAITS, "pid"), say_go, do_nothing, 1.0),
         (IN_THE_BACKGROUND.format(WAITS, "pid"), end_it, do_nothing, 0.0),
-    ],
-    ids=["has ended", "mends before the capture", "mends after the capture", "is ended"],
+        (IN_THE_BACKGROUND.format(MENDS, "done").replace("-s", "-e"), do_nothing, do_nothing, 1.0),
+    ),
+    ids=["mends after the capture", "mends before the capture", "is ended", "has ended"],
 )
 def test_work_in_the_background_counts_up_to_the_capture(
     script: str, before: Step, captured: Step, reward: float, runtime: hr.Runtime, base_image: str, tmp_path: Path

@@ -12,6 +12,7 @@ import pytest
 
 from hyperruntime.host.process import run_process
 from hyperruntime.testing.model import ModelReply, Request, calls, says, scripted_model
+from tests.params import first_quick
 
 pytestmark = pytest.mark.engine
 TASKS = ("split-bill", "title-slugs")
@@ -39,7 +40,7 @@ def say_nothing(_: Request) -> ModelReply:
 
 @pytest.mark.parametrize(
     ("script", "reward", "phase"),
-    [(mend, 1.0, "tests"), (look, 0.0, "agent"), (say_nothing, 0.0, "agent")],
+    first_quick((mend, 1.0, "tests"), (look, 0.0, "agent"), (say_nothing, 0.0, "agent")),
     ids=["mends", "looks", "speaks"],
 )
 def test_one_command_scores_groups(

@@ -106,6 +106,7 @@ def test_padding_changes_nothing_and_probabilities_sum_to_one() -> None:
     assert math.isclose(float(whole.detach().exp().sum()), 1.0, abs_tol=1e-9)
 
 
+@pytest.mark.slow
 def test_an_update_makes_the_better_answer_more_likely() -> None:
     """arXiv:2402.03300: the update follows the sign of the advantages."""
     one = policy()
