@@ -32,6 +32,7 @@ _CLASSIFIER = "License :: OSI Approved :: "
 _SPDX = {
     "apache software license": "Apache-2.0",
     "apache 2.0": "Apache-2.0",
+    "apache 2.0 license": "Apache-2.0",
     "apache license 2.0": "Apache-2.0",
     "apache license, version 2.0": "Apache-2.0",
     "apache": "Apache-2.0",
