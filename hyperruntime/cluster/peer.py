@@ -137,7 +137,11 @@ class Peer:
     def _settle(self, waiting: _Waiting, kind: object, header: dict[str, Any], body: bytes) -> None:
         if kind == "event":
             if waiting.on_event is not None:
-                waiting.on_event(Answer(header.get("value"), body))
+                try:
+                    waiting.on_event(Answer(header.get("value"), body))
+                except Exception as error:  # noqa: BLE001 - concerns this call, and not the channel
+                    if not waiting.answer.done():
+                        waiting.answer.set_exception(error)
         elif waiting.answer.done():
             return
         elif kind == "answer":

@@ -162,7 +162,7 @@ class Forward:
         """
         self._token, self._name = secrets.token_hex(_TOKEN_BYTES // 2), f"forward-{secrets.token_hex(8)}"
         self._socket = os.path.join(exchange.source, self._name)
-        self._listener = _listen(host)
+        self._listener = listen(host)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         try:
             self._tunnels = listen_in(exchange.source, self._name)
@@ -338,7 +338,12 @@ def _check_port(port: object) -> None:
         raise SpecError("port", port, f"a port, 1 to {_MAX_PORT}")
 
 
-def _listen(host: str) -> socket.socket:
+def listen(host: str) -> socket.socket:
+    """Return a listening socket on a free port of an address of this machine, non-blocking.
+
+    Raises:
+        SpecError: nothing can listen there.
+    """
     if not host:
         raise SpecError("host", host, "an address; 0.0.0.0 listens on all of this machine")
     try:

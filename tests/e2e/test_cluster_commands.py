@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +14,14 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.cluster.slots.cluster_lease import ClusterLease
-from hyperruntime.errors import ContainerStateError, ExecStartError, PoolError, SpecError
+from hyperruntime.errors import (
+    ContainerLostError,
+    ContainerStateError,
+    ExecStartError,
+    PoolError,
+    SpecError,
+    StaleLeaseError,
+)
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
@@ -51,6 +60,7 @@ def test_a_slot_of_a_node_has_the_processes_terminals_shells_and_ports_of_a_leas
                 async with pool.lease(timeout_s=60) as lease:
                     await part(lease)
             await end_with_the_lease(pool)
+            await keep_what_a_kept_slot_has(pool)
 
     asyncio.run(asyncio.wait_for(test(), 240))
 
@@ -78,6 +88,8 @@ async def use_processes(lease: ClusterLease) -> None:
         assert (await process.await_end()).exit_code == 130
         assert not await process.asignal(signal.SIGTERM)
 
+    with pytest.raises(PoolError, match="await"):
+        (await lease.spawn(["sleep", "299"])).wait()
     async with await lease.spawn(["sh", "-c", "sleep 298 & echo left"], input=b"") as process:
         assert (await process.await_end()).stdout == b"left\n"
         assert await is_running(lease, "sleep 298")
@@ -165,11 +177,13 @@ async def use_ports(lease: ClusterLease) -> None:
     await asyncio.gather(*map(talk, range(20)))
     with pytest.raises(SpecError, match="host"):
         await lease.forward(8321, host="192.0.2.1")
+    with pytest.raises(SpecError, match="host"):
+        await lease.forward(8321, host="")
     with pytest.raises(SpecError, match="port"):
         await lease.forward(0)
     await lease.pool.release(lease.slot)
     assert await is_closed(address)
-    assert (await server.await_end()).exit_code == 137
+    await ends_with_its_container(server)
 
 
 async def is_closed(address: tuple[str, int]) -> bool:
@@ -180,6 +194,14 @@ async def is_closed(address: tuple[str, int]) -> bool:
         return True
 
 
+async def ends_with_its_container(command: hr.Process | hr.Terminal) -> None:
+    try:
+        end = await command.await_end()
+    except (ContainerLostError, StaleLeaseError):
+        return
+    assert (end if isinstance(end, int) else end.exit_code) == 137
+
+
 async def end_with_the_lease(pool: hr.ClusterPool) -> None:
     slot = await pool.acquire(timeout_s=60)
     lease = pool.lease_of(slot)
@@ -187,11 +209,37 @@ async def end_with_the_lease(pool: hr.ClusterPool) -> None:
     terminal = await lease.terminal(["sleep", "295"])
     await shell.arun("sleep 294 & true")
     await pool.release(slot)
-    assert (await process.await_end()).exit_code == await terminal.await_end() == 137
+    await ends_with_its_container(process)
+    await ends_with_its_container(terminal)
     with pytest.raises(ContainerStateError, match="released"):
         await shell.arun("true")
     for one in (process, terminal, shell):
         await one.aclose()
+
+
+async def keep_what_a_kept_slot_has(pool: hr.ClusterPool) -> None:
+    slot = await pool.acquire("kept", timeout_s=60)
+    process = await pool.lease_of(slot).spawn(["sleep", "293"])
+    await pool.release(slot, reset_workspace=False)
+    assert process.poll() is None
+    slot = await pool.acquire("kept", timeout_s=60)
+    assert await is_running(pool.lease_of(slot), "sleep 293")
+    assert await process.asignal(signal.SIGTERM)
+    assert (await process.await_end()).exit_code == 143
+    gone = weakref.ref(process)
+    del process
+    gc.collect()
+    assert gone() is None, "the head keeps processes that nobody uses"
+
+    blocked = threading.Event()
+
+    def wait(*_: object) -> None:
+        blocked.wait(60)
+
+    process = await pool.lease_of(slot).spawn(["yes"], on_output=wait)
+    await asyncio.wait_for(pool.release(slot), 30)  # which waits for no callback
+    blocked.set()
+    await ends_with_its_container(process)
 
 
 async def is_running(lease: ClusterLease, words: str) -> bool:

@@ -19,7 +19,7 @@ from hyperruntime.pool.sync import SyncLease
 # Methods that never wait for a container or for another thread, so that an event loop calls them as they are.
 QUICK: dict[type, set[str]] = {
     hr.Container: {"on_end", "shell"},
-    Process: {"close_stdin", "detach_stdin", "find", "poll", "read", "take"},
+    Process: {"check_thread", "close_stdin", "detach_stdin", "find", "poll", "read", "take"},
     Terminal: {"fileno", "poll", "resize"},
     Shell: {"abandon", "leave_lane", "take_lane"},
 }

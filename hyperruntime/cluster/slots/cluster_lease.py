@@ -48,8 +48,8 @@ class ClusterLease(LeaseFiles):
     async def spawn(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> Process:
         """Start a command in the background; see :meth:`Lease.spawn` for arguments and errors.
 
-        On the event loop of the cluster, await the twins of its methods that wait for the node: ``asignal``,
-        ``aclose``. ``signal`` and ``close`` work in other threads, and raise PoolError there.
+        On the event loop of the cluster, await the twins of methods that wait, such as ``asignal``, ``aclose`` and
+        ``await_end``; ``signal``, ``close`` and ``wait`` raise PoolError there, and work in other threads.
         """
         return await start_process(self._calls, args, ExecOptions(**options))
 

@@ -163,8 +163,8 @@ class ClusterPool:
             member.remember(near)
             slot = slot_of(answer.value)
             slot = attrs.evolve(slot, slot_id=f"{member.node.name}/{slot.slot_id}")
-            known = {"pool": self._name, "grant": number}
-            calls = SlotCalls(member.node.peer, known, self._execs)
+            slot_args = {"pool": self._name, "grant": number}
+            calls = SlotCalls(member.node.peer, slot_args, self._execs)
             self._grants[slot.slot_id, slot.generation] = _Grant(member, calls, RemotePorts(calls))
             return slot
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import attrs
@@ -13,25 +16,37 @@ from hyperruntime.cluster.node_services import NodeContext
 from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.cluster.slots.remote_exec import NodeStreams, answer_of, exec_for_head
 from hyperruntime.concurrency.blocking import RESETS, blocking
-from hyperruntime.errors import ContainerStateError
+from hyperruntime.concurrency.closing import closing_descriptor
+from hyperruntime.concurrency.end_event import make_waiter
+from hyperruntime.errors import ContainerStateError, HyperRuntimeError, StaleLeaseError
 from hyperruntime.exec.options import Stream
 from hyperruntime.exec.persistent.shell import Shell
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.process_input import ProcessInput
-from hyperruntime.exec.spawn.terminal import Terminal
+from hyperruntime.exec.spawn.terminal import FOREGROUND, Terminal
 from hyperruntime.pool.lease import Lease
 from hyperruntime.spec import ExecResult
 
 CHUNK_BYTES = 65536
+_TRY_AGAIN_S = 0.05
 
 
 class _Held:
-    """Something that the caller writes to, signals and ends."""
+    """Something that the caller writes to, signals and ends.
+
+    Attributes:
+        is_forgotten: whether nobody uses it any more.
+    """
+
+    is_forgotten = False
 
     @property
     def has_ended(self) -> bool:
         """Whether it runs no more by itself."""
         return False
+
+    def drop_streams(self) -> None:
+        """Let nothing wait for the caller any more."""
 
     async def write(self, data: bytes, *, end: bool) -> None:
         """Take input; with ``end``, no more comes."""
@@ -52,6 +67,10 @@ class _Held:
 class _HeldProcess(_Held):
     process: Process
     input: ProcessInput
+    streams: NodeStreams
+
+    def drop_streams(self) -> None:
+        self.streams.close()
 
     @property
     def has_ended(self) -> bool:
@@ -82,6 +101,8 @@ class _HeldTerminal(_Held):
         await self.terminal.awrite(data)
 
     async def signal(self, number: int) -> bool:
+        if number in FOREGROUND:  # does not wait, so no key that the caller types later comes before it
+            return self.terminal.signal(number)
         return await self.terminal.asignal(number)
 
     async def resize(self, rows: int, cols: int) -> None:
@@ -141,6 +162,7 @@ class HeldCommands:
         """
         self._context, self._find_lease = context, find_lease
         self._held: dict[int, dict[int, _Held]] = {}  # by lease and number
+        self._ending: set[asyncio.Task[None]] = set()
         self.handlers: Mapping[str, Handler] = {
             "slot.process": self._process,
             "slot.terminal": self._terminal,
@@ -155,10 +177,18 @@ class HeldCommands:
             "held.forget": self._forget,
         }
 
-    async def end_all(self, grant: int) -> None:
-        """End everything of a lease."""
-        held = self._held.pop(grant, {})
-        await asyncio.gather(*(one.end() for one in held.values()), return_exceptions=True)
+    async def close(self) -> None:
+        """Wait until everything of released leases has ended."""
+        await asyncio.gather(*self._ending)
+
+    def end_all(self, grant: int) -> None:
+        """Begin to end everything of a lease that was released."""
+        held = self._held.pop(grant, {}).values()
+        for one in held:
+            one.drop_streams()  # first: a caller that waits for its release reads nothing
+            task = asyncio.ensure_future(_end_quietly(one))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     async def _process(self, call: Call) -> Answer:
         """Run a command in the background; an event says when its process exists."""
@@ -166,14 +196,17 @@ class HeldCommands:
         args, options = pickle.loads(call.body)  # noqa: S301 - of the head, which this node trusts
         streams = NodeStreams(call, self._context.head_call)
         process = await lease.spawn(args, **streams.add_to(options))
-        held = _HeldProcess(process, ProcessInput())
+        held = _HeldProcess(process, ProcessInput(), streams)
         try:
             await held.input.open(process)
-            self._hold(call, held)
-            await call.emit(Answer({"name": ""}))
-            result = await process.await_end()
-        except BaseException:
+            with self._holding(call, held):
+                await call.emit(Answer({"name": ""}))
+                result = await process.await_end()
+        except BaseException as error:
+            streams.close()
             await process.aclose()
+            if isinstance(error, CancelledError):  # of a thread that waited for the caller
+                raise StaleLeaseError("the slot was released while the command ran in it") from None
             raise
         finally:
             streams.close()
@@ -188,10 +221,10 @@ class HeldCommands:
         given = {name: options[name] for name in ("env", "workdir", "group", "timeout_s")}
         terminal = await lease.terminal(args, rows=call.args["rows"], cols=call.args["cols"], **given)
         try:
-            self._hold(call, _HeldTerminal(terminal))
-            await call.emit(Answer({"name": terminal.name}))
-            rest = await _show(terminal, NodeStreams(call, self._context.head_call).write)
-            result = await terminal.process.await_end()
+            with self._holding(call, _HeldTerminal(terminal)):
+                await call.emit(Answer({"name": terminal.name}))
+                rest = await _show(terminal, NodeStreams(call, self._context.head_call).write)
+                result = await terminal.process.await_end()
         except BaseException:
             await terminal.aclose()
             raise
@@ -199,8 +232,9 @@ class HeldCommands:
         return answer_of(attrs.evolve(result, stdout=rest))
 
     async def _shell(self, call: Call) -> Answer:
-        self._hold(call, _HeldShell(await self._find_lease(call).shell(**call.args["options"])))
-        return Answer()
+        shell = await self._find_lease(call).shell(**call.args["options"])
+        with self._holding(call, _HeldShell(shell)):
+            return Answer()
 
     async def _text(self, call: Call) -> Answer:
         held = self._find(call)
@@ -221,12 +255,12 @@ class HeldCommands:
         reader, writer = await asyncio.open_connection(*address)
         held = _HeldConnection(writer)
         try:
-            self._hold(call, held)
-            await call.emit(Answer({"name": ""}))
-            while chunk := await reader.read(CHUNK_BYTES):
-                await streams.write("stdout", chunk)
-            await streams.write("stdout", b"")
-            await held.input_ended.wait()
+            with self._holding(call, held):
+                await call.emit(Answer({"name": ""}))
+                while chunk := await reader.read(CHUNK_BYTES):
+                    await streams.write("stdout", chunk)
+                await streams.write("stdout", b"")
+                await held.input_ended.wait()
         finally:
             self._drop(call)
             writer.close()
@@ -252,14 +286,30 @@ class HeldCommands:
         return Answer(ended)
 
     async def _forget(self, call: Call) -> Answer:
-        """Forget what nobody uses any more; it goes on until the lease ends, as on the head's machine."""
+        """Forget what nobody uses any more; what still runs goes on until the lease ends, as on the head's machine."""
         held = self._known(call)
-        if held is not None and held.has_ended:
-            self._drop(call)
+        if held is not None:
+            held.is_forgotten = True
+            if held.has_ended:
+                self._drop(call)
         return Answer()
 
-    def _hold(self, call: Call, held: _Held) -> None:
+    @contextmanager
+    def _holding(self, call: Call, held: _Held) -> Iterator[None]:
+        """Let the caller find it from now on, until nobody uses it any more.
+
+        Raises:
+            StaleLeaseError: the slot was released meanwhile.
+        """
+        self._find_lease(call)
         self._held.setdefault(call.args["grant"], {})[call.args["number"]] = held
+        try:
+            yield
+        except BaseException:
+            self._drop(call)
+            raise
+        if held.is_forgotten:
+            self._drop(call)
 
     def _drop(self, call: Call) -> None:
         self._held.get(call.args["grant"], {}).pop(call.args["number"], None)
@@ -274,23 +324,50 @@ class HeldCommands:
         return held
 
 
+async def _end_quietly(held: _Held) -> None:
+    with suppress(HyperRuntimeError):
+        await held.end()
+
+
 async def _show(terminal: Terminal, write: Callable[[Stream, bytes], Coroutine[Any, Any, None]]) -> bytes:
     """Send the output of a terminal to the caller; return what is left when the command has ended.
 
-    A caller that does not read keeps the output waiting, but not the end.
+    A caller that does not read keeps the output waiting, but not the end. No thread waits for output, because a node
+    may have many terminals that say nothing.
     """
-    ended = asyncio.ensure_future(terminal.process.ended.wait())
+    ended, is_readable = asyncio.ensure_future(terminal.process.ended.wait()), False
     try:
-        while chunk := await terminal.aread():
-            sending = asyncio.ensure_future(write("stdout", chunk))
-            await asyncio.wait({sending, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not sending.done():
-                sending.add_done_callback(lambda done: done.cancelled() or done.exception())
-                break
-            sending.result()
+        with closing_descriptor(os.dup(terminal.fileno())) as descriptor:
+            while not ended.done():
+                try:
+                    chunk, is_readable = terminal.read(0), False
+                except TimeoutError:
+                    if is_readable:  # no process holds the terminal, which counts as readable; one may open it again
+                        await asyncio.wait({ended}, timeout=_TRY_AGAIN_S)
+                    else:
+                        await _until_readable(descriptor, ended)
+                    is_readable = not is_readable
+                    continue
+                sending = asyncio.ensure_future(write("stdout", chunk))
+                await asyncio.wait({sending, ended}, return_when=asyncio.FIRST_COMPLETED)
+                if sending.done():
+                    sending.result()
+                else:
+                    sending.add_done_callback(lambda done: done.cancelled() or done.exception())
         rest = b""
-        while chunk := await terminal.aread():
+        while chunk := terminal.read():  # does not wait: the command has ended
             rest += chunk
         return rest
     finally:
         ended.cancel()
+
+
+async def _until_readable(descriptor: int, ended: asyncio.Future[None]) -> None:
+    loop = asyncio.get_running_loop()
+    readable, wake = make_waiter()
+    loop.add_reader(descriptor, wake)
+    try:
+        await asyncio.wait({readable, ended}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        loop.remove_reader(descriptor)
+        readable.cancel()

@@ -58,8 +58,10 @@ class PoolService:
     async def close(self) -> None:
         """Stop all pools."""
         pools, self._pools = self._pools, {}
-        await asyncio.gather(*map(self._held.end_all, self._granted))
+        for number in self._granted:
+            self._held.end_all(number)
         await asyncio.gather(*(pool.stop() for pool in pools.values()))
+        await self._held.close()
 
     async def _start(self, call: Call) -> Answer:
         config: PoolConfig = pickle.loads(call.body)  # noqa: S301 - of the head, which this node trusts
@@ -71,9 +73,9 @@ class PoolService:
         pool = self._pools.pop(str(call.args["pool"]), None)
         if pool is not None:
             ended = [number for number, lease in self._granted.items() if lease.pool is pool]
-            await asyncio.gather(*map(self._held.end_all, ended))
             for number in ended:
                 del self._granted[number]
+                self._held.end_all(number)
             await pool.stop()
         return Answer()
 
@@ -93,16 +95,19 @@ class PoolService:
     async def _release(self, call: Call) -> Answer:
         lease = self._lease(call)
         del self._granted[call.args["grant"]]
-        await self._held.end_all(call.args["grant"])
-        await self._pool(call).release(lease.slot, reset_workspace=bool(call.args["reset"]))
+        try:
+            await self._pool(call).release(lease.slot, reset_workspace=bool(call.args["reset"]))
+        finally:
+            if call.args["reset"]:  # else the slot is kept with its processes
+                self._held.end_all(call.args["grant"])
         return Answer()
 
     async def _forget(self, call: Call) -> Answer:
         """End a lease, if it was granted: the head does not know."""
         lease = self._granted.pop(call.args["grant"], None)
         if lease is not None:
-            await self._held.end_all(call.args["grant"])
             await self._pool(call).release_if_held(lease.slot)
+            self._held.end_all(call.args["grant"])
         return Answer()
 
     async def _tool(self, call: Call) -> Answer:

@@ -16,12 +16,19 @@ from typing import Any, Unpack
 
 import attrs
 
-from hyperruntime.cluster.peer import Answer
+from hyperruntime.cluster.peer import Answer, OnEvent
 from hyperruntime.cluster.slots.remote_exec import wait_cancellable
 from hyperruntime.cluster.slots.slot_calls import SlotCalls
 from hyperruntime.concurrency.blocking import EXECS, blocking
 from hyperruntime.concurrency.closing import AsyncClosing
-from hyperruntime.errors import ContainerStateError, HyperRuntimeError, SandboxLostError, StaleLeaseError
+from hyperruntime.concurrency.exhaustion import too_many_files
+from hyperruntime.errors import (
+    ContainerStateError,
+    HyperRuntimeError,
+    PoolClosedError,
+    SandboxLostError,
+    StaleLeaseError,
+)
 from hyperruntime.exec.execution import KILLED_EXIT_CODE, CancelledExecError
 from hyperruntime.exec.options import ExecOptions, SlotShellKeywords, Stream, TextKeywords
 from hyperruntime.exec.persistent.shell_lane import check_text
@@ -33,6 +40,8 @@ from hyperruntime.spec import ExecResult
 CHUNK_BYTES = 65536
 _FLUSH_S = 5.0  # that the last output of a terminal may take from this process to itself
 _SENT = ("timeout_s", "env", "workdir", "group", "merge_output", "output_limit_bytes")
+# Everything in the slot has ended.
+_ENDED = (SandboxLostError, StaleLeaseError, ContainerStateError, PoolClosedError)
 _numbers = itertools.count(1)
 
 
@@ -60,7 +69,7 @@ async def send_input(calls: SlotCalls, number: int, reader: asyncio.StreamReader
 
 async def start_process(calls: SlotCalls, args: Sequence[str | bytes], options: ExecOptions) -> Process:
     """Start a command in the slot; see :meth:`Lease.spawn`."""
-    command = RemoteCommand(calls, "slot.process", args)
+    command = RemoteCommand(calls, "slot.process", args, is_heard=options.on_output is not None)
     return await _started(lambda: Process(options.checked(), command.prepare), command)
 
 
@@ -80,15 +89,21 @@ async def start_terminal(
     pty = command.pty = await RemotePty.open(command)
     try:
         process = await _started(lambda: Process(attrs.evolve(options.checked(), input=b""), command.prepare), command)
-        return Terminal(process, pty)
     except BaseException:
         pty.close()
         raise
+    try:
+        process.ended.listen(pty.end_output)
+        return Terminal(process, pty)
+    except OSError as error:
+        await process.aclose()
+        pty.close()
+        raise too_many_files(error) or error from None
 
 
 async def _started(make: Callable[[], Process], command: RemoteCommand) -> Process:
     process = await blocking(EXECS, make, undo=Process.close)
-    weakref.finalize(process, command.forget).atexit = False
+    weakref.finalize(process, command.calls.soon, "held.forget", number=command.number).atexit = False
     return process
 
 
@@ -100,17 +115,20 @@ class RemoteCommand:
         name: path of its terminal in the container.
     """
 
-    def __init__(self, calls: SlotCalls, method: str, args: Sequence[str | bytes], **more: int) -> None:
+    def __init__(
+        self, calls: SlotCalls, method: str, args: Sequence[str | bytes], *, is_heard: bool = False, **call_args: int
+    ) -> None:
         """Prepare; nothing runs yet.
 
         Args:
             calls: the node of the slot.
             method: the node's method that runs it.
             args: argv.
-            more: arguments of the method.
+            is_heard: whether a callback of the caller takes the output, which may wait.
+            call_args: arguments of the method.
         """
         self.calls, self.number = calls, new_number()
-        self._method, self._args, self._more = method, args, more
+        self._method, self._args, self._is_heard, self._call_args = method, args, is_heard, call_args
         self._options = ExecOptions()
         self.pty: RemotePty | None = None
         self.name = ""
@@ -129,44 +147,50 @@ class RemoteCommand:
 
     async def _run(self, on_started: Callable[[], None], on_input_end: Callable[[], None]) -> ExecResult:
         given: dict[str, Any] = {name: getattr(self._options, name) for name in _SENT}
-        source, pump = self._options.input, None
-        is_pipe = isinstance(source, io.FileIO) and stat.S_ISFIFO(os.fstat(source.fileno()).st_mode)
-        if not is_pipe:
+        source = self._options.input
+        pump: asyncio.Task[None] | None = None
+        pipe = await _Pipe.open(source)
+        if pipe is None:
             given["input"] = source
-        if self.pty is None:
-            given["on_output"] = self._options.on_output
+        reader = self.pty.reader if self.pty is not None else pipe.reader if pipe is not None else None
+
+        def end_input() -> None:
+            if pipe is not None:
+                pipe.close()
+            on_input_end()
 
         def on_event(event: Answer) -> None:
             nonlocal pump
-            self.name = str(event.value["name"])
-            if self.pty is not None:
-                pump = self.calls.keep(send_input(self.calls, self.number, self.pty.reader, lambda: None))
-            elif isinstance(source, io.FileIO) and is_pipe:
-                pump = self.calls.keep(self._send_pipe(os.dup(source.fileno()), on_input_end))
-            on_started()
+            if pump is None and not self.name:
+                self.name = str(event.value["name"])
+                if reader is not None:
+                    pump = self.calls.keep(send_input(self.calls, self.number, reader, end_input))
+                on_started()
 
-        sink = None if self.pty is None else self.pty.show
         try:
-            result = await self.calls.run(
-                self._method, self._args, given, sink=sink, on_event=on_event, number=self.number, **self._more
-            )
+            result = await self._call(given, on_event)
         finally:
             if pump is not None:
                 pump.cancel()
+            if pipe is not None:
+                pipe.close()
         if self.pty is not None:
-            self.pty.end(result.stdout)
+            await self.pty.show("stdout", result.stdout, is_last=True)
             result = attrs.evolve(result, stdout=b"")
         return result
 
-    async def _send_pipe(self, descriptor: int, on_input_end: Callable[[], None]) -> None:
-        reader = asyncio.StreamReader(limit=CHUNK_BYTES)
-        transport, _ = await self.calls.loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)
+    async def _call(self, given: dict[str, Any], on_event: OnEvent) -> ExecResult:
+        if self._is_heard:
+            given["on_output"] = self._options.on_output
+        sink = None if self._is_heard else self._keep if self.pty is None else self.pty.show
+        return await self.calls.run(
+            self._method, self._args, given, sink=sink, on_event=on_event, number=self.number, **self._call_args
         )
-        try:
-            await send_input(self.calls, self.number, reader, on_input_end)
-        finally:
-            transport.close()
+
+    async def _keep(self, stream: Stream, chunk: bytes) -> None:
+        """Give output to the process, which only keeps it."""
+        assert self._options.on_output is not None, "a process takes its output"
+        self._options.on_output(stream, chunk)
 
     def signal(self, number: int) -> bool:
         """Send a signal to all of its processes; return whether there were any."""
@@ -176,16 +200,44 @@ class RemoteCommand:
         """Kill all of its processes; return whether none is left."""
         try:
             return bool(self.calls.wait("held.end", number=self.number).value)
-        except (SandboxLostError, StaleLeaseError, ContainerStateError):
-            return True  # everything in the slot has ended
+        except _ENDED:
+            return True
 
     def find(self, pid: int | None) -> list[int]:
         """Return no pid: its processes are on another machine."""
         return []
 
-    def forget(self) -> None:
-        """Let the node forget it; nobody here uses it any more."""
-        self.calls.soon("held.forget", number=self.number)
+    def check_thread(self) -> None:
+        """Raise PoolError if this thread runs the event loop of the connection."""
+        self.calls.check_thread()
+
+
+class _Pipe:
+    """An input that is a pipe, read on the event loop, because it may say nothing for long.
+
+    Attributes:
+        reader: gives the input.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, transport: asyncio.BaseTransport) -> None:
+        self.reader, self._transport = reader, transport
+
+    @classmethod
+    async def open(cls, source: object) -> _Pipe | None:
+        """Return the pipe of an input, or None if it is none."""
+        if not isinstance(source, io.FileIO) or not stat.S_ISFIFO(os.fstat(source.fileno()).st_mode):
+            return None
+        try:
+            pipe = os.fdopen(os.dup(source.fileno()), "rb", buffering=0)
+        except OSError as error:
+            raise too_many_files(error) or error from None
+        reader = asyncio.StreamReader(limit=CHUNK_BYTES)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        return cls(reader, transport)
+
+    def close(self) -> None:
+        self._transport.close()
 
 
 class RemotePty:
@@ -216,15 +268,21 @@ class RemotePty:
         """Path of the other end in the container."""
         return self._command.name
 
-    async def show(self, stream: Stream, chunk: bytes) -> None:
-        """Take output; wait while the caller does not read."""
+    async def show(self, stream: Stream, chunk: bytes, *, is_last: bool = False) -> None:
+        """Take output; wait while the caller does not read, unless it is the last."""
         self._writer.write(chunk)
-        await self._writer.drain()
+        if not is_last:
+            await self._writer.drain()
 
-    def end(self, rest: bytes) -> None:
-        """Take the last output, and let the caller read the end after it."""
-        self._writer.write(rest)
-        self._writer.write_eof()
+    def end_output(self) -> None:
+        """Let the caller read the end after the output; its command has ended."""
+
+        def end() -> None:
+            with suppress(OSError, RuntimeError):  # it was closed
+                self._writer.write_eof()
+
+        with suppress(RuntimeError):  # the loop is closed
+            self._command.calls.loop.call_soon_threadsafe(end)
 
     def resize(self, rows: int, cols: int) -> None:
         """Set the size of the window."""
@@ -260,7 +318,7 @@ class ClusterShell(AsyncClosing, TakesSignals):
 
     def __init__(self, calls: SlotCalls, number: int) -> None:
         """Take over a shell; use :meth:`open`."""
-        self._calls, self._number = calls, number
+        self._calls, self._number, self._pid = calls, number, os.getpid()
         self.exit_code = 0
         weakref.finalize(self, calls.soon, "held.forget", number=number).atexit = False
 
@@ -268,7 +326,10 @@ class ClusterShell(AsyncClosing, TakesSignals):
     async def open(cls, calls: SlotCalls, options: SlotShellKeywords) -> ClusterShell:
         """Open a shell in the slot; see :meth:`Lease.shell`."""
         number = new_number()
-        await calls.call("slot.shell", number=number, options=dict(options))
+        given: dict[str, Any] = {**options}
+        if options.get("env") is not None:
+            given["env"] = dict(options["env"] or {})
+        await calls.call("slot.shell", number=number, options=given)
         return cls(calls, number)
 
     def run(self, text: str | bytes, **options: Unpack[TextKeywords]) -> ExecResult:
@@ -279,7 +340,11 @@ class ClusterShell(AsyncClosing, TakesSignals):
         """Do what :meth:`run` does without blocking the event loop; cancelling kills this text's processes only."""
         code = check_text(text)
         ExecOptions(**options).checked()
-        result = await self._calls.run("held.text", [code], options, number=self._number)
+        try:
+            result = await self._calls.run("held.text", [code], options, number=self._number)
+        except asyncio.CancelledError:
+            self.exit_code = KILLED_EXIT_CODE
+            raise
         self.exit_code = result.exit_code
         return result
 
@@ -288,8 +353,13 @@ class ClusterShell(AsyncClosing, TakesSignals):
         return bool(self._calls.wait("held.signal", number=self._number, signal=int(number)).value)
 
     def close(self) -> bool:
-        """End the shell and all processes that it started; return whether none is left. May be called again."""
+        """End the shell and all processes that it started; return whether none is left. May be called again.
+
+        Does nothing in a forked child.
+        """
+        if os.getpid() != self._pid:
+            return True
         try:
             return bool(self._calls.wait("held.end", number=self._number).value)
-        except (SandboxLostError, StaleLeaseError):
+        except _ENDED:
             return True

@@ -16,6 +16,7 @@ import attrs
 
 from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.concurrency.blocking import STREAMS, blocking
+from hyperruntime.concurrency.exhaustion import too_many_files
 from hyperruntime.concurrency.loop_streams import LoopStreams
 from hyperruntime.errors import PoolError
 from hyperruntime.exec.execution import CancelledExecError
@@ -31,8 +32,9 @@ HeadCall = Callable[[str, Mapping[str, Any], bytes], Awaitable[Answer]]
 
 @attrs.define(eq=False)
 class _Streams:
-    """The input of one command, and what takes its output, on the head."""
+    """The input of one command, and what takes its output, on the head; only its node may use them."""
 
+    node: str
     source: BinaryIO | None
     on_output: OutputCallback | None
     sink: Sink | None
@@ -64,6 +66,8 @@ class RemoteExecs:
         call: Callable[[dict[str, Any], bytes], Awaitable[Answer]],
         args: Sequence[str | bytes],
         options: Mapping[str, Any],
+        *,
+        node: str,
         sink: Sink | None = None,
     ) -> ExecResult:
         """Run a command.
@@ -72,6 +76,7 @@ class RemoteExecs:
             call: calls the node's method, with JSON values and bytes.
             args: the command.
             options: keyword arguments of the exec.
+            node: the name of the node.
             sink: takes the output on the event loop, in place of the ``on_output`` of the options.
 
         Raises:
@@ -82,7 +87,7 @@ class RemoteExecs:
         source, on_output = values.get("input"), values.pop("on_output", None)
         if isinstance(source, bytes) and len(source) > STREAM_BYTES:
             source = io.BytesIO(source)
-        streams = _Streams(None if source is None or isinstance(source, bytes) else source, on_output, sink)
+        streams = _Streams(node, None if source is None or isinstance(source, bytes) else source, on_output, sink)
         if streams.source is not None:
             values["input"] = None
         number, told = next(_numbers), {}
@@ -105,7 +110,8 @@ class RemoteExecs:
     async def _input(self, call: Call) -> Answer:
         streams = self._find(call)
         assert streams.source is not None
-        return Answer(body=await self._guarded(streams, streams.source.read, STREAM_BYTES))
+        read = getattr(streams.source, "read1", streams.source.read)  # what there is, and not all of it
+        return Answer(body=await self._guarded(streams, read, STREAM_BYTES))
 
     async def _output(self, call: Call) -> Answer:
         streams, stream = self._find(call), cast(Stream, str(call.args["stream"]))
@@ -118,7 +124,7 @@ class RemoteExecs:
 
     def _find(self, call: Call) -> _Streams:
         streams = self._open.get(call.args["streams"])
-        if streams is None:
+        if streams is None or streams.node != call.caller:
             raise PoolError("the command has ended")
         return streams
 
@@ -160,12 +166,17 @@ def wait_cancellable(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLo
         cancel_fd: becomes readable when the work is to be cancelled; None if it never is.
 
     Raises:
-        CancelledExecError: it was cancelled, and has ended.
+        CancelledExecError: it was cancelled; it may still be ending.
+        StorageError: no file descriptor is left; nothing was run.
     """
-    future = asyncio.run_coroutine_threadsafe(work, loop)
     if cancel_fd is None:
-        return future.result()
-    done = os.eventfd(0)
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+    try:
+        done = os.eventfd(0)
+    except OSError as error:
+        work.close()
+        raise too_many_files(error) or error from None
+    future = asyncio.run_coroutine_threadsafe(work, loop)
     try:
         future.add_done_callback(lambda _: os.eventfd_write(done, 1))
         poll = select.poll()

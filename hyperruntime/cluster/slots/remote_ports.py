@@ -10,8 +10,9 @@ from typing import Any
 from hyperruntime.cluster.peer import Answer
 from hyperruntime.cluster.slots.remote_commands import CHUNK_BYTES, new_number, send_input
 from hyperruntime.cluster.slots.slot_calls import SlotCalls
-from hyperruntime.errors import HyperRuntimeError, SpecError
+from hyperruntime.errors import HyperRuntimeError, StaleLeaseError
 from hyperruntime.exec.options import Stream
+from hyperruntime.ports.forward import listen
 
 
 class RemotePorts:
@@ -27,6 +28,7 @@ class RemotePorts:
         self._servers: dict[tuple[int, str], asyncio.Server] = {}
         self._clients: set[asyncio.Task[Any]] = set()
         self._opening = asyncio.Lock()
+        self._closed = False
 
     async def open(self, port: int, host: str) -> tuple[str, int]:
         """Return the address on this machine that leads to a port of the slot; see :meth:`Lease.forward`."""
@@ -34,16 +36,20 @@ class RemotePorts:
             server = self._servers.get((port, host))
             if server is None:
                 await self._calls.call("slot.forward", port=port)
-                try:
-                    server = await asyncio.start_server(partial(self._serve, port), host, 0, limit=CHUNK_BYTES)
-                except OSError as error:
-                    raise SpecError("host", host, f"an address of this machine ({error})") from error
+                server = await asyncio.start_server(partial(self._serve, port), sock=listen(host), limit=CHUNK_BYTES)
                 self._servers[port, host] = server
+                self._check_open()
         address: tuple[str, int] = server.sockets[0].getsockname()[:2]
         return address
 
+    def _check_open(self) -> None:
+        if self._closed:
+            self.close()
+            raise StaleLeaseError("the slot was released")
+
     def close(self) -> None:
         """Stop listening and end all connections."""
+        self._closed = True
         for server in self._servers.values():
             server.close()
         for client in self._clients:
@@ -53,10 +59,13 @@ class RemotePorts:
         task = asyncio.current_task()
         assert task is not None
         self._clients.add(task)
-        number, sending = new_number(), None
+        number = new_number()
+        sending: asyncio.Task[None] | None = None
 
         def begin(event: Answer) -> None:
             nonlocal sending
+            if sending is not None:
+                return
             forget = partial(self._calls.soon, "held.end", number=number)
             sending = self._calls.keep(send_input(self._calls, number, reader, forget))
 
@@ -70,8 +79,8 @@ class RemotePorts:
         try:
             with suppress(HyperRuntimeError, OSError):  # the client sees that its connection ends
                 await self._calls.run("slot.connect", [], {}, sink=show, on_event=begin, number=number, port=port)
-        except asyncio.CancelledError:
-            pass  # the lease has ended
+        except asyncio.CancelledError:  # the lease has ended; a client that does not read must see it too
+            writer.transport.abort()
         finally:
             self._clients.discard(task)
             if sending is not None:

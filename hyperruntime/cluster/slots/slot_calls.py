@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from hyperruntime.cluster.peer import Answer, OnEvent, Peer
 from hyperruntime.cluster.slots.remote_exec import RemoteExecs, Sink
-from hyperruntime.errors import HyperRuntimeError, PoolError
+from hyperruntime.errors import HyperRuntimeError, PoolClosedError, PoolError
 from hyperruntime.spec import ExecResult
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class SlotCalls:
         async def call(streams: Mapping[str, Any], body: bytes) -> Answer:
             return await self.call(method, body, on_event=on_event, **args, **streams)
 
-        return await self._execs.run(call, command, options, sink)
+        return await self._execs.run(call, command, options, node=self._peer.name, sink=sink)
 
     def wait(self, method: str, **args: Any) -> Answer:  # noqa: ANN401 - JSON
         """Call a method from a thread, and wait.
@@ -76,7 +76,14 @@ class SlotCalls:
     def wait_for(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return the result of a coroutine that ``work`` makes; see :meth:`wait`."""
         self.check_thread()
-        return asyncio.run_coroutine_threadsafe(work(), self.loop).result()
+        if self.loop.is_closed():
+            raise PoolClosedError("the cluster is closed, and with it its slots")
+        future = asyncio.run_coroutine_threadsafe(work(), self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # if this thread was interrupted
+            raise
 
     def check_thread(self) -> None:
         """Raise PoolError if this thread runs the event loop of the connection."""

@@ -78,6 +78,10 @@ class Command(Protocol):
         """Return the pids of its processes on this machine, or of one of them."""
         ...
 
+    def check_thread(self) -> None:
+        """Raise PoolError if this thread must not wait for it."""
+        ...
+
 
 class ContainerCommand:
     """A command in a container of this machine.
@@ -109,6 +113,9 @@ class ContainerCommand:
     def find(self, pid: int | None) -> list[int]:
         """Return the pids of its processes that this user can see."""
         return self.session.find_processes(self._execution.marks, pid)
+
+    def check_thread(self) -> None:
+        """Do nothing: every thread may wait for it."""
 
 
 class Process(AsyncClosing, TakesSignals):
@@ -235,6 +242,10 @@ class Process(AsyncClosing, TakesSignals):
             unread, self._unread[stream] = self._unread[stream], OutputBuffer(self._limit_bytes)
             return unread.value(), unread.truncated
 
+    def check_thread(self) -> None:
+        """Raise PoolError if this thread must not wait: the event loop that carries the connection to its node."""
+        self._command.check_thread()
+
     @property
     def is_own(self) -> bool:
         """Whether this process of the host started it, and not its parent."""
@@ -256,6 +267,11 @@ class Process(AsyncClosing, TakesSignals):
             TimeoutError: it still runs.
             HyperRuntimeError: as in :meth:`Container.exec`.
         """
+        if not self._over.is_set():
+            self.check_thread()
+        return self._wait_result(timeout_s)
+
+    def _wait_result(self, timeout_s: float | None) -> ExecResult:
         if not self._over.wait(timeout_s):
             raise TimeoutError(f"the command still runs after {timeout_s} s; wait longer, or close it")
         if self._error is not None:
@@ -266,7 +282,7 @@ class Process(AsyncClosing, TakesSignals):
     async def await_end(self) -> ExecResult:
         """Do what :meth:`wait` does without blocking the event loop."""
         await self.ended.wait()
-        return self.wait()
+        return self._wait_result(None)  # at once
 
     def write(self, data: bytes) -> None:
         """Write to the standard input; wait while the command does not read.
@@ -282,6 +298,7 @@ class Process(AsyncClosing, TakesSignals):
                 try:
                     view = view[os.write(self._input, view) :]
                 except BlockingIOError:
+                    self.check_thread()
                     poll = select.poll()
                     poll.register(self._input, select.POLLOUT)
                     poll.poll()

@@ -37,7 +37,7 @@ _END_S = 1.0  # that a command which died has until its end is known here
 # $1 is PATH, or empty: it must not hide setsid. The shell leads the session that setsid made, so the first terminal
 # that it opens becomes the terminal of the session.
 _ENTER = 'read -r _hr_tty && exec <>"$_hr_tty" >&0 2>&0 || exit; [ -z "$1" ] || export PATH="$1"; shift; exec "$@"'
-_FOREGROUND = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
+FOREGROUND = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
 _NO_OUTPUT = "the terminal had no output in time; wait longer, or write to it"
 _NO_SETSID = "the image has no `setsid`, which a terminal needs; install util-linux or busybox in the image"
 _NO_ENTRY = (
@@ -93,6 +93,7 @@ class Terminal(AsyncClosing, TakesSignals):
         Raises:
             TimeoutError: there was no output in time.
         """
+        self.process.check_thread()
         return self._read(timeout_s, limit_bytes, None)
 
     async def aread(self, timeout_s: float | None = None, *, limit_bytes: int = _CHUNK_BYTES) -> bytes:
@@ -151,6 +152,7 @@ class Terminal(AsyncClosing, TakesSignals):
         Raises:
             BrokenPipeError: the command has ended.
         """
+        self.process.check_thread()
         self._write(data, None)
 
     async def awrite(self, data: bytes) -> None:
@@ -194,7 +196,7 @@ class Terminal(AsyncClosing, TakesSignals):
         SIGINT, SIGQUIT and SIGTSTP go to the programs in the foreground, even if those read keys themselves. Others go
         to all processes of the terminal, and raise the errors of :meth:`Process.signal`.
         """
-        if number not in _FOREGROUND:
+        if number not in FOREGROUND:
             return self.process.signal(number)
         with self._changing:
             if self._closed or self.process.ended.is_set:
