@@ -133,7 +133,7 @@ async def main(runtime, image, jobs):
         seen = [result.stdout.split() for result in await slots.execute_batch(calls)]
         nodes = {slot.slot_id.partition("/")[0] for slot in held}
         victim = next(node for node in cluster.nodes() if held[0].slot_id.startswith(f"{node.name}/"))
-        running = asyncio.ensure_future(slots.exec(held[0], ["sleep", "200"]))
+        running = asyncio.ensure_future(slots.lease_of(held[0]).exec(["sleep", "200"]))
         await asyncio.sleep(1)
         cancel = await asyncio.create_subprocess_exec("scancel", victim.facts["job"])
         await cancel.wait()
@@ -145,7 +145,7 @@ async def main(runtime, image, jobs):
         for slot in held[1:]:
             await slots.release(slot)
         again = await slots.acquire("again", timeout_s=120)
-        done = await slots.exec(again, ["echo", "on"])
+        done = await slots.lease_of(again).exec(["echo", "on"])
         print(json.dumps({"seen": seen, "nodes": len(nodes), "lost": lost, "again": done.stdout.decode()}))
 
 asyncio.run(main(*sys.argv[1:]))
