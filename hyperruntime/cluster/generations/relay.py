@@ -96,6 +96,7 @@ class RelayedModels:
         ready = self._loop.create_future()
         listener = listen_in(directory)
         serving = self._serving[seat] = asyncio.ensure_future(self._serve(seat, listener, ready))
+        serving.add_done_callback(lambda _: listener.close())  # also if it was cancelled before it listened
         await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             del self._serving[seat]
