@@ -28,9 +28,8 @@ from hyperruntime.errors import (
     PruneError,
     SpecError,
 )
-from hyperruntime.host.owner import LABEL, Owner, OwnerIdentity, stale_directories
+from hyperruntime.host.owner import LABEL, Owner, OwnerIdentity, remove_owned, stale_directories
 from hyperruntime.host.process import wait_until
-from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.images.store import ImageStore
 from hyperruntime.logs import get_logger
 from hyperruntime.spec import ContainerSpec
@@ -341,7 +340,7 @@ def _remove_directory(path: Path) -> bool:
     """
 
     def is_gone() -> bool:
-        remove_tree(path)
+        remove_owned(path)
         return not path.exists()
 
     return wait_until(is_gone, _REMOVE_AGAIN_S, 0.05)

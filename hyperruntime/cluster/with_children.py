@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from hyperruntime.cluster import with_parent
-from hyperruntime.host.owner import owned_directory, stale_directories
+from hyperruntime.host.owner import owned_directory, remove_owned, stale_directories
 from hyperruntime.host.process import spawn
 from hyperruntime.host.rmtree import remove_tree
 
@@ -155,7 +155,7 @@ def _run_in(temporary: str) -> int:
             process.returncode = os.waitstatus_to_exitcode(status)
             _end_children(bool(noticed))
             for directory in stale_directories(Path(os.environ.get(SCRATCH) or tempfile.gettempdir())):
-                remove_tree(directory)
+                remove_owned(directory)
             return process.returncode & 0xFF
 
 

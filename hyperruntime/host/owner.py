@@ -27,6 +27,7 @@ import attrs
 
 from hyperruntime.errors import StorageError
 from hyperruntime.host.process import DEVNULL, boot_id, is_alive, pid_namespace, process_start_ticks, reap, spawn
+from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.json_values import parse_json
 
 LABEL = "io.hyperruntime.owner"
@@ -212,7 +213,7 @@ class Owner:
         with suppress(OSError):
             for directory in Path(self.private_dir, _ALSO).read_text().splitlines():
                 shutil.rmtree(directory, ignore_errors=True)
-        shutil.rmtree(self.private_dir, ignore_errors=True)
+        remove_owned(self.private_dir)
         if os.path.exists(self.private_dir):
             return
         if self._guard.stdin is not None and not self._guard.stdin.closed:
@@ -265,7 +266,26 @@ def owned_directory(*, short: bool = False, root: Path | None = None) -> Iterato
     try:
         yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_owned(directory)
+
+
+def remove_owned(directory: str | os.PathLike[str]) -> None:
+    """Remove an owner's directory; skip what cannot be removed.
+
+    The owner's record goes last, and only with everything else: if this process is killed meanwhile, ``prune`` still
+    finds the rest.
+    """
+    with suppress(OSError):
+        with os.scandir(directory) as entries:
+            found = [entry for entry in entries if entry.name != _RECORD]
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                remove_tree(entry.path)
+            else:
+                with suppress(OSError):
+                    os.unlink(entry.path)
+        if set(os.listdir(directory)) <= {_RECORD}:
+            remove_tree(directory)
 
 
 def stale_directories(*more_roots: Path) -> Iterator[Path]:

@@ -24,6 +24,7 @@ from hyperruntime.host.owner import (
     OwnerIdentity,
     make_short_directory,
     owned_directory,
+    remove_owned,
     stale_directories,
 )
 from hyperruntime.host.process import is_alive, process_start_ticks
@@ -121,7 +122,7 @@ def test_a_process_of_another_user_is_alive() -> None:
     assert is_alive(1, ticks)
 
 
-@pytest.mark.parametrize("at", ["reap", "shutil.rmtree"])
+@pytest.mark.parametrize("at", ["reap", "remove_owned"])
 def test_the_guard_removes_the_directory_of_an_interrupted_close(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
@@ -143,7 +144,7 @@ def test_the_guard_removes_files_that_a_thread_adds_during_a_close(
     owner = Owner(("true",), OwnerIdentity.current())
     with monkeypatch.context() as patch:
         patch.setattr(
-            "hyperruntime.host.owner.shutil.rmtree", lambda *_, **__: None
+            "hyperruntime.host.owner.remove_owned", lambda *_, **__: None
         )  # simulates a removal that does nothing
         owner.close()
     end(owner)
@@ -211,6 +212,31 @@ def test_directories_of_killed_processes_are_found_and_those_of_living_ones_are_
     for path in left:
         Path(path, "owner.json").unlink()
         os.rmdir(path)
+
+
+def test_a_directory_whose_owner_is_killed_while_it_removes_it_is_found(temporary: Path) -> None:
+    script = (
+        "import os, pathlib, tempfile\n"
+        f"tempfile.tempdir = {str(temporary)!r}\n"
+        "from hyperruntime.host.owner import owned_directory\n"
+        "unlink, unlinked = os.unlink, []\n"
+        "def counted(*args, **options):\n"
+        "    unlink(*args, **options)\n"
+        "    unlinked.append(args)\n"
+        "    if len(unlinked) == 20:\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "os.unlink = counted\n"
+        "with owned_directory() as place:\n"
+        "    for number in range(20):\n"
+        "        pathlib.Path(place, str(number)).touch()\n"
+        "    print(place, flush=True)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    left = Path(killed.stdout.decode().strip())
+    assert left in stale_directories()
+    remove_owned(left)
+    assert not left.exists()
 
 
 def test_prune_removes_a_directory_while_a_process_writes_into_it(temporary: Path) -> None:
