@@ -35,21 +35,21 @@ class _Held:
     """Something that the caller writes to, signals and ends.
 
     Attributes:
-        is_forgotten: whether nobody uses it any more.
+        is_forgotten: whether its caller has dropped it.
     """
 
     is_forgotten = False
 
     @property
     def has_ended(self) -> bool:
-        """Whether it runs no more by itself."""
+        """Whether it has ended by itself."""
         return False
 
     def drop_streams(self) -> None:
-        """Let nothing wait for the caller any more."""
+        """Raise an error where something waits for the caller."""
 
     async def write(self, data: bytes, *, end: bool) -> None:
-        """Take input; with ``end``, no more comes."""
+        """Take input; ``end`` says that it is the last."""
 
     async def signal(self, number: int) -> bool:
         """Send a signal; return whether a process could get it."""
@@ -64,17 +64,28 @@ class _Held:
 
 
 @attrs.define(eq=False)
-class _HeldProcess(_Held):
-    process: Process
+class _HeldCommand(_Held):
+    command: Process | Terminal | Shell
+
+    async def signal(self, number: int) -> bool:
+        return await self.command.asignal(number)
+
+    async def end(self) -> bool:
+        return await blocking(RESETS, self.command.close)
+
+
+@attrs.define(eq=False)
+class _HeldProcess(_HeldCommand):
+    command: Process
     input: ProcessInput
     streams: NodeStreams
 
-    def drop_streams(self) -> None:
-        self.streams.close()
-
     @property
     def has_ended(self) -> bool:
-        return self.process.ended.is_set
+        return self.command.ended.is_set
+
+    def drop_streams(self) -> None:
+        self.streams.close()
 
     async def write(self, data: bytes, *, end: bool) -> None:
         if data:
@@ -82,49 +93,34 @@ class _HeldProcess(_Held):
         if end:
             self.input.end()
 
-    async def signal(self, number: int) -> bool:
-        return await self.process.asignal(number)
-
-    async def end(self) -> bool:
-        return await blocking(RESETS, self.process.close)
-
 
 @attrs.define(eq=False)
-class _HeldTerminal(_Held):
-    terminal: Terminal
+class _HeldTerminal(_HeldCommand):
+    command: Terminal
 
     @property
     def has_ended(self) -> bool:
-        return self.terminal.process.ended.is_set
+        return self.command.process.ended.is_set
 
     async def write(self, data: bytes, *, end: bool) -> None:
-        await self.terminal.awrite(data)
+        await self.command.awrite(data)
 
     async def signal(self, number: int) -> bool:
         if number in FOREGROUND:  # does not wait, so no key that the caller types later comes before it
-            return self.terminal.signal(number)
-        return await self.terminal.asignal(number)
+            return self.command.signal(number)
+        return await self.command.asignal(number)
 
     async def resize(self, rows: int, cols: int) -> None:
-        self.terminal.resize(rows, cols)
-
-    async def end(self) -> bool:
-        return await blocking(RESETS, self.terminal.close)
+        self.command.resize(rows, cols)
 
 
 @attrs.define(eq=False)
-class _HeldShell(_Held):
-    shell: Shell
+class _HeldShell(_HeldCommand):
+    command: Shell
 
     async def run(self, args: Sequence[bytes], **options: Any) -> ExecResult:  # noqa: ANN401
         """Run a text; the command is the text."""
-        return await self.shell.arun(args[0], **options)
-
-    async def signal(self, number: int) -> bool:
-        return await self.shell.asignal(number)
-
-    async def end(self) -> bool:
-        return await blocking(RESETS, self.shell.close)
+        return await self.command.arun(args[0], **options)
 
 
 @attrs.define(eq=False)

@@ -38,7 +38,7 @@ from hyperruntime.exec.spawn.terminal import Terminal, check_size
 from hyperruntime.spec import ExecResult
 
 CHUNK_BYTES = 65536
-_FLUSH_S = 5.0  # that the last output of a terminal may take from this process to itself
+_FLUSH_S = 5.0  # for the last output of a terminal to reach its reader
 _SENT = ("timeout_s", "env", "workdir", "group", "merge_output", "output_limit_bytes")
 # Everything in the slot has ended.
 _ENDED = (SandboxLostError, StaleLeaseError, ContainerStateError, PoolClosedError)
@@ -69,7 +69,7 @@ async def send_input(calls: SlotCalls, number: int, reader: asyncio.StreamReader
 
 async def start_process(calls: SlotCalls, args: Sequence[str | bytes], options: ExecOptions) -> Process:
     """Start a command in the slot; see :meth:`Lease.spawn`."""
-    command = RemoteCommand(calls, "slot.process", args, is_heard=options.on_output is not None)
+    command = RemoteCommand(calls, "slot.process", args, has_callback=options.on_output is not None)
     return await _started(lambda: Process(options.checked(), command.prepare), command)
 
 
@@ -116,7 +116,13 @@ class RemoteCommand:
     """
 
     def __init__(
-        self, calls: SlotCalls, method: str, args: Sequence[str | bytes], *, is_heard: bool = False, **call_args: int
+        self,
+        calls: SlotCalls,
+        method: str,
+        args: Sequence[str | bytes],
+        *,
+        has_callback: bool = False,
+        **call_args: int,
     ) -> None:
         """Prepare; nothing runs yet.
 
@@ -124,11 +130,11 @@ class RemoteCommand:
             calls: the node of the slot.
             method: the node's method that runs it.
             args: argv.
-            is_heard: whether a callback of the caller takes the output, which may wait.
+            has_callback: whether the output goes to a callback of the caller, which may wait.
             call_args: arguments of the method.
         """
         self.calls, self.number = calls, new_number()
-        self._method, self._args, self._is_heard, self._call_args = method, args, is_heard, call_args
+        self._method, self._args, self._has_callback, self._call_args = method, args, has_callback, call_args
         self._options = ExecOptions()
         self.pty: RemotePty | None = None
         self.name = ""
@@ -180,9 +186,9 @@ class RemoteCommand:
         return result
 
     async def _call(self, given: dict[str, Any], on_event: OnEvent) -> ExecResult:
-        if self._is_heard:
+        if self._has_callback:
             given["on_output"] = self._options.on_output
-        sink = None if self._is_heard else self._keep if self.pty is None else self.pty.show
+        sink = None if self._has_callback else self._keep if self.pty is None else self.pty.show
         return await self.calls.run(
             self._method, self._args, given, sink=sink, on_event=on_event, number=self.number, **self._call_args
         )

@@ -203,11 +203,11 @@ class NodeStreams:
             call: the head's call that runs the command.
             head_call: calls the head.
         """
-        self._told, self._head_call, self._threads = call.args, head_call, LoopStreams()
+        self._call_args, self._head_call, self._threads = call.args, head_call, LoopStreams()
 
     async def _ask(self, method: str, more: Mapping[str, Any], body: bytes) -> Answer:
-        told = {"streams": self._told["streams"], **more}
-        return await self._head_call(f"{method}{self._told['suffix']}", told, body)
+        args = {"streams": self._call_args["streams"], **more}
+        return await self._head_call(f"{method}{self._call_args['suffix']}", args, body)
 
     async def read(self) -> bytes:
         """Return the next input; b"" at the end."""
@@ -219,9 +219,9 @@ class NodeStreams:
 
     def add_to(self, options: dict[str, Any]) -> dict[str, Any]:
         """Add the streams that the head has to the keyword arguments of an exec, and return them."""
-        if self._told.get("reads"):
+        if self._call_args.get("reads"):
             options["input"] = self._threads.input(self.read)
-        if self._told.get("writes"):
+        if self._call_args.get("writes"):
             options["on_output"] = self._threads.output(self.write)
         return options
 
