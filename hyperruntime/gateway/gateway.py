@@ -7,9 +7,9 @@ import re
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
 
 from hyperruntime.concurrency.background_loop import BackgroundLoop, cancel_other_tasks
 from hyperruntime.concurrency.closing import Closing
@@ -22,7 +22,6 @@ from hyperruntime.ports import unix_socket
 SOCKET_NAME = "gateway.sock"
 _CALL_S = 30.0
 _SEAT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}")
-Result = TypeVar("Result")
 
 
 class Seats(Protocol):
@@ -112,9 +111,10 @@ class Gateway(Closing):
         from hyperruntime.gateway.service import Shared
 
         self._meter = Meter("the run", config.budget, spent)
-        self._lock = threading.Lock()
         self._seats: dict[Seat, Callable[[], Coroutine[Any, Any, None]]] = {}  # with what stops each
         self._closed = False
+        self._users = 0  # threads that open or close a seat
+        self._idle = threading.Condition()
         self._shared = Shared(config, self._meter)
         self._loop = BackgroundLoop("hyperruntime-gateway", lambda why: GatewayError(f"the gateway {why}"))
 
@@ -145,49 +145,64 @@ class Gateway(Closing):
         if not _SEAT_NAME.fullmatch(name):
             raise SpecError("seat", name, "1 to 200 letters, digits and . _ : / -")
         meter = budget if isinstance(budget, Meter) else Meter(name, budget or Budget())
-        seat = Seat(self, name, meter, directory)
-        listener = listen_in(directory)
-        try:
-            stop = self._call(serve_seat(seat, self._shared, listener))
-        except BaseException:
-            listener.close()
-            raise
-        with self._lock:
-            self._seats[seat] = stop
+        with self._use() as is_open:
+            if not is_open:
+                raise GatewayError("the gateway is closed; open a new one")
+            seat = Seat(self, name, meter, directory)
+            listener = listen_in(directory)
+            try:
+                self._seats[seat] = self._loop.run(serve_seat(seat, self._shared, listener), _CALL_S)
+            except BaseException:
+                listener.close()
+                raise
         return seat
 
     def drop(self, seat: Seat) -> None:
-        """Close a seat. Idempotent."""
-        with self._lock:
-            stop = self._seats.pop(seat, None)
-        if stop is None:
-            return
-        self._call(stop())
-        with suppress(OSError):
-            os.unlink(seat.socket_path)
+        """Close a seat. Idempotent; the end of the gateway closes all seats."""
+        with self._use() as is_open:
+            if is_open:
+                self._stop(seat)
 
     def close(self) -> None:
         """Close all seats, cancel running requests and stop the thread. Idempotent."""
-        for seat in list(self._seats):
-            self.drop(seat)
-        with self._lock:
+        with self._idle:
             if self._closed:
                 return
             self._closed = True
+            self._idle.wait_for(lambda: not self._users)
+        for seat in list(self._seats):
+            self._stop(seat)
         self._loop.run(self._end(), _CALL_S)
         self._shared.close()
         self._loop.close()
+
+    def _stop(self, seat: Seat) -> None:
+        stop = self._seats.pop(seat, None)
+        if stop is not None:
+            self._loop.run(stop(), _CALL_S)
+            with suppress(OSError):
+                os.unlink(seat.socket_path)
 
     async def _end(self) -> None:
         await cancel_other_tasks()
         await self._shared.sender.close()
 
-    def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine in the gateway's event loop, and return its result."""
-        if self._closed:
-            work.close()
-            raise GatewayError("the gateway is closed; open a new one")
-        return self._loop.run(work, _CALL_S)
+    @contextmanager
+    def _use(self) -> Iterator[bool]:
+        """Keep the gateway open during a block: a seat is closed either there or by the gateway's end.
+
+        Yields:
+            Whether it is open.
+        """
+        with self._idle:
+            is_open = not self._closed
+            self._users += 1
+        try:
+            yield is_open
+        finally:
+            with self._idle:
+                self._users -= 1
+                self._idle.notify_all()
 
 
 def listen_in(directory: str) -> socket.socket:

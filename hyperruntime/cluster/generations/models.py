@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -96,8 +97,9 @@ class NodeModels:
         folder = tempfile.mkdtemp(dir=self._directory)
         refused, refuse = make_waiter()
         key, step, held = (call.caller, call.args["seat"]), str(call.args.get("step")), None
+        opening = threads(RESETS).submit(lambda: models.seat(genid, step, folder))
         try:
-            seat = await asyncio.to_thread(models.seat, genid, step, folder)
+            seat = await asyncio.shield(asyncio.wrap_future(opening))
             held = self._held[key] = _Held(seat, folder)
             await call.emit(Answer({"token": seat.token}))
             seat.when_refused(refuse)
@@ -108,7 +110,7 @@ class NodeModels:
             self._held.pop(key, None)
             for _, writer in () if held is None else held.connections.values():
                 writer.close()
-            removing = threads(RESETS).submit(lambda: _remove(held, folder))  # to its end, also if this is cancelled
+            removing = threads(RESETS).submit(lambda: _remove(opening, folder))  # to its end, also if this is cancelled
             await asyncio.shield(asyncio.wrap_future(removing))
         return Answer()
 
@@ -153,9 +155,9 @@ class NodeModels:
         return pair
 
 
-def _remove(held: _Held | None, folder: str) -> None:
+def _remove(opening: Future[Seat], folder: str) -> None:
     try:
-        if held is not None:
-            held.seat.close()  # raises if the gateway closes at the same time
+        if opening.exception() is None:
+            opening.result().close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

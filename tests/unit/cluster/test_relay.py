@@ -6,8 +6,10 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -205,6 +207,31 @@ def test_a_lost_node_ends_its_requests(tmp_path: Path) -> None:
         assert wait_until(lambda: made.upstream.gone == 1, 120)
         with pytest.raises((NodeLostError, HyperRuntimeError)):
             seat.check()
+
+
+def test_a_seat_that_opens_while_its_node_is_lost_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, opened, open_seat = threading.Event(), threading.Event(), list[Seat](), ModelAccess.seat
+
+    def slow(access: ModelAccess, *where: Any) -> Seat:
+        begun.set()
+        assert go_on.wait(120)
+        opened.append(open_seat(access, *where))
+        return opened[0]
+
+    async def lose(head: Head) -> None:
+        head.nodes["n1"].lose("the test says so")
+
+    monkeypatch.setattr(ModelAccess, "seat", slow)
+    with rig(tmp_path, lambda _: chat("hello")) as made, ThreadPoolExecutor(1) as other:
+        asking = other.submit(made.seat, "agent")
+        assert begun.wait(120)
+        made.loop.run(lose(made.head))
+        with pytest.raises(HyperRuntimeError):
+            asking.result(120)
+        go_on.set()
+        assert wait_until(lambda: list((tmp_path / "s").iterdir()) == [], 120)
+        with pytest.raises(FileNotFoundError):
+            made.connection(opened[0]).connect()
 
 
 def test_a_node_may_use_only_generations_that_it_makes(tmp_path: Path) -> None:
