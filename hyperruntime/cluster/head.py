@@ -8,7 +8,7 @@ import json
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,13 @@ from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
 from hyperruntime.errors import ClusterError, NodeLostError
 from hyperruntime.json_values import is_integer, is_number, json_object
 from hyperruntime.logs import get_logger
+from hyperruntime.ports.http_connection import serving_app
 
 log = get_logger(__name__)
 
 PATH = "/node"
-HELLO_S = 10.0
+HELLO_S = 10.0  # for a client to send its request, and then its hello
+MOST_CONNECTIONS = 1 << 14
 CLOSE_S = 1.0  # for the other side to answer the end of a connection, which may be dead
 HEAD_ENDED = "the head ended"
 
@@ -187,7 +189,7 @@ class Head:
         self.nodes: dict[str, Node] = {}
         self._handlers = {**(handlers or {}), "leaving": self._leaving}
         self._heartbeat_s, self._patience_s = heartbeat_s, patience_s
-        self._runner: web.AppRunner | None = None
+        self._serving = AsyncExitStack()
         self._addresses: tuple[str, ...] = ()
         self._certificate = ""
 
@@ -206,24 +208,30 @@ class Head:
             context, self._certificate = keys.server_context(), keys.certificate.read_text()
         app = web.Application()
         app.router.add_get(PATH, self._connected)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-        await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host, port, ssl_context=context).start()
+            listener = await _listen(host, port)
         except OSError as error:
-            await self._runner.cleanup()
             step = "name another address or port"
             raise ClusterError(f"the head cannot listen on {host}:{port}: {error.strerror or error}; {step}") from error
-        self._addresses = tuple(f"{host}:{address[1]}" for address in self._runner.addresses)
+        self._addresses = (f"{host}:{listener.getsockname()[1]}",)
+        serving = serving_app(
+            app,
+            listener,
+            most=MOST_CONNECTIONS,
+            client_s=HELLO_S,
+            shutdown_s=CLOSE_S,
+            may_upgrade=True,
+            tls=context,
+            keepalive_timeout=0.0,
+        )
+        await self._serving.enter_async_context(serving)
         log.info("head listens", addresses=self._addresses)
 
     async def stop(self) -> None:
         """Close all connections; nodes that are there are lost. May be called again."""
         for node in self.nodes.values():
             node.lose(HEAD_ENDED)
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self._serving.aclose()
 
     def serve(self, handlers: Mapping[str, Handler]) -> None:
         """Let nodes call more methods, also those that are there.
@@ -284,6 +292,12 @@ class Head:
         node.facts = facts if isinstance(facts, dict) else {}
         await connection.send_str(json.dumps({"received": node.peer.channel.received}))
         return int(received)
+
+
+async def _listen(host: str, port: int) -> socket.socket:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = found[0]
+    return socket.create_server(address, family=family)
 
 
 def own_address() -> str:

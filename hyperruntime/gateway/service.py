@@ -234,7 +234,7 @@ async def serve_seat(seat: Seat, shared: Shared, listener: socket.socket) -> Cal
     limits = shared.config.limits
     server = web.Server(Service(seat, shared), handler_cancellation=True)
     connections = Connections(limits.connections, limits.client_s)
-    options = {"access_log": None, "keepalive_timeout": _IDLE_S, "lingering_time": 0.0}
+    options: dict[str, Any] = {"access_log": None, "keepalive_timeout": _IDLE_S, "lingering_time": 0.0}
     options |= {"auto_decompress": False, "tcp_keepalive": False}
     accepting = asyncio.create_task(
         accept_connections(

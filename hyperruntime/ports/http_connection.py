@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -48,16 +49,24 @@ class BoundedConnection(web.RequestHandler):
     sends a byte now and then cannot keep the connection open.
     """
 
-    def __init__(self, connections: Connections, server: web.Server, **options: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        connections: Connections,
+        server: web.Server,
+        *,
+        may_upgrade: bool = False,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
         """Create a connection.
 
         Args:
             connections: counts the connections of the server.
             server: the server of aiohttp that handles the requests.
+            may_upgrade: whether a client may ask for another protocol, such as WebSocket.
             options: options of ``aiohttp.web.RequestHandler``.
         """
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
-        self._connections = connections
+        self._connections, self._may_upgrade = connections, may_upgrade
         self._timer: asyncio.TimerHandle | None = None
         self._socket: asyncio.Transport | None = None
         self._counted = False
@@ -83,9 +92,9 @@ class BoundedConnection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes; drop a client that sends many requests ahead or asks to upgrade to another protocol."""
+        """Parse bytes; drop a client that sends many requests ahead, or asks for another protocol and may not."""
         super().data_received(data)
-        upgrades = any(getattr(self, name, False) is True for name in _UPGRADED)
+        upgrades = not self._may_upgrade and any(getattr(self, name, False) is True for name in _UPGRADED)
         if upgrades or len(self._messages) > _MAX_AHEAD:
             self.drop()
 
@@ -175,6 +184,8 @@ async def serving_app(
     client_s: float = CLIENT_S,
     shutdown_s: float,
     ends_requests: bool = False,
+    may_upgrade: bool = False,
+    tls: ssl.SSLContext | None = None,
     **options: Any,  # noqa: ANN401
 ) -> AsyncIterator[asyncio.Server]:
     """Serve an application inside the block, on bounded connections; yield what accepts them, which may end earlier.
@@ -186,6 +197,8 @@ async def serving_app(
         client_s: seconds that a client has to send a whole request head.
         shutdown_s: seconds that requests have at the end.
         ends_requests: whether a request ends when its client is gone.
+        may_upgrade: whether a client may ask for another protocol, such as WebSocket.
+        tls: with which clients must use TLS; None: they must not.
         options: options of ``aiohttp.web.RequestHandler``.
     """
     app.middlewares.insert(0, _timed)
@@ -195,7 +208,10 @@ async def serving_app(
     await runner.setup()
     connections, server = Connections(most, client_s), cast(web.Server, runner.server)
     accepting = await asyncio.get_running_loop().create_server(
-        lambda: BoundedConnection(connections, server, access_log=None, **options), sock=listener
+        lambda: BoundedConnection(connections, server, may_upgrade=may_upgrade, access_log=None, **options),
+        sock=listener,
+        ssl=tls,
+        ssl_handshake_timeout=None if tls is None else client_s,
     )
     try:
         yield accepting
