@@ -72,7 +72,7 @@ class Runtime(AsyncClosing):
 
         Args:
             driver: the engine's adapter.
-            run_id: id of the run, for the labels of every container; "" is none.
+            run_id: id of the run, for the labels of every container; "" means none.
         """
         self.name = driver.name
         self._driver, self._run_id = driver, run_id
@@ -285,7 +285,7 @@ def open_runtime(name: str | None = None, *, run_id: str = "") -> Runtime:
     Args:
         name: a driver's name, or ``"auto"``: the first working one of podman, apptainer, docker and the other drivers.
             None means the value of the environment variable ``HYPERRUNTIME_RUNTIME``, else ``auto``.
-        run_id: id of the run, for the labels of every container; "" is none.
+        run_id: id of the run, for the labels of every container; "" means none.
 
     Raises:
         DriverNotFoundError: no installed driver has this name.

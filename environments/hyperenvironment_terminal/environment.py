@@ -307,7 +307,7 @@ class Terminal:
         if not control.works:
             raise VerifierError(
                 f"the reward 0 of task {task.id!r} says nothing about the agent, because its tests cannot run here: "
-                f"{control.detail}; needs: {describe(task) or 'nothing special'}; mend this and resume, or accept such "
+                f"{control.detail}; needs: {describe(task) or 'nothing special'}; fix this and resume, or accept such "
                 "rewards with --option control=no"
             )
         return control.detail

@@ -1,6 +1,6 @@
 """Frames between the head and a node: in order, each once, over connections that may break and be made again.
 
-Each side numbers what it sends, and keeps it until the other side has said that it came. A new connection begins with
+Each side numbers what it sends, and keeps it until the other side has confirmed it. A new connection begins with
 the number of the last frame that each side has; the rest is sent again. Wire: one byte for the kind, eight for the
 number, eight for the number of the last frame that came from the other side, then the frame.
 """
@@ -16,11 +16,11 @@ from typing import Any
 
 from aiohttp import WSMsgType
 
-from hyperruntime.errors import NodeLostError
+from hyperruntime.errors import ClusterError, NodeLostError
 
 MOST_UNCONFIRMED_BYTES = 16 << 20
 CONFIRM_EACH, CONFIRM_BYTES, CONFIRM_S = 64, 1 << 20, 0.5  # without a frame that confirms, too
-LARGEST_FRAME_BYTES = 64 << 20
+LARGEST_FRAME_BYTES = 320 << 20  # more than the largest file or listing that a slot's methods return
 # While at most so many bytes are on their way, the connection's buffer is below the level at which writers wait
 # (asyncio's low-water marks: 16 KiB, and 128 KiB with TLS).
 _DIRECT_BYTES = 8 << 10
@@ -62,8 +62,12 @@ class Channel:
         """Hand over a frame; wait while more than ``MOST_UNCONFIRMED_BYTES`` are on their way.
 
         Raises:
+            ClusterError: the frame is larger than ``LARGEST_FRAME_BYTES``.
             NodeLostError: the channel was closed.
         """
+        if len(frame) + _PREFIX.size > LARGEST_FRAME_BYTES:  # it would end one connection after another
+            most = f"at most {LARGEST_FRAME_BYTES >> 20} MiB go between head and node at once, not {len(frame)} bytes"
+            raise ClusterError(f"{most}; limit the output, or copy files by get and put")
         while self._closed is None and not self._room.is_set():
             await self._room.wait()
         if self._closed is not None:

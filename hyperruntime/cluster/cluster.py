@@ -169,7 +169,7 @@ class Cluster:
             image: name of a recipe, or a reference.
 
         Raises:
-            ClusterError: nobody has the image, and it cannot be made.
+            ClusterError: neither the head nor a node has the image, and it cannot be made.
             HyperRuntimeError: the node is lost, or the image cannot be pulled, loaded or made.
         """
         assert self._images is not None, "the cluster is open"
@@ -180,9 +180,10 @@ class Cluster:
         try:
             for image in self.config.images:
                 await self.give_image(node, image)
-        except HyperRuntimeError as error:
+        except Exception as error:
             await self._end(node)
-            raise ClusterError(f"node {node.name} cannot have its images: {error}") from error
+            why = str(error) if isinstance(error, HyperRuntimeError) else repr(error)
+            raise ClusterError(f"node {node.name} cannot have its images: {why}") from error
 
     def retire(self, node: Node, why: str) -> None:
         """Give a node no new work, and end it when it has none; its job is then given back."""
@@ -226,7 +227,7 @@ class Cluster:
             self._failures, self.error = 0, None
         except ClusterError as error:
             self._failures += 1
-            log.warning("node not had", error=str(error), failures=self._failures)
+            log.warning("node not started", error=str(error), failures=self._failures)
             if self._failures >= _MOST_FAILURES:
                 self.error = error
                 self._tell()
@@ -242,7 +243,7 @@ class Cluster:
             await asyncio.sleep(_LOOK_S)
             now = asyncio.get_running_loop().time()
             idle = [node for node in self.nodes() if not node.uses and now - node.idle_since >= self.config.idle_s]
-            for node in idle[: len(self.nodes()) - self.config.min_nodes]:
+            for node in idle[: max(0, len(self.nodes()) - self.config.min_nodes)]:
                 self._wanted -= 1
                 self.retire(node, "idle")
 
@@ -251,10 +252,12 @@ class Cluster:
             await asyncio.sleep(_LOOK_S)
         node.dismissed = True
         node.leave("the head ends it")
-        with suppress(HyperRuntimeError, TimeoutError):
-            async with asyncio.timeout(_END_S):
-                await node.peer.call("end")
-                await node.ended.wait()
+        with suppress(HyperRuntimeError):
+            while node.lost is None:  # a call that is cancelled while the node is away may be one that never begins
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_END_S):
+                        await node.peer.call("end")
+                        await node.ended.wait()
 
     def _tell(self) -> None:
         async def notify() -> None:

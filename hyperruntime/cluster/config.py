@@ -28,7 +28,9 @@ def _lines(value: object) -> tuple[str, ...]:
         or not isinstance(value, list | tuple)
         or not all(isinstance(line, str) for line in value)
     ):
-        raise SpecError("a list of lines", value, "a list of texts")
+        raise SpecError(
+            "options, setup, withhold or images", value, 'a list of texts, such as ["module load apptainer"]'
+        )
     return tuple(value)
 
 
@@ -135,7 +137,7 @@ def read_config(path: Path, runtime: str | None = None) -> ClusterConfig:
         raise ClusterError(f"{path} is not valid TOML: {error}") from error
     table = tables.get(_TABLE)
     if not isinstance(table, dict):
-        raise ClusterError(f"{path} has no table [{_TABLE}]")
+        raise ClusterError(f"{path} has no table [{_TABLE}]; add it, docs/cluster.md says how")
     known = [field.name for field in attrs.fields(ClusterConfig)]
     for name in table:
         if name not in known:

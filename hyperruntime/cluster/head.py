@@ -60,7 +60,7 @@ class Node:
     Attributes:
         name: its name, given by the head.
         peer: calls it.
-        facts: what it said of itself.
+        facts: what it reported about itself.
         joined: whether it has connected; waits with :meth:`asyncio.Event.wait`.
         lost: the reason why it is gone; None while it is there, or may come back.
         leaving: why it takes no new work: it was told to end, or its time is nearly over; "" if it does.
@@ -155,7 +155,7 @@ class Node:
             self._on_lost.append(function)
 
     def lose(self, why: str) -> None:
-        """Give the node up: its calls fail, and it may not come back."""
+        """Mark the node as lost: its calls fail, and it may not come back."""
         if self.lost is None:
             self.lost = NodeLostError(f"node {self.name} ({self.facts.get('host', 'not joined')}) is lost: {why}")
             level = log.warning if self.joined.is_set() and not self.dismissed and why != HEAD_ENDED else log.info

@@ -87,7 +87,7 @@ class ImageService:
         if call.args["last"]:
             try:
                 if await asyncio.to_thread(file_digest, path) != name:
-                    raise ClusterError("an image came damaged over the connection; try again")
+                    raise ClusterError(f"image archive {name[:12]} was damaged on its way to this node; try again")
                 await asyncio.to_thread((await self._context.runtime()).images.load, path)
             finally:
                 path.unlink(missing_ok=True)
@@ -127,7 +127,7 @@ class _Known:
         ids: the identifiers that the cluster's image has, by engine.
         nodes: nodes that have it, with their engines.
         archives: archives of it, by the engine that wrote them.
-        filled: engines of which a node was given it.
+        filled: engines for which a node already got the image.
         asked: engines whose nodes were asked for an archive of their own.
     """
 
@@ -171,6 +171,7 @@ class ImageSource:
         """
         self._directory = directory
         self._known: dict[str, asyncio.Task[_Known]] = {}
+        self._giving: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def give(self, node: Node, image: str, others: list[Node]) -> str:
         """Make sure that a node has an image; return ``present``, ``loaded``, ``sent``, ``pulled`` or ``made``.
@@ -187,6 +188,10 @@ class ImageSource:
             ImageError: it cannot be pulled, loaded or made.
             NodeLostError: the node was lost meanwhile.
         """
+        async with self._giving[node.name, image]:  # several pools may want it
+            return await self._give(node, image, others)
+
+    async def _give(self, node: Node, image: str, others: list[Node]) -> str:
         known = await self._look(image)
         found, how = await _identify(node, known), "present"
         engine = found.engine
@@ -283,7 +288,7 @@ class ImageSource:
                 args = {"reference": reference, "archive": str(path)}
                 saved = (await node.peer.call("image.save", args)).value
             except HyperRuntimeError as error:
-                log.warning("image not had from node", node=node.name, error=str(error))
+                log.warning("image not saved by node", node=node.name, error=str(error))
                 continue
             if saved and await _is_seen(path, _SAVED_S):
                 known.archives[str(saved)] = path

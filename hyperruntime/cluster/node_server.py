@@ -90,7 +90,7 @@ class NodeServer:
         self._context = client_context(invitation.certificate)
 
     async def serve(self) -> None:
-        """Dial, and dial again after each loss, until the head was away for the invitation's ``patience_s``.
+        """Connect, and again after each loss, until the head was away for the invitation's ``patience_s``.
 
         Raises:
             ClusterError: the head refuses this node.

@@ -11,6 +11,7 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ _POOL = "parsl.executors.high_throughput.process_worker_pool"  # by module: it m
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
 _JOB = re.compile(r"EXIT CODE: (-?\d+)(?: STDOUT: .*?)?(?: STDERR: (.*?))?(?= Error \d+:|$)")  # of Parsl's error
 _PLAIN_PATH = re.compile(r"[\w./+,:=@%-]+")  # Parsl writes paths into scripts as they are
+_MOST_FAILED_JOBS = 3  # one after another, of which no node came
 _POLL_S = 0.2  # until what is missing is asked for
 _NOT_AGAIN = {"slurm": ("#SBATCH --no-requeue",), "pbs": ("#PBS -r n",)}  # a new job waits less than one put back
 _IDLE_S = 2.0  # of a job without a node server, before it is cancelled
@@ -153,6 +155,13 @@ class Pilots:
         from parsl.config import Config
         from parsl.executors import HighThroughputExecutor
         from parsl.executors.high_throughput.executor import DEFAULT_LAUNCH_CMD
+        from parsl.jobs.error_handlers import windowed_error_handler
+
+        def give_up(executor: Any, status: Mapping[str, Any]) -> None:  # noqa: ANN401 - Parsl has no types
+            """Fail all nodes if the last three jobs ended before they connected; Parsl does so after the first one."""
+            newest = sorted(status, key=int)[-_MOST_FAILED_JOBS:]
+            if not set(newest) & set(executor.connected_blocks()):
+                windowed_error_handler(executor, {block: status[block] for block in newest}, _MOST_FAILED_JOBS)
 
         patience_s = max(_LEAST_PATIENCE_S, math.ceil(self._config.patience_s))
         executor = HighThroughputExecutor(
@@ -167,6 +176,7 @@ class Pilots:
             heartbeat_threshold=patience_s,
             poll_period=100,
             encrypted=True,
+            block_error_handler=give_up,
         )
         return Config(
             executors=[executor],

@@ -128,7 +128,7 @@ async def blocking(kind: str, work: Callable[[], T], *, undo: Callable[[T], obje
     """Run blocking work in a thread; each kind of work has threads of its own, so that kinds do not delay each other.
 
     Args:
-        kind: ``STARTS``, ``RESETS`` or ``STREAMS``.
+        kind: ``EXECS``, ``STARTS``, ``RESETS`` or ``STREAMS``.
         work: called in the thread; its result is returned.
         undo: called in the thread with the result, if the caller is cancelled while the work runs; None does nothing.
 

@@ -27,7 +27,7 @@ class TextKeywords(TypedDict, total=False):
 
 
 class CommandKeywords(TextKeywords, total=False):
-    """Keyword arguments of a command that nobody signals; :meth:`Container.exec` describes them."""
+    """Keyword arguments of a command without a group; :meth:`Container.exec` describes them."""
 
     env: Mapping[str, str] | None
     workdir: str | None

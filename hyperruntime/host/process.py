@@ -75,7 +75,7 @@ class ProcessResult:
 
 
 def last_line(text: str, prefix: str = "") -> str:
-    """Return the last line that is not blank, or ""; without a prefix, which is a regular expression.
+    """Return the last line that is not blank, or "", without ``prefix``, a regular expression.
 
     Of a crashed Go program, as Podman without memory, it is the line before the stack.
     """

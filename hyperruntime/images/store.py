@@ -185,7 +185,7 @@ class ImageStore:
         Raises:
             ImageBuildError: mmdebstrap is missing, or the build failed.
             UnsupportedOptionError: the engine takes no images.
-            SpecError: the name is another one.
+            SpecError: ``name`` is neither ``base`` nor ``dev``.
         """
         if name not in PACKAGES:
             raise SpecError("image", name, f"only {' and '.join(PACKAGES)} are made from Debian packages")

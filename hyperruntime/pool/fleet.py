@@ -62,7 +62,7 @@ class Fleet:
         self.starting = self._closing = 0
         self._waiting = 0
         self._asleep = False
-        self._owed = 0  # containers to start in slot_exec of those that a released slot used up
+        self._owed = 0  # containers to start in place of those that a release used up
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._open: set[PoolMember] = set()
@@ -107,7 +107,7 @@ class Fleet:
             if self.backoff.error is not None:
                 raise self.backoff.error
         if self._closed:
-            raise PoolClosedError("the pool was stopped while it was starting")
+            raise PoolClosedError(f"pool {self._config.name!r} was stopped while it was starting")
 
     def coming(self) -> int:
         """Return how many slots will be free soon: in starting containers, or after their reset."""
@@ -285,7 +285,7 @@ class Fleet:
         try:
             with self._lock:
                 if self._closed:
-                    raise PoolClosedError("the pool was stopped while a container was starting")
+                    raise PoolClosedError(f"pool {self._config.name!r} was stopped while a container was starting")
                 self._open.add(member)
             member.cells = [
                 Cell(member=member, slot_exec=slot_exec) for slot_exec in self._isolation.prepare(member.container)

@@ -365,7 +365,7 @@ class SlotPool:
             )
 
     def _closed_error(self) -> HyperRuntimeError:
-        return PoolClosedError(f"pool {self.config.name!r} was stopped")
+        return PoolClosedError(f"pool {self.config.name!r} was stopped; make another one")
 
     async def _stop(self) -> None:
         self._state = "stopped"

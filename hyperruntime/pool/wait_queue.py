@@ -100,7 +100,8 @@ def too_late(status: PoolStatus, timeout_s: float, cause: Exception | None) -> S
     why = f"; containers do not start: {cause}" if cause is not None else ""
     error = SlotTimeoutError(
         f"no slot of pool {status.name!r} became free within {timeout_s:g} s ({status.leased} leased, "
-        f"{status.waiting} other acquires waiting, at most {status.max_containers} containers in use){why}"
+        f"{status.waiting} other acquires waiting, at most {status.max_containers} containers in use){why}; "
+        "release slots, or raise timeout_s or max_containers"
     )
     error.__cause__ = cause
     return error

@@ -26,7 +26,8 @@ ORDER = (
     "loop.run_files", "loop.workbench", "loop.evaluation", "loop.generation", "loop.hyperagents", "loop.run", "loop",
     "rollout.run_files", "rollout.agent", "rollout.models", "rollout.training_data", "rollout", "rollout.run",
     "rollout.batch",
-    "cluster", "cluster.slots", "serve", "report", "trainers", "adapters", "testing", "testing.conformance",
+    "cluster", "cluster.slots", "cluster.generations", "cluster.rollouts", "serve",
+    "report", "report.page", "report.live", "trainers", "adapters", "testing", "testing.conformance",
     "cli", "cli.machine", "cli.containers", "cli.loop", "cli.rollout", "cli.cluster",
 )  # fmt: skip
 # The packages beside the core, and for each the last entry of ``ORDER`` that it may import.
@@ -134,6 +135,11 @@ def test_folders_stay_small() -> None:
     assert len(list((ROOT / CORE).glob("*.py"))) <= MOST_AT_THE_TOP
     sizes = {folder: len(list(folder.glob("*.py"))) for folder in {path.parent for path in sources(CORE)}}
     assert not {str(folder): size for folder, size in sizes.items() if size > MOST_IN_A_FOLDER}
+
+
+def test_each_folder_has_its_place_in_the_order() -> None:
+    found = {path.parent.relative_to(ROOT / CORE).as_posix().replace("/", ".") for path in (ROOT / CORE).rglob("*.py")}
+    assert {name for name in found if name != "." and name.partition(".")[0] != "agents"} <= set(ORDER)
 
 
 @pytest.mark.parametrize("folder", [name for name in ORDER if (ROOT / CORE / name.replace(".", "/")).is_dir()])

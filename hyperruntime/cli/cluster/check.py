@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
 import click
 
 from hyperruntime.cli.command import Command, State, example
@@ -13,7 +14,7 @@ from hyperruntime.cli.params import DURATION
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json, print_table
 from hyperruntime.driver import Finding
-from hyperruntime.errors import ClusterError
+from hyperruntime.errors import ClusterError, HyperRuntimeError
 
 if TYPE_CHECKING:
     from hyperruntime.cluster.config import ClusterConfig
@@ -61,9 +62,20 @@ async def _checked(
 
     if not directory.is_dir():
         raise ClusterError(f"{directory} is no directory; name one that all nodes share with --directory")
-    kinds = await asyncio.to_thread(node_types, config)
-    found = await asyncio.gather(*(_findings(kind.config(config), directory, image, timeout_s) for kind in kinds))
-    return list(zip(kinds, found, strict=True))
+    one = attrs.evolve(config, min_nodes=0, max_nodes=1, port=0, images=())  # each type has a head and a job of its own
+    kinds = await asyncio.to_thread(node_types, one)
+    checks = (_findings(kind.config(one), directory, image, timeout_s) for kind in kinds)
+    found = await asyncio.gather(*checks, return_exceptions=True)
+    return [(kind, _or_failed(each)) for kind, each in zip(kinds, found, strict=True)]
+
+
+def _or_failed(found: Sequence[Finding] | BaseException) -> Sequence[Finding]:
+    """Return findings; an error of ours becomes one."""
+    if isinstance(found, HyperRuntimeError):
+        return (Finding(subject="node", ok=False, detail=str(found)),)
+    if isinstance(found, BaseException):
+        raise found
+    return found
 
 
 async def _findings(config: ClusterConfig, directory: Path, image: str, timeout_s: float) -> Sequence[Finding]:

@@ -47,7 +47,7 @@ def read_regular(path: Path, *, follows: bool = True) -> bytes:
 
     Raises:
         OSError: it cannot be read, is not a regular file, or is too large.
-        ValueError: the path is none.
+        ValueError: the path is invalid.
     """
     how = os.O_NONBLOCK | (0 if follows else os.O_NOFOLLOW)
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | how)) as file:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 
 from hyperruntime.cli.command import SpreadingCommand, State, example
@@ -67,7 +68,7 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
         options, place = _changed(ctx, values, stored_options(run_dir)), nullcontext(run_dir)
     else:
         options, place = make_options(values).settled(), run_directory(values)
-    with place as run_dir, _machines(state, config, run_dir) as (where, run_on):
+    with place as run_dir, _machines(state, options, config, run_dir) as (where, run_on):
         note(f"run {run_dir}, seed {options.seed}, {where}")
         with shown_progress() as on_event, live_page(state) as start_page:
             start_page(run_dir)
@@ -83,7 +84,9 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
 
 
 @contextmanager
-def _machines(state: State, config: ClusterConfig | None, run_dir: Path) -> Iterator[tuple[str, RunOn]]:
+def _machines(
+    state: State, options: RolloutOptions, config: ClusterConfig | None, run_dir: Path
+) -> Iterator[tuple[str, RunOn]]:
     """Yield where trajectories are made, in words, and the function that makes them: here, or on a cluster's nodes."""
     if config is None:
         with state.open_runtime(run_id=run_dir.name) as runtime:
@@ -92,6 +95,9 @@ def _machines(state: State, config: ClusterConfig | None, run_dir: Path) -> Iter
         from hyperruntime.cluster.cluster import Cluster
         from hyperruntime.cluster.rollouts.node_episodes import run_rollouts_on
 
+        key = None if options.model is None else options.model.key_env
+        if key is not None:  # it stays here, as all keys do
+            config = attrs.evolve(config, withhold=(*config.withhold, key))
         cluster = Cluster(config, run_dir / CLUSTER)
         yield (
             f"at most {config.max_nodes} nodes by {config.parsl or config.provider}",

@@ -88,8 +88,8 @@ class ClusterExecutor(Executor):
 
         Args:
             task: a :class:`GenerationTask` or a :class:`QuestionTask`.
-            args: none.
-            more: none.
+            args: must be empty.
+            more: must be empty.
         """
         if args or more or not isinstance(task, GenerationTask | QuestionTask):
             raise TypeError(f"a cluster runs only tasks of generations, not {task!r}")
@@ -141,14 +141,20 @@ class ClusterExecutor(Executor):
     async def _ask(self, task: QuestionTask) -> Said:
         question, models = task.question, task.context.models
         assert isinstance(models, ModelAccess), "the head has the gateway"
+        faults = 0
         while True:
             node = await self._free_node(task.context, most=sys.maxsize)
             args = {"question": attrs.asdict(question), "genid": question.number}
             try:
                 with node.in_use(), self._models.granted(node.name, question.number, models):
                     return structured(Said, (await self._call(node, "question", args, task.context)).value)
-            except NodeLostError as error:
+            except (NodeLostError, *_NODES_FAULT) as error:
                 log.warning("question asked again", generation=question.number, reason=str(error))
+                if not isinstance(error, NodeLostError):
+                    self._nodes.retire(node, str(error))
+                    faults += 1
+                if faults == MOST_FAULTS:
+                    raise
             except ValueError as error:
                 raise HyperRuntimeError(f"node {node.name} sent an answer that cannot be read") from error
 

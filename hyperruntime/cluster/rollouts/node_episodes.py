@@ -276,6 +276,7 @@ class NodeEpisodes:
         """Open the run on a node; the run ends with an error if no node can do it."""
         try:
             with node.in_use():
+                await self._give_image(node)
                 answer = await node.peer.call(OPEN, self._opening())
         except NodeLostError:
             return
@@ -291,6 +292,16 @@ class NodeEpisodes:
             capacity = answer.value.get("capacity") if isinstance(answer.value, dict) else None
             self._places.append(_Place(node, min(self._each, capacity if is_integer(capacity) else 1)))
             self._changed.set()
+
+    async def _give_image(self, node: Node) -> None:
+        """Give a node the run's image; without it, items that have images of their own can still be attempted."""
+        image = self._options.container.image
+        try:
+            await self._cluster.give_image(node, image)
+        except NodeLostError:
+            raise
+        except HyperRuntimeError as error:
+            log.warning("image not given to node", node=node.name, image=image, error=str(error))
 
     def _opening(self) -> dict[str, Any]:
         options = self._options

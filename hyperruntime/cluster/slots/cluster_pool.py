@@ -48,6 +48,7 @@ class _Grant:
     """One lease: where it is, the calls about it, and its ports."""
 
     member: Member
+    number: int
     calls: SlotCalls
     ports: RemotePorts
 
@@ -95,13 +96,18 @@ class ClusterPool:
         self._state = "open"
         self._cluster.head.serve(self._execs.handlers)
         self._cluster.want(1)
-        await self._cluster.wait_for_node()
         self._cluster.on_node(self._on_node)
-        while not self._placement.members and self._joining:
-            await asyncio.wait(tuple(self._joining), return_when=asyncio.FIRST_COMPLETED)
-        if not self._placement.members:
+        try:
+            while not self._placement.members:
+                if self._joining:
+                    await asyncio.wait(tuple(self._joining), return_when=asyncio.FIRST_COMPLETED)
+                elif self._cluster.nodes():
+                    raise self._error or PoolClosedError(f"pool {self.config.name!r} has no node")
+                else:
+                    await self._cluster.wait_for_node()  # the first one, or one in place of a lost one
+        except BaseException:
             await self.stop()
-            raise self._error or PoolClosedError(f"pool {self.config.name!r} has no node")
+            raise
 
     async def stop(self) -> None:
         """End waiting acquires and the pools of all nodes; may be called again."""
@@ -165,7 +171,7 @@ class ClusterPool:
             slot = attrs.evolve(slot, slot_id=f"{member.node.name}/{slot.slot_id}")
             slot_args = {"pool": self._name, "grant": number}
             calls = SlotCalls(member.node.peer, slot_args, self._execs)
-            self._grants[slot.slot_id, slot.generation] = _Grant(member, calls, RemotePorts(calls))
+            self._grants[slot.slot_id, slot.generation] = _Grant(member, number, calls, RemotePorts(calls))
             return slot
 
     async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
@@ -178,8 +184,13 @@ class ClusterPool:
                 await grant.calls.call("pool.release", reset=reset_workspace)
                 if not reset_workspace:
                     self._placement.keep(slot.task_id, grant.member)
-        finally:
+        except asyncio.CancelledError:  # the node may not have begun
+            self._end_soon(grant.member, grant.number)
+            raise
+        except BaseException:
             self._give_back(grant.member)
+            raise
+        self._give_back(grant.member)
 
     @asynccontextmanager
     async def lease(
@@ -256,7 +267,7 @@ class ClusterPool:
     def status(self) -> PoolStatus:
         """Return what the head knows of the pool; ``lost`` counts leases that were lost with their node."""
         slots = sum(member.slots for member in self._placement.members)
-        leased = len(self._grants)
+        leased = sum(grant.member.node.lost is None for grant in self._grants.values())
         return PoolStatus(
             name=self.config.name,
             state=self._state,
@@ -278,7 +289,12 @@ class ClusterPool:
         if self._state == "open":
             task = asyncio.ensure_future(self._join(node))
             self._joining.add(task)
-            task.add_done_callback(self._joining.discard)
+            task.add_done_callback(self._joined)
+
+    def _joined(self, task: asyncio.Task[None]) -> None:
+        self._joining.discard(task)
+        if self._state == "open":
+            self._dispatch()
 
     async def _join(self, node: Node) -> None:
         try:
@@ -295,7 +311,6 @@ class ClusterPool:
         self._placement.members.append(member)
         node.on_lost(lambda error: self._on_lost(member))
         log.info("pool started on node", pool=self.config.name, node=node.name, slots=member.slots)
-        self._dispatch()
 
     def _on_lost(self, member: Member) -> None:
         if self._placement.lose(member):
@@ -358,14 +373,15 @@ class ClusterPool:
             if member is None:
                 members = self._placement.members
                 each = max(1, members[0].slots) if members else 1
-                self._cluster.want(len(self._cluster.nodes()) + math.ceil(len(self._queue) / each))
+                more = math.ceil(len(self._queue) / each) - len(self._joining)  # those bring slots, too
+                self._cluster.want(len(self._cluster.nodes()) + max(0, more))
                 return
             self._queue.serve(self._take(member))
 
     def _grant(self, slot: Slot) -> _Grant:
         grant = self._grants.get((slot.slot_id, slot.generation))
         if grant is None:
-            raise StaleLeaseError(f"slot {slot.slot_id} was released, or is not of this pool")
+            raise StaleLeaseError(f"slot {slot.slot_id} was released, or is not of this pool; acquire another one")
         return grant
 
     async def _call(self, member: Member, method: str, **args: Any) -> Answer:  # noqa: ANN401 - JSON
@@ -374,6 +390,7 @@ class ClusterPool:
     def _too_late(self, timeout_s: float) -> HyperRuntimeError:
         status = self.status()
         why = "" if self._cluster.error is None else f"; no more nodes can be had: {self._cluster.error}"
+        why += "; release slots, or raise max_nodes"
         return SlotTimeoutError(
             f"no slot of pool {status.name!r} became free within {timeout_s:g} s ({status.leased} leased on "
             f"{len(self._placement.members)} nodes, {status.waiting} other acquires waiting){why}"

@@ -316,7 +316,7 @@ class HeldCommands:
     def _find(self, call: Call) -> _Held:
         held = self._known(call)
         if held is None:
-            raise ContainerStateError("it was closed, or its slot was released; start another one")
+            raise ContainerStateError("what was started was closed, or its slot was released; start another one")
         return held
 
 

@@ -135,7 +135,7 @@ class PoolService:
     def _lease(self, call: Call) -> Lease:
         lease = self._granted.get(call.args["grant"])
         if lease is None:
-            raise StaleLeaseError("the slot was released")
+            raise StaleLeaseError("the slot was released; acquire another one")
         return lease
 
     def _pool(self, call: Call) -> SlotPool:

@@ -230,7 +230,7 @@ class _Pipe:
 
     @classmethod
     async def open(cls, source: object) -> _Pipe | None:
-        """Return the pipe of an input, or None if it is none."""
+        """Return the pipe of an input; None if the input is not a pipe."""
         if not isinstance(source, io.FileIO) or not stat.S_ISFIFO(os.fstat(source.fileno()).st_mode):
             return None
         try:

@@ -45,7 +45,7 @@ class RemotePorts:
     def _check_open(self) -> None:
         if self._closed:
             self.close()
-            raise StaleLeaseError("the slot was released")
+            raise StaleLeaseError("the slot was released; acquire another one")
 
     def close(self) -> None:
         """Stop listening and end all connections."""

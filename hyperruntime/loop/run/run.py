@@ -321,7 +321,7 @@ class _Run:
         if lost:
             log_file = self._context.layout.partial(record.genid) / LOG
             raise RunError(
-                f"{self._first_failure(record)}; see {str(log_file)!r}; mend the agent and start another run, or use "
+                f"{self._first_failure(record)}; see {str(log_file)!r}; fix the agent and start another run, or use "
                 f"{resume} if the cause was not the agent"
             )
 

@@ -31,14 +31,14 @@ class ModelUse:
         self._parts: Counter[str] = Counter()  # how much was added to each model
 
     def add(self, model: str, use: Mapping[str, object]) -> None:
-        """Add what a model was used for; a sum that nobody ever adds to is unknown, and not in the model's row."""
+        """Add a use of a model; a sum to which no use adds is not in the model's row."""
         self._parts[model] += 1
         used = self._used.setdefault(model, Counter())
         for name, value in use.items():
             used[name] += _amount(value)  # type: ignore[assignment]
 
     def remove(self, model: str, use: Mapping[str, object]) -> None:
-        """Take off what was added once; a model of which nothing is left has no row."""
+        """Subtract a use that was added; a model without uses has no row."""
         self._parts[model] -= 1
         if not self._parts[model]:
             del self._used[model]

@@ -183,7 +183,7 @@ class _Episode:
                 if self._phase == "verify":
                     await self._replay.failed(self._phase, error)
                 return self._record(error=_failure(error, self._phase))
-            log.warning("slot not given back", trajectory=self._job.id, error=str(error))
+            log.warning("slot not released", trajectory=self._job.id, error=str(error))
         assert self._ending is not None, "set by the work"
         return self._record(**self._ending)
 

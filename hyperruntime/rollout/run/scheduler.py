@@ -44,8 +44,8 @@ class _Streak:
     """The infrastructure failures since the last attempt without one, of all trajectories together.
 
     Attributes:
-        allowed: so many end the run.
-        failures: their number.
+        allowed: number of failures in a row that end the run.
+        failures: number of failures in a row so far.
     """
 
     allowed: int

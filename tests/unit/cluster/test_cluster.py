@@ -105,6 +105,33 @@ def test_a_node_takes_no_new_work_before_the_end_of_its_walltime_and_the_next_on
     run(test)
 
 
+@pytest.mark.slow
+def test_a_first_job_that_fails_does_not_end_the_cluster(tmp_path: Path) -> None:
+    """As one that the batch system ends, or cannot start, before it connects."""
+
+    async def test() -> None:
+        config = ClusterConfig(max_nodes=1, setup=(f"mkdir {tmp_path / 'first'} && exit 3",))
+        async with Cluster(config, tmp_path / "jobs") as cluster:
+            cluster.want(1)
+            await cluster.wait_for_node()
+            assert cluster.error is None
+
+    run(test)
+
+
+@pytest.mark.slow
+def test_nodes_are_not_given_back_as_idle_while_there_are_fewer_than_the_least(tmp_path: Path) -> None:
+    async def test() -> None:
+        third = f"mkdir {tmp_path / 'a'} || mkdir {tmp_path / 'b'} || sleep 60"
+        config = ClusterConfig(min_nodes=3, max_nodes=3, idle_s=0.5, setup=(third,))
+        async with Cluster(config, tmp_path / "jobs") as cluster:
+            await until(lambda: len(cluster.nodes()) == 2)
+            await asyncio.sleep(3)
+            assert len(cluster.nodes()) == 2
+
+    run(test)
+
+
 def test_nodes_that_never_come_are_an_error_that_says_why(tmp_path: Path) -> None:
     async def test() -> None:
         config = ClusterConfig(max_nodes=1, setup=("echo the module is missing >&2; exit 3",))

@@ -37,6 +37,7 @@ from hyperruntime.errors import (
 from hyperruntime.runtime import Runtime
 from hyperruntime.testing import FakeDriver
 from hyperruntime.testing.driver import IMAGE
+from tests.doubles.relay import Relay
 
 CONFIG = hr.PoolConfig(
     spec=hr.ContainerSpec(image=IMAGE, limits=hr.Limits(pids=None)),
@@ -265,6 +266,31 @@ def test_an_acquire_that_is_cancelled_at_any_moment_leases_nothing() -> None:
     run(test)
 
 
+def test_a_release_that_is_cancelled_before_its_node_hears_of_it_frees_the_slot() -> None:
+    async def test() -> None:
+        cluster, relay = FakeCluster(1), Relay()
+        await cluster.head.start("127.0.0.1")
+        port = int(cluster.head._addresses[0].rpartition(":")[2])
+        cluster.head._addresses = (await relay.start(port),)
+        made = ClusterPool(cast("Cluster", cluster), CONFIG)
+        await made.start()
+        slot = await made.acquire()
+        relay.flows.clear()
+        releasing = asyncio.ensure_future(made.release(slot))
+        await asyncio.sleep(0.05)
+        releasing.cancel()
+        await asyncio.gather(releasing, return_exceptions=True)
+        relay.flows.set()
+        slots = [await made.acquire(timeout_s=10) for _ in range(2)]
+        assert made.status().leased == len(slots)
+        await made.stop()
+        await cluster.close()
+        assert relay.server is not None
+        relay.server.close()
+
+    run(test)
+
+
 def test_work_goes_to_the_node_that_had_its_repository_and_a_kept_slot_to_its_task() -> None:
     async def test() -> None:
         async with pool(2) as (made, _):
@@ -308,6 +334,55 @@ def test_the_cluster_grows_for_waiters_which_are_served_in_order() -> None:
     run(test)
 
 
+def test_nodes_whose_pool_is_starting_are_counted_before_more_are_asked_for() -> None:
+    async def test() -> None:
+        async with pool(1, most=5) as (made, cluster):
+            may_have, slots = asyncio.Event(), [await made.acquire() for _ in range(2)]
+
+            async def give_late(node: Node, image: str) -> None:
+                await may_have.wait()
+
+            cluster.give_image = give_late  # type: ignore[method-assign]
+            waiting = [asyncio.ensure_future(made.acquire())]
+            while not made._joining:
+                await asyncio.sleep(0.01)
+            waiting.append(asyncio.ensure_future(made.acquire()))
+            await asyncio.sleep(0.1)
+            may_have.set()
+            slots += await asyncio.gather(*waiting)
+            assert Counter(map(node_of, slots)) == {"n1": 2, "n2": 2}
+            assert cluster.wanted == 2
+
+    run(test)
+
+
+def test_a_pool_starts_on_the_node_that_comes_in_place_of_a_lost_one() -> None:
+    async def test() -> None:
+        cluster, lost = FakeCluster(2), asyncio.Event()
+        await cluster.head.start("127.0.0.1")
+
+        async def lose_the_first(node: Node, image: str) -> None:
+            if node.name == "n1":
+                await cluster.kill("n1")
+                lost.set()
+                raise NodeLostError("node n1 is lost")
+
+        async def replace() -> None:
+            await lost.wait()
+            await asyncio.sleep(0.1)
+            cluster.want(1)
+
+        cluster.give_image = lose_the_first  # type: ignore[method-assign]
+        replacing, made = asyncio.ensure_future(replace()), ClusterPool(cast("Cluster", cluster), CONFIG)
+        await made.start()
+        assert node_of(await made.acquire()) == "n2"
+        await made.stop()
+        await cluster.close()
+        await replacing
+
+    run(test)
+
+
 def test_the_status_may_be_asked_for_while_nodes_join() -> None:
     async def test() -> None:
         async with pool(1, most=4) as (slots, cluster):
@@ -330,6 +405,7 @@ def test_a_lost_node_fails_its_leases_at_once_and_its_work_goes_elsewhere() -> N
             await cluster.kill("n1")
             with pytest.raises(SandboxLostError, match=r"node n1 .* is lost: killed by the test"):
                 await running
+            assert (made.status().leased, made.status().available) == (2, 0)
             for slot in doomed:
                 with pytest.raises(NodeLostError):
                     await made.execute(slot, "bash", {"command": "true"})

@@ -323,6 +323,24 @@ def test_a_full_channel_makes_callers_wait_and_nothing_is_lost() -> None:
     run(test)
 
 
+def test_a_message_that_is_too_large_is_refused_and_the_connection_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperruntime.cluster.channel.LARGEST_FRAME_BYTES", 1 << 20)
+
+    async def doubled(call: Call) -> Answer:
+        return Answer(body=2 * call.body)
+
+    async def test() -> None:
+        async with pair(on_node={"double": doubled}) as made:
+            for size in (600 << 10, 2 << 20):  # the answer, the call
+                with pytest.raises(
+                    ClusterError, match=r"at most 1 MiB go between .* not \d{7} bytes; limit the output"
+                ):
+                    await made.node.peer.call("double", {}, bytes(size))
+            assert (await made.node.peer.call("double", {}, b"x")).body == b"xx"
+
+    run(test)
+
+
 def test_an_address_in_use_is_named() -> None:
     async def test() -> None:
         head, second = Head(), Head()
