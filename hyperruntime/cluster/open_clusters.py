@@ -18,11 +18,14 @@ from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.process import boot_id, process_start_ticks
 from hyperruntime.json_values import parse_json
+from hyperruntime.logs import get_logger
 from hyperruntime.storage.atomic import json_document, write_atomic
 
 if TYPE_CHECKING:
     from hyperruntime.cluster.cluster import Cluster
     from hyperruntime.cluster.head import Node
+
+log = get_logger(__name__)
 
 WRITE_S = 2.0
 _STALE_S = 30.0  # a file of another machine that is older was left by a head that was killed
@@ -142,11 +145,17 @@ class ClusterFile:
         self._containers: dict[str, tuple[str, ...]] = {}
 
     async def keep_writing(self) -> None:
-        """Write every ``WRITE_S`` until cancelled."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        """Write every ``WRITE_S`` until cancelled, also after a time in which it cannot be written."""
+        told = False
         while True:
             await self._ask()
-            await asyncio.to_thread(write_atomic, self._path, json_document(attrs.asdict(self._state())))
+            try:
+                await asyncio.to_thread(self._path.parent.mkdir, parents=True, exist_ok=True)
+                await asyncio.to_thread(write_atomic, self._path, json_document(attrs.asdict(self._state())))
+            except (OSError, HyperRuntimeError) as error:
+                if not told:
+                    log.warning("cluster file not written", path=str(self._path), error=str(error))
+                told = True
             await asyncio.sleep(WRITE_S)
 
     def remove(self) -> None:

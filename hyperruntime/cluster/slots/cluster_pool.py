@@ -18,7 +18,7 @@ from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.head import Node
 from hyperruntime.cluster.peer import Answer
 from hyperruntime.cluster.slots.cluster_lease import ClusterLease
-from hyperruntime.cluster.slots.placement import Member, Placement
+from hyperruntime.cluster.slots.placement import Grant, Member, Placement
 from hyperruntime.cluster.slots.pool_service import result_of, slot_of, status_of, to_json
 from hyperruntime.cluster.slots.remote_exec import RemoteExecs
 from hyperruntime.cluster.slots.remote_ports import RemotePorts
@@ -41,16 +41,6 @@ from hyperruntime.spec import check_seconds
 log = get_logger(__name__)
 
 _numbers = itertools.count(1)
-
-
-@attrs.define(eq=False)
-class _Grant:
-    """One lease: where it is, the calls about it, and its ports."""
-
-    member: Member
-    number: int
-    calls: SlotCalls
-    ports: RemotePorts
 
 
 class ClusterPool:
@@ -77,7 +67,7 @@ class ClusterPool:
         self._placement = Placement()
         self._joining: set[asyncio.Task[None]] = set()
         self._beside: set[asyncio.Task[None]] = set()
-        self._grants: dict[tuple[str, int], _Grant] = {}
+        self._grants: dict[tuple[str, int], Grant] = {}
         self._queue: WaitQueue[Member] = WaitQueue()
         self._near: dict[str, str] = {}
         self._lost = 0
@@ -116,7 +106,7 @@ class ClusterPool:
         for task in self._joining:
             task.cancel()
         for grant in self._grants.values():
-            grant.ports.close()
+            grant.close()
         members, self._placement.members = self._placement.members, []
         with suppress(NodeLostError):
             await asyncio.gather(*(self._call(member, "pool.stop") for member in members if member.node.lost is None))
@@ -171,14 +161,14 @@ class ClusterPool:
             slot = attrs.evolve(slot, slot_id=f"{member.node.name}/{slot.slot_id}")
             slot_args = {"pool": self._name, "grant": number}
             calls = SlotCalls(member.node.peer, slot_args, self._execs)
-            self._grants[slot.slot_id, slot.generation] = _Grant(member, number, calls, RemotePorts(calls))
+            grant = self._grants[slot.slot_id, slot.generation] = Grant(member, number, calls, RemotePorts(calls))
+            if (expires_s := self.config.lease_timeout_s) is not None:
+                grant.expiry = asyncio.get_running_loop().call_later(expires_s, self._expire, slot)
             return slot
 
     async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
         """Release a slot; see :meth:`SlotPool.release`. Nothing is done for a slot whose node is lost."""
-        grant = self._grant(slot)
-        del self._grants[slot.slot_id, slot.generation]
-        grant.ports.close()
+        grant = self._end_grant(slot)
         try:
             with suppress(NodeLostError):
                 await grant.calls.call("pool.release", reset=reset_workspace)
@@ -322,7 +312,7 @@ class ClusterPool:
         if self._state != "open":
             raise self._closed()
         if not self._queue and (member := self._placement.choose(task_id, near)) is not None:
-            return self._take(member)
+            return member.take()
         self._near[task_id] = near
         try:
             return await self._queue.wait(
@@ -334,10 +324,6 @@ class ClusterPool:
             )
         finally:
             self._near.pop(task_id, None)
-
-    def _take(self, member: Member) -> Member:
-        member.take()
-        return member
 
     def _give_back(self, member: Member) -> None:
         member.give_back()
@@ -376,12 +362,23 @@ class ClusterPool:
                 more = math.ceil(len(self._queue) / each) - len(self._joining)  # those bring slots, too
                 self._cluster.want(len(self._cluster.nodes()) + max(0, more))
                 return
-            self._queue.serve(self._take(member))
+            self._queue.serve(member.take())
 
-    def _grant(self, slot: Slot) -> _Grant:
+    def _expire(self, slot: Slot) -> None:
+        log.warning("lease expired", pool=self.config.name, slot=slot.slot_id, task=slot.task_id)
+        grant = self._end_grant(slot)
+        self._end_soon(grant.member, grant.number)
+
+    def _end_grant(self, slot: Slot) -> Grant:
+        grant = self._grant(slot)
+        del self._grants[slot.slot_id, slot.generation]
+        grant.close()
+        return grant
+
+    def _grant(self, slot: Slot) -> Grant:
         grant = self._grants.get((slot.slot_id, slot.generation))
         if grant is None:
-            raise StaleLeaseError(f"slot {slot.slot_id} was released, or is not of this pool; acquire another one")
+            raise StaleLeaseError(f"slot {slot.slot_id} was released, or its lease expired; acquire another one")
         return grant
 
     async def _call(self, member: Member, method: str, **args: Any) -> Answer:  # noqa: ANN401 - JSON

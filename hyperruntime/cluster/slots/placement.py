@@ -7,6 +7,8 @@ import asyncio
 import attrs
 
 from hyperruntime.cluster.head import Node
+from hyperruntime.cluster.slots.remote_ports import RemotePorts
+from hyperruntime.cluster.slots.slot_calls import SlotCalls
 
 _NEAR_KEPT = 256  # keys of work that a node remembers
 
@@ -32,11 +34,12 @@ class Member:
         """Slots that may be leased now."""
         return self.slots - self.leased if self.node.lost is None and not self.node.leaving else 0
 
-    def take(self) -> None:
-        """Count one slot as leased; the node is in use from the first one on."""
+    def take(self) -> Member:
+        """Count one slot as leased, and return this member; the node is in use from the first one on."""
         self.leased += 1
         if self.leased == 1:
             self.node.uses += 1
+        return self
 
     def give_back(self) -> None:
         """Count one slot as free."""
@@ -52,6 +55,23 @@ class Member:
             self.near[near] = None
             while len(self.near) > _NEAR_KEPT:
                 del self.near[next(iter(self.near))]
+
+
+@attrs.define(eq=False)
+class Grant:
+    """One lease: where it is, by which number its node knows it, the calls about it, its ports, and when it expires."""
+
+    member: Member
+    number: int
+    calls: SlotCalls
+    ports: RemotePorts
+    expiry: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Close its ports; it expires no more."""
+        self.ports.close()
+        if self.expiry is not None:
+            self.expiry.cancel()
 
 
 class Placement:

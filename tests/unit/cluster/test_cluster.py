@@ -13,6 +13,7 @@ import pytest
 
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.config import ClusterConfig
+from hyperruntime.cluster.open_clusters import ClusterFile, open_clusters
 from hyperruntime.errors import ClusterError, NodeLostError
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -139,5 +140,25 @@ def test_nodes_that_never_come_are_an_error_that_says_why(tmp_path: Path) -> Non
             cluster.want(1)
             with pytest.raises(ClusterError, match="before it joined: exit code 3, 'the module is missing'"):
                 await cluster.wait_for_node()
+
+    run(test)
+
+
+def test_a_cluster_is_listed_again_when_its_file_can_be_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("hyperruntime.cluster.open_clusters.WRITE_S", 0.01)
+    (tmp_path / "cache").write_text("no directory")
+
+    async def test() -> None:
+        file = ClusterFile(Cluster(ClusterConfig(max_nodes=1), tmp_path), tmp_path)
+        writing = asyncio.ensure_future(file.keep_writing())
+        await asyncio.sleep(0.2)
+        (tmp_path / "cache").unlink()
+        await until(open_clusters)
+        writing.cancel()
+        file.remove()
+        assert open_clusters() == []
 
     run(test)

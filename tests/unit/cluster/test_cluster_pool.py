@@ -291,6 +291,21 @@ def test_a_release_that_is_cancelled_before_its_node_hears_of_it_frees_the_slot(
     run(test)
 
 
+def test_a_lease_that_expires_frees_its_slot_though_its_holder_hangs() -> None:
+    async def test() -> None:
+        async with pool(1, attrs.evolve(CONFIG, lease_timeout_s=0.5)) as (made, _):
+            held = [await made.acquire() for _ in range(2)]
+            next_one = await made.acquire(timeout_s=20)
+            assert made.status().leased == 1
+            with pytest.raises(StaleLeaseError, match="its lease expired; acquire another one"):
+                await made.execute(held[0], "bash", {"command": "true"})
+            await made.release_if_held(held[1])
+            await made.release(next_one)
+            assert (made.status().leased, made.status().free) == (0, 2)
+
+    run(test)
+
+
 def test_work_goes_to_the_node_that_had_its_repository_and_a_kept_slot_to_its_task() -> None:
     async def test() -> None:
         async with pool(2) as (made, _):
