@@ -118,6 +118,11 @@ for group in json.loads(sys.argv[1]):
 print(json.dumps(found))
 """
 
+FIND_MODULES = """
+import importlib.util, json, sys
+print(json.dumps([importlib.util.find_spec(name).origin for name in json.loads(sys.argv[1])]))
+"""
+
 FIND_DATA = """
 import importlib.resources, json, sys
 def files(package):
@@ -224,6 +229,13 @@ def test_every_entry_point_loads_from_the_wheel(installed: Installed) -> None:
 @pytest.mark.parametrize("program", ["hyperrun", "hyperruntime"])
 def test_the_command_works_from_the_wheel(installed: Installed, program: str) -> None:
     assert "generate" in run(installed.prefix / "bin" / program, "--help", cwd=installed.elsewhere)
+
+
+def test_the_modules_that_are_run_by_name_come_from_the_wheel(installed: Installed) -> None:
+    modules = [f"hyperruntime.{name}" for name in ("cli.__main__", "cluster.with_parent", "cluster.with_children")]
+    modules += ["hyperruntime_apptainer.cleanup", "hyperruntime_docker.cleanup", "hyperruntime_docker.reclaim"]
+    found = installed.python(FIND_MODULES, json.dumps(modules))
+    assert [name for name, file in zip(modules, found, strict=True) if not file.startswith(str(installed.prefix))] == []
 
 
 def test_every_module_of_the_checkout_is_in_the_wheel(installed: Installed) -> None:
