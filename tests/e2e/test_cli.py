@@ -20,7 +20,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.agents import copy_template
-from hyperruntime.host.owner import OwnerIdentity
+from hyperruntime.host.owner import NODE_VARIABLE, OwnerIdentity
 from hyperruntime.host.process import wait_until
 from tests.doubles.upstream import chat, scripted_upstream
 from tests.params import first_quick
@@ -64,9 +64,10 @@ def told(*args: str) -> Any:
 
 @pytest.fixture
 def sleeper(base_image: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Yield another process that owns a container, and the container's name."""
+    """Yield another process that owns a container, as on a cluster's node, and the container's name."""
     args = [sys.executable, "-c", SLEEPER, base_image]
-    process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    env = {**os.environ, NODE_VARIABLE: "n7"}
+    process = subprocess.Popen(args, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     name = process.stdout.readline().decode().strip()
     assert name
@@ -284,10 +285,10 @@ def test_ps_shows_containers_of_another_process(sleeper: tuple[subprocess.Popen[
     assert (row["owner_pid"], row["owner_state"], row["state"], row["image"], row["run"]) == (
         process.pid, "alive", "running", base_image, "sleeper",
     )  # fmt: skip
-    assert 0 <= row["age_s"] < 120
+    assert (row["node"], 0 <= row["age_s"] < 120) == ("n7", True)
     table = hyperrun("ps").stdout.decode()
     assert table.startswith("NAME")
-    assert name in table
+    assert "n7" in next(line for line in table.splitlines() if name in line).split()
 
 
 def test_a_container_of_a_killed_owner_disappears_by_itself(sleeper: tuple[subprocess.Popen[bytes], str]) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hyperruntime
-from hyperruntime.cluster.channel import Channel
+from hyperruntime.cluster.channel import MOST_UNCONFIRMED_BYTES, Channel
 from hyperruntime.cluster.head import Head, Invitation, Node
 from hyperruntime.cluster.messages import error_of_json, error_to_json, pack, unpack
 from hyperruntime.cluster.node_server import NodeServer
@@ -319,6 +319,13 @@ def test_a_full_channel_makes_callers_wait_and_nothing_is_lost() -> None:
             body = bytes(8 << 20)
             answers = await asyncio.gather(*(made.node.peer.call("echo", {"n": n}, body) for n in range(8)))
             assert [len(answer.body) for answer in answers] == [8 << 20] * 8
+            made.relay.flows.clear()
+            channel, nothing = made.node.peer.channel, pack({"is": "event", "id": 0}, body)
+            sending = [asyncio.ensure_future(channel.send(nothing)) for _ in range(6)]
+            await asyncio.sleep(0.2)
+            assert sum(task.done() for task in sending) == MOST_UNCONFIRMED_BYTES // len(body)
+            made.relay.flows.set()
+            await asyncio.gather(*sending)
 
     run(test)
 
