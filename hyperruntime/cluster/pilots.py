@@ -160,7 +160,8 @@ class Pilots:
         def give_up(executor: Any, status: Mapping[str, Any]) -> None:  # noqa: ANN401 - Parsl has no types
             """Fail all nodes if the last three jobs ended before they connected; Parsl does so after the first one."""
             newest = sorted(status, key=int)[-_MOST_FAILED_JOBS:]
-            if not set(newest) & set(executor.connected_blocks()):
+            over = all(status[block].terminal for block in newest)
+            if over and not set(newest) & set(executor.connected_blocks()):
                 windowed_error_handler(executor, {block: status[block] for block in newest}, _MOST_FAILED_JOBS)
 
         patience_s = max(_LEAST_PATIENCE_S, math.ceil(self._config.patience_s))
