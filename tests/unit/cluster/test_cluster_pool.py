@@ -69,7 +69,7 @@ class FakeCluster:
         self.joining: set[asyncio.Task[None]] = set()
 
     def nodes(self) -> list[Node]:
-        return [node for node in self.head.nodes.values() if node.joined.is_set() and node.lost is None]
+        return [node for node in self.head.nodes.values() if node.is_ready and node.lost is None]
 
     def want(self, count: int) -> None:
         while self.wanted < min(count, self.most):
@@ -82,9 +82,11 @@ class FakeCluster:
         server = NodeServer(self.head.invite(name), service.handlers)
         context.head = server.peer
         self.serving[name] = asyncio.ensure_future(server.serve()), context, service
-        await self.head.nodes[name].joined.wait()
+        node = self.head.nodes[name]
+        await node.joined.wait()
+        node.is_ready = True  # at once with the calls, as in a cluster
         for function in self.functions:
-            function(self.head.nodes[name])
+            function(node)
 
     async def give_image(self, node: Node, image: str) -> None:
         """Do nothing: the fake driver has it."""
