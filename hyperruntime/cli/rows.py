@@ -168,7 +168,7 @@ def find_column(columns: Sequence[Column], name: str, option: str) -> Column:
     """Return a column by its name, in any case.
 
     Raises:
-        WrongUsageError: a column does not exist.
+        WrongUsageError: no column has this name.
     """
     known = {column.name.casefold(): column for column in columns}
     found = known.get(name.strip().casefold())

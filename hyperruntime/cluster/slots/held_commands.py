@@ -316,7 +316,8 @@ class HeldCommands:
     def _find(self, call: Call) -> _Held:
         held = self._known(call)
         if held is None:
-            raise ContainerStateError("what was started was closed, or its slot was released; start another one")
+            what = "the process, shell or connection"
+            raise ContainerStateError(f"{what} was closed, or its slot was released; start another one")
         return held
 
 

@@ -68,7 +68,7 @@ class Grant:
     expiry: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
-        """Close its ports; it expires no more."""
+        """Close its ports, and cancel its expiry."""
         self.ports.close()
         if self.expiry is not None:
             self.expiry.cancel()
