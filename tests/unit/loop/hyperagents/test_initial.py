@@ -20,7 +20,7 @@ from hyperruntime.loop.run_files.contract import detect_contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 
-STANDIN = Path(__file__).parents[2] / "standin"
+STANDIN = Path(__file__).parents[3] / "standin"
 ENSEMBLE = {"ensemble.py", "utils/run_ensemble.py"}
 SELECTION = {"select_next_parent.py", "utils/run_select_next_parent.py"}
 

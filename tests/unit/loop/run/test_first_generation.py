@@ -19,7 +19,7 @@ from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
-STANDIN = Path(__file__).parents[2] / "standin"
+STANDIN = Path(__file__).parents[3] / "standin"
 MODEL_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE",
                    "ANTHROPIC_API_KEY", "ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL")  # fmt: skip
 Run = Callable[..., RunSummary]
