@@ -178,15 +178,29 @@ class Domain(Protocol):
 
         For a task without an answer the prediction is None; the score then only supplies ``facts``, and the task counts
         as invalid with value 0.
+
+        Args:
+            task: a task of this domain.
+            prediction: the agent's answer, any JSON value.
         """
         ...
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return the JSON summary of a split, with at least ``score`` (the mean, in [0, 1]) and ``total``."""
+        """Return the JSON summary of a split, with at least ``score`` (the mean, in [0, 1]) and ``total``.
+
+        Args:
+            split: name of the split.
+            scores: the scores of its tasks, in their order.
+        """
         ...
 
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
-        """Return an SVG document that shows a prediction, or None if it cannot be drawn."""
+        """Return an SVG document that shows a prediction, or None if it cannot be drawn.
+
+        Args:
+            task: a task of this domain.
+            prediction: the agent's answer, any JSON value.
+        """
         ...
 
 
@@ -195,11 +209,22 @@ class TriedDomain(Protocol):
     """A domain that runs answers before it scores them; its ``score`` is not called."""
 
     def trial(self, task: Task, prediction: Any) -> Trial | Score:  # noqa: ANN401
-        """Return the trial to run, or the score if no trial is needed; never raises on a malformed prediction."""
+        """Return the trial to run, or the score if no trial is needed; never raises on a malformed prediction.
+
+        Args:
+            task: a task of this domain.
+            prediction: the agent's answer, any JSON value.
+        """
         ...
 
     def verdict(self, task: Task, prediction: Any, result: TrialResult) -> Score:  # noqa: ANN401
-        """Return the score for the result of a trial; never raises on a hostile result."""
+        """Return the score for the result of a trial; never raises on a hostile result.
+
+        Args:
+            task: a task of this domain.
+            prediction: the agent's answer, any JSON value.
+            result: output and end of the trial.
+        """
         ...
 
 

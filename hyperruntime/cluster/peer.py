@@ -132,9 +132,9 @@ class Peer:
             if (task := self._running.get(number)) is not None:
                 task.cancel()
         elif (waiting := self._waiting.get(number)) is not None:
-            self._settle(waiting, kind, header, body)
+            self._resolve(waiting, kind, header, body)
 
-    def _settle(self, waiting: _Waiting, kind: object, header: dict[str, Any], body: bytes) -> None:
+    def _resolve(self, waiting: _Waiting, kind: object, header: dict[str, Any], body: bytes) -> None:
         if kind == "event":
             if waiting.on_event is not None:
                 try:

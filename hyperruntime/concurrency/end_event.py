@@ -12,13 +12,13 @@ def make_waiter() -> tuple[asyncio.Future[None], Callable[..., None]]:
     loop = asyncio.get_running_loop()
     waiter = loop.create_future()
 
-    def settle() -> None:
+    def resolve() -> None:
         if not waiter.done():
             waiter.set_result(None)
 
     def wake(*_: object) -> None:
         try:
-            loop.call_soon_threadsafe(settle)
+            loop.call_soon_threadsafe(resolve)
         except RuntimeError:
             pass  # the loop is closed, so no task waits
 

@@ -106,7 +106,7 @@ def link_problem(path: bytes, target: bytes) -> str:
     return extract.link_problem(target, path.count(b"/"))
 
 
-def settle(changes: Iterable[Change], dropped: dict[bytes, str]) -> list[Change]:
+def effective_changes(changes: Iterable[Change], dropped: dict[bytes, str]) -> list[Change]:
     """Return the changes that are possible while every dropped path stays unchanged.
 
     A path that stays unchanged needs the directories above it: a new file cannot replace one of them. If it is a

@@ -22,9 +22,9 @@ from hyperruntime.git.change_rules import (
     SUBMODULE,
     Change,
     ChangeRules,
+    effective_changes,
     escape_problem,
     link_problem,
-    settle,
 )
 from hyperruntime.git.command import git, try_git
 from hyperruntime.git.patch import Notes, filter_patch
@@ -193,7 +193,7 @@ class RepositoryStore(BareRepository):
         kept, notes = filter_patch(patch, rules)
         dropped: dict[bytes, str] = {}
         result = self._result(parent, kept, rules, dropped, fuzz=fuzz) if kept else []
-        changes = settle(result, dropped)
+        changes = effective_changes(result, dropped)
         return self._keep(parent, changes, (*notes, *_notes(dropped)), generation)
 
     def replay(self, root: str, patches: Iterable[bytes]) -> str:

@@ -24,10 +24,10 @@ from hyperruntime.git.change_rules import (
     SUBMODULE,
     Change,
     ChangeRules,
+    effective_changes,
     escape_problem,
     is_bytecode,
     link_problem,
-    settle,
 )
 from hyperruntime.transfer.tar_writer import SPECIAL
 
@@ -187,7 +187,7 @@ def compare(
     for path, entry in entries.items():
         if path not in tree.found and entry.mode != SUBMODULE and not is_bytecode(path):
             comparison.add(path, None)
-    return settle(comparison.changes, comparison.dropped), comparison.dropped
+    return effective_changes(comparison.changes, comparison.dropped), comparison.dropped
 
 
 class _Comparison:

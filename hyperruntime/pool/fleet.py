@@ -30,7 +30,7 @@ class Fleet:
     """The containers of one pool.
 
     Attributes:
-        plan: the pool's configuration, resolved for this engine.
+        layout: the pool's configuration, resolved for this engine.
         roster: the containers that have started and not ended.
         starting: number of containers that are starting.
         backoff: the failures to start since the last success.
@@ -40,7 +40,7 @@ class Fleet:
         self,
         runtime: Runtime,
         config: PoolConfig,
-        plan: PoolLayout,
+        layout: PoolLayout,
         *,
         changed: Callable[[], None],
         lost: Callable[[PoolMember, str], None],
@@ -50,14 +50,15 @@ class Fleet:
         Args:
             runtime: starts the containers.
             config: the pool's configuration.
-            plan: the same, resolved for this engine.
+            layout: the configuration, resolved for this engine.
             changed: called when a slot may be free, or a start has failed.
             lost: called with the container and the reason when a container ended by itself.
         """
         self.roster = Roster(config.max_containers)
         self.backoff = StartBackoff()
         self._limit = StartLimit(config.max_starting)
-        self._runtime, self._config, self.plan, self._isolation = runtime, config, plan, make_isolation(config, plan)
+        self._runtime, self._config, self.layout = runtime, config, layout
+        self._isolation = make_isolation(config, layout)
         self._changed, self._lost = changed, lost
         self.starting = self._closing = 0
         self._waiting = 0
@@ -78,13 +79,13 @@ class Fleet:
         return PoolStatus(
             name=self._config.name,
             state="open",
-            isolation=self.plan.isolation,
-            reset=self.plan.reset,
+            isolation=self.layout.isolation,
+            reset=self.layout.reset,
             containers=len(self.roster.members),
             draining=len(self.roster.members) - len(serving),
             starting=self.starting,
             max_containers=self._config.max_containers,
-            slots_per_container=self.plan.slots,
+            slots_per_container=self.layout.slots,
             total_slots=total,
             free=sum(member.count(CellState.FREE) for member in serving),
             available=total - taken,
@@ -111,7 +112,7 @@ class Fleet:
 
     def coming(self) -> int:
         """Return how many slots will be free soon: in starting containers, or after their reset."""
-        return self.starting * self.plan.slots + sum(m.count(CellState.CLEANING) for m in self.roster.serving())
+        return self.starting * self.layout.slots + sum(m.count(CellState.CLEANING) for m in self.roster.serving())
 
     def balance(self, waiting: int) -> None:
         """End unneeded containers and start needed ones; the pool calls this after every change.
@@ -152,7 +153,7 @@ class Fleet:
     def _to_start(self, waiting: int) -> int:
         serving = self.roster.serving()
         supply = self.coming() + sum(member.count(CellState.FREE) for member in serving)
-        wanted = max(0, -(-(waiting - supply) // self.plan.slots))
+        wanted = max(0, -(-(waiting - supply) // self.layout.slots))
         if waiting or self.roster.busy():
             self._asleep = False
         least = 0 if self._asleep else self._config.min_containers
@@ -160,14 +161,16 @@ class Fleet:
         wanted = max(wanted, self._owed, least - len(serving) - self.starting)
         if self.roster.busy():
             unused = sum(not member.is_busy for member in serving) + self.starting
-            wanted = max(wanted, self.plan.spares - unused)
-        room = self._config.max_containers + self.plan.spares - len(self.roster.members) - self.starting - self._closing
+            wanted = max(wanted, self.layout.spares - unused)
+        room = (
+            self._config.max_containers + self.layout.spares - len(self.roster.members) - self.starting - self._closing
+        )
         return max(0, min(wanted, room, self._limit.now - self.starting))
 
     def _retire(self, now: float) -> None:
         """Drain the containers that are too old, then those that are idle and not needed."""
         lifetime, timeout, busy = self._config.max_lifetime_s, self._config.idle_timeout_s, self.roster.busy()
-        kept = max(0 if self._asleep else self._config.min_containers, busy + (self.plan.spares if busy else 0))
+        kept = max(0 if self._asleep else self._config.min_containers, busy + (self.layout.spares if busy else 0))
         surplus = len(self.roster.serving()) - kept
         for member in self.roster.serving():
             if lifetime is not None and now - member.born >= lifetime:
@@ -211,7 +214,7 @@ class Fleet:
         member = cell.member
         if self._closed or member.lost:
             return
-        if self.plan.reset == "replace":
+        if self.layout.reset == "replace":
             cell.state = CellState.QUARANTINED
             self._owed += 1
             self.drain(member, "its slot was released")
@@ -281,7 +284,7 @@ class Fleet:
 
     def _open_member(self) -> PoolMember:
         """Start a container and create its slots; remove it if that fails. Blocks."""
-        member = PoolMember(container=self._runtime.container(self.plan.spec))
+        member = PoolMember(container=self._runtime.container(self.layout.spec))
         try:
             with self._lock:
                 if self._closed:

@@ -31,7 +31,7 @@ from hyperruntime.pool.lease_table import Grant, LeaseTable, stale
 from hyperruntime.pool.roster import Cell, CellState, PoolMember
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools import Request, call_tool, run_batch
-from hyperruntime.pool.values.config import PoolConfig, ToolPolicy, make_plan
+from hyperruntime.pool.values.config import PoolConfig, ToolPolicy, make_layout
 from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
 from hyperruntime.pool.wait_queue import WaitQueue, cannot_start, too_late
 from hyperruntime.runtime import Runtime
@@ -79,8 +79,8 @@ class SlotPool:
         began = time.monotonic()
         try:
             info = await blocking(STARTS, lambda: self._runtime.info)
-            plan = make_plan(self.config, users=info.users, driver=self._runtime.name)
-            self._fleet_or_none = Fleet(self._runtime, self.config, plan, changed=self._dispatch, lost=self._on_lost)
+            layout = make_layout(self.config, users=info.users, driver=self._runtime.name)
+            self._fleet_or_none = Fleet(self._runtime, self.config, layout, changed=self._dispatch, lost=self._on_lost)
             await self._fleet_or_none.start()
         except BaseException:
             await self.stop()
@@ -89,9 +89,9 @@ class SlotPool:
             "pool started",
             pool=self.config.name,
             runtime=self._runtime.name,
-            image=plan.spec.image,
-            isolation=plan.isolation,
-            slots_per_container=plan.slots,
+            image=layout.spec.image,
+            isolation=layout.isolation,
+            slots_per_container=layout.slots,
             duration_s=time.monotonic() - began,
         )
 
@@ -133,7 +133,7 @@ class SlotPool:
         if cell is None and not self._queue:
             cell = fleet.roster.next_free()
         if cell is not None:
-            if fleet.plan.spares:
+            if fleet.layout.spares:
                 asyncio.get_running_loop().call_soon(self._dispatch)
             return self._grant(cell, task_id)
         timeout_s = self.config.acquire_timeout_s if timeout_s is None else timeout_s

@@ -11,7 +11,7 @@ import attrs
 from hyperruntime.json_values import json_object
 from hyperruntime.loop.evaluation.evaluator import selected_split
 from hyperruntime.loop.generation.series import every_series, progress_info, whole_run
-from hyperruntime.loop.run.plan import contract_adapter, load_domains
+from hyperruntime.loop.run.contracts import contract_adapter, load_domains
 from hyperruntime.loop.run_files.archive import RunView
 from hyperruntime.loop.run_files.layout import PREDICTIONS, REPORT, Layout, evaluation_name, read_json
 from hyperruntime.loop.run_files.parent_rules import GenId

@@ -15,7 +15,7 @@ import attrs
 
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
-from hyperruntime.rollout.agent.tool_calls import Message, settled_message, tool_calls
+from hyperruntime.rollout.agent.tool_calls import Message, normalized_message, tool_calls
 from hyperruntime.rollout.models import ModelOptions, open_model
 from hyperruntime.rollout.models.server import check_server
 
@@ -136,7 +136,7 @@ def _tokens(turn: Completion, without: State) -> PreflightCheck:
 
 async def _going_on(model: Model, asked: Sequence[Message], first: Completion) -> PreflightCheck:
     """Request a second turn with a tool result, and check that its prompt continues the tokens of the first."""
-    message = settled_message(first.message, 1)
+    message = normalized_message(first.message, 1)
     answers = [
         {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": "nothing found"}
         for call in message.get("tool_calls", ())
@@ -168,7 +168,7 @@ def _compare_prompts(plain: Completion, tooled: Completion) -> PreflightCheck:
 
 
 def _calls(turn: Completion) -> PreflightCheck:
-    message = settled_message(turn.message, 1)
+    message = normalized_message(turn.message, 1)
     calls = tool_calls(message, [_TOOL])
     if not calls:
         detail = "the model did not call the tool that the prompt asked for; this may be the model's choice"

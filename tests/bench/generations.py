@@ -14,8 +14,8 @@ from pathlib import Path
 
 import attrs
 
-from hyperruntime.loop.run.plan import plan_run
-from hyperruntime.loop.run.run import resume_run, start_run
+from hyperruntime.loop.run.plan import plan_resume, plan_run
+from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, METADATA, PATCH, Layout, generation_name
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -71,9 +71,7 @@ def long_run_rows(runtime: Runtime, image: str) -> list[Row]:
             fill(run, size)
         shown = in_turn({str(size): partial(show_status, run) for size, run in runs.items()}, 7)
         loads = in_turn({str(size): partial(load_run, run) for size, run in runs.items()}, 7)
-        opened = in_turn(
-            {str(size): partial(resume_run, runtime, run, max_generation=size) for size, run in runs.items()}, 5
-        )
+        opened = in_turn({str(size): partial(_resume, runtime, run, size) for size, run in runs.items()}, 5)
     shown_s = shown[str(MANY)]
     return [
         Row(
@@ -89,6 +87,10 @@ def long_run_rows(runtime: Runtime, image: str) -> list[Row]:
     ]
 
 
+def _resume(runtime: Runtime, run: str, size: int) -> RunSummary:
+    return resume_run(runtime, plan_resume(run, max_generation=size))
+
+
 def parallel_rows(runtime: Runtime, image: str) -> list[Row]:
     """Measure a run whose agents sleep, with one and with four generations at once."""
     rates = {}
@@ -98,7 +100,7 @@ def parallel_rows(runtime: Runtime, image: str) -> list[Row]:
             make_agent_repository(Path(folder, "agent"), dict.fromkeys(range(1, SLEEPERS + 1), sleep))
             run = new_run(runtime, image, folder, "run", max_generation=0)
             begin = time.monotonic()
-            summary = resume_run(runtime, run, max_generation=SLEEPERS, parallel=parallel)
+            summary = resume_run(runtime, plan_resume(run, max_generation=SLEEPERS, parallel=parallel))
             rates[parallel] = SLEEPERS / (time.monotonic() - begin) * 3600
         assert [record.failure for record in summary.generations] == [None] * (SLEEPERS + 1)
     return [
@@ -173,7 +175,7 @@ def one_more(runtime: Runtime, run: str) -> float:
         marks.append(time.monotonic())
 
     begin = time.monotonic()
-    summary = resume_run(runtime, run, max_generation=number, on_event=note)
+    summary = resume_run(runtime, plan_resume(run, max_generation=number), note)
     end = time.monotonic()
     record: GenerationRecord = summary.generations[-1]
     assert record.genid == number, record

@@ -12,7 +12,7 @@ import hyperruntime as hr
 from hyperruntime.adapters.episodes import Episodes
 from hyperruntime.errors import ModelError, RunError, SpecError
 from hyperruntime.rollout.agent.model import Completion, Sampling
-from hyperruntime.rollout.agent.tool_calls import Message, settled_message
+from hyperruntime.rollout.agent.tool_calls import Message, normalized_message
 
 pytestmark = pytest.mark.engine
 
@@ -31,7 +31,9 @@ class OneCommand:
         if self._fails:
             raise ModelError("no answer")
         self.turns += 1
-        said = settled_message({"role": "assistant", "content": self._call if self.turns == 1 else "done"}, self.turns)
+        said = normalized_message(
+            {"role": "assistant", "content": self._call if self.turns == 1 else "done"}, self.turns
+        )
         return Completion(message=said, finish_reason="stop", usage={})
 
     async def close(self) -> None:

@@ -155,10 +155,10 @@ def test_w8_world_writable_files_of_an_image_do_not_connect_slots(runtime: hr.Ru
         loose = "mkdir -m 777 /srv/open && touch /srv/open/file /srv/file && chmod 666 /srv/open/file /srv/file"
         container.exec(["sh", "-c", loose]).check()
         config = hr.PoolConfig(spec=hr.ContainerSpec(image=base_image), slots_per_container=2)
-        from hyperruntime.pool.values.config import make_plan
+        from hyperruntime.pool.values.config import make_layout
 
-        plan = make_plan(config, users=True, driver=runtime.name)
-        first, second = UserIsolation(config, plan).prepare(container)
+        layout = make_layout(config, users=True, driver=runtime.name)
+        first, second = UserIsolation(config, layout).prepare(container)
         as_first = {"user": first.user, "workdir": first.workspace}
         assert container.exec(["sh", "-c", "echo x >/srv/file"], **as_first).exit_code != 0
         assert container.exec(["sh", "-c", "echo x >/srv/open/file"], **as_first).exit_code != 0

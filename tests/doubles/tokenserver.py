@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.rollout.agent.tool_calls import settled_message
+from hyperruntime.rollout.agent.tool_calls import normalized_message
 from hyperruntime.rollout.models.tokenizer import ChatTokenizer
 from tests.doubles.byte_tokenizer import ByteTokenizer
 from tests.doubles.upstream import Received, Reply, json_reply, scripted_upstream
@@ -111,7 +111,7 @@ class TokenServer:
         turn = self._emit(prompt, body.get("max_tokens", 1 << 30))
         message: dict[str, Any] = {"role": "assistant", "content": turn.text}
         if self._parses_tools:
-            message = settled_message(message, len(self.turns))
+            message = normalized_message(message, len(self.turns))
         choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": turn.finish_reason}
         if message.get("tool_calls"):
             choice["finish_reason"] = "tool_calls"

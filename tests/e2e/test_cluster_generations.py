@@ -17,7 +17,7 @@ from hyperruntime import Runtime
 from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.generations.run_cluster import RunCluster
 from hyperruntime.host.process import wait_until
-from hyperruntime.loop.run.plan import RunPlan, plan_run
+from hyperruntime.loop.run.plan import NewRunPlan, plan_run
 from hyperruntime.loop.run.run import start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -51,10 +51,10 @@ def leftovers_of_parsl_are_collected() -> Iterator[None]:
 
 
 @pytest.fixture
-def planned(tmp_path: Path, base_image: str, request: pytest.FixtureRequest) -> Callable[..., RunPlan]:
+def planned(tmp_path: Path, base_image: str, request: pytest.FixtureRequest) -> Callable[..., NewRunPlan]:
     """Return a function that plans a run of an agent with scripted generations."""
 
-    def plan(actions: dict[int, str] | None = None, **options: Any) -> RunPlan:
+    def plan(actions: dict[int, str] | None = None, **options: Any) -> NewRunPlan:
         agent = tmp_path / "an agent's repo"
         if not agent.exists():
             make_agent_repository(agent, actions)
@@ -89,7 +89,7 @@ def same(records: tuple[GenerationRecord, ...]) -> list[GenerationRecord]:
     return [attrs.evolve(record, durations={}, started="") for record in records]
 
 
-def run_on(nodes: RunCluster, plan: RunPlan, on_event: Callable[[StepEvent], None] | None = None) -> Any:
+def run_on(nodes: RunCluster, plan: NewRunPlan, on_event: Callable[[StepEvent], None] | None = None) -> Any:
     return start_run(nodes.runtime, attrs.evolve(plan, make_executor=nodes.executor), on_event)
 
 
@@ -108,7 +108,7 @@ def node_processes(run_dir: Path) -> list[psutil.Process]:
 
 @pytest.mark.slow
 def test_a_run_on_two_nodes_has_the_scores_of_one_machine_and_leaves_nothing(
-    planned: Callable[..., RunPlan], config: ClusterConfig, runtime: Runtime, tmp_path: Path
+    planned: Callable[..., NewRunPlan], config: ClusterConfig, runtime: Runtime, tmp_path: Path
 ) -> None:
     alone = start_run(runtime, planned(out="alone"))
     plan = planned()
@@ -125,7 +125,7 @@ def test_a_run_on_two_nodes_has_the_scores_of_one_machine_and_leaves_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize("why", ["its processes are killed", "a short partition", "a long partition"])
 def test_generations_of_a_lost_node_are_made_again_elsewhere(
-    planned: Callable[..., RunPlan],
+    planned: Callable[..., NewRunPlan],
     config: ClusterConfig,
     runtime: Runtime,
     tmp_path: Path,
@@ -177,7 +177,7 @@ def test_generations_of_a_lost_node_are_made_again_elsewhere(
 
 @pytest.mark.slow
 def test_agents_on_nodes_ask_models_and_the_key_is_on_no_node(
-    planned: Callable[..., RunPlan], config: ClusterConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    planned: Callable[..., NewRunPlan], config: ClusterConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[str] = []
 

@@ -15,7 +15,7 @@ import pytest
 from hyperruntime import Limits, Runtime
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.git.store import RepositoryStore
-from hyperruntime.loop.run.plan import plan_run
+from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import RunView, load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -239,4 +239,4 @@ def test_an_interrupt_ends_the_containers_and_the_run_can_be_resumed(
     summary = run({2: slow}, max_generation=2, on_event=interrupt)
     assert summary.interrupted
     assert [record.genid for record in summary.generations] == ["initial", 1]
-    assert failures(resume_run(runtime, summary.run_dir)) == [None] * 3
+    assert failures(resume_run(runtime, plan_resume(summary.run_dir))) == [None] * 3

@@ -25,7 +25,7 @@ from hyperruntime.cli.loop.generate import exit_code
 from hyperruntime.errors import AgentError, DomainNotFoundError, SpecError
 from hyperruntime.git.command import git
 from hyperruntime.loop.run.evaluate_one import evaluate_generation
-from hyperruntime.loop.run.plan import plan_run
+from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -352,7 +352,7 @@ def test_the_test_split_is_evaluated_on_request(run: Run, runtime: Runtime) -> N
 @pytest.mark.slow
 def test_a_finished_run_can_be_resumed_with_more_generations(run: Run, runtime: Runtime) -> None:
     summary = run(max_generation=1, edit_select_parent=True)
-    again = resume_run(runtime, summary.run_dir, max_generation=2)
+    again = resume_run(runtime, plan_resume(summary.run_dir, max_generation=2))
     assert failures(again) == [None] * 3
 
 

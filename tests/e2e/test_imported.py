@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime import Runtime
+from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from tests.doubles.upstream import Received, Reply, chat, scripted_upstream
 from tests.original_run import ELSEWHERE, Old, OriginalRun
@@ -34,7 +35,7 @@ def test_a_run_of_the_original_is_resumed(
     old.tear()
     with scripted_upstream(improve) as upstream:
         (old.repository / ".env").write_text(f"OPENAI_BASE_URL={upstream.url}\nOPENAI_API_KEY=sk-of-the-host-0123\n")
-        summary = resume_run(runtime, old.path, max_generation=2, changes={"image": base_image})
+        summary = resume_run(runtime, plan_resume(old.path, max_generation=2, changes={"image": base_image}))
     assert [(record.genid, record.parent, record.failure) for record in summary.generations] == [
         ("initial", None, None), (1, "initial", None), (2, 1, None),
     ]  # fmt: skip

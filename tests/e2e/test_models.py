@@ -14,7 +14,7 @@ from hyperruntime.cli import main
 from hyperruntime.errors import GatewayError, RunError
 from hyperruntime.git.command import git
 from hyperruntime.loop.run.evaluate_one import evaluate_generation
-from hyperruntime.loop.run.plan import plan_run
+from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -215,7 +215,7 @@ def test_an_unreachable_server_is_an_infrastructure_failure(
     assert [record.failure for record in before] == [None, None, *["infrastructure"] * 3]
     assert before[1].valid_parent
     config.write_text(text.format(upstream.url))
-    after = resume_run(runtime, run_dir, max_generation=5)
+    after = resume_run(runtime, plan_resume(run_dir, max_generation=5))
     assert after.generations[-1].parent == 1
 
 
@@ -227,7 +227,7 @@ def test_a_run_over_its_budget_ends_normally_and_resumes_with_a_larger_budget(
     assert [record.genid for record in summary.generations] == ["initial", 1, 2]
     assert "2 of 2 requests" in summary.used_up
     assert not summary.interrupted
-    again = resume_run(runtime, summary.run_dir)
+    again = resume_run(runtime, plan_resume(summary.run_dir))
     assert [record.genid for record in again.generations] == ["initial", 1, 2]
     assert again.used_up, "usage before the resume counts"
     command = ["--runtime", runtime.name, "resume", summary.run_dir, "--max-generation", "4", "--json"]
@@ -247,4 +247,4 @@ def test_resuming_a_run_without_its_model_server_raises(
     summary = run({1: IMPROVE})
     (tmp_path / "agent" / ".env").unlink()
     with pytest.raises(GatewayError, match="no model server"):
-        resume_run(runtime, summary.run_dir, max_generation=2)
+        resume_run(runtime, plan_resume(summary.run_dir, max_generation=2))

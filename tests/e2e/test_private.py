@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from hyperruntime import Runtime
-from hyperruntime.loop.run.plan import plan_run
+from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -212,7 +212,7 @@ def test_a_killed_run_leaves_no_file_in_reach_and_a_resume_removes_its_files(
     ready = threading.Thread(target=lambda: _let_go(world, tightened, done))
     ready.start()
     try:
-        summary = resume_run(runtime, world.run_dir)
+        summary = resume_run(runtime, plan_resume(world.run_dir))
     finally:
         done.set()
         ready.join()
@@ -241,7 +241,7 @@ def test_only_its_user_can_enter_the_work_and_repository_directories_of_a_run(wo
     assert modes == {"work": 0o700, "repository.git": 0o700, "gen_1": 0o775}
     for path in (world.run_dir / "work", world.run_dir / "repository.git"):
         path.chmod(0o755)
-    resume_run(runtime, world.run_dir, max_generation=load_run(world.run_dir).options.max_generation)
+    resume_run(runtime, plan_resume(world.run_dir, max_generation=load_run(world.run_dir).options.max_generation))
     assert {stat.S_IMODE((world.run_dir / name).stat().st_mode) for name in ("work", "repository.git")} == {0o700}
 
 

@@ -6,10 +6,10 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import click
@@ -36,22 +36,22 @@ from hyperruntime.cli.signals import EXIT_BY_SIGNAL, last_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import RunError, StorageError
 from hyperruntime.images.recipes import BASE, image_reference
+from hyperruntime.loop.run.contracts import agent_here
 from hyperruntime.loop.run.import_hyperagents import import_run
-from hyperruntime.loop.run.plan import plan_run, run_image
+from hyperruntime.loop.run.plan import RunPlan, plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run.tasks import MakeExecutor
-from hyperruntime.loop.run_files.archive import RunView, load_run, read_run
-from hyperruntime.loop.run_files.contract import detect_contract
+from hyperruntime.loop.run_files.archive import RunView, load_run
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.events import OnEvent
-from hyperruntime.loop.workbench.model_access import key_variables, stored_gateway
+from hyperruntime.loop.workbench.model_access import key_variables
 from hyperruntime.loop.workbench.open_containers import LoopRuntime
 from hyperruntime.runtime import Runtime
 from hyperruntime.storage.atomic import make_directory
 from hyperruntime.storage.run_lock import wait_for_lease
 
-_SITE = ("image", "gateway")  # options that say where a run is made
+_Plan = TypeVar("_Plan", bound=RunPlan)
 
 
 @click.command(
@@ -89,8 +89,8 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
         return go_on(
             state, view, as_json, changed_options(ctx, values, view.options, run_dir), wait=wait, cluster=cluster
         )
-    if values.get("agent") is None and detect_contract(".") == "hyperagents":
-        values["agent"] = "."  # HyperAgents is run in its own checkout
+    if values.get("agent") is None:
+        values["agent"] = agent_here()
     if not values["domains"] and (agent := values.get("agent")):
         is_path = os.sep in agent or os.path.exists(agent)
         values["domains"] = (agent_domains(agent_folder(agent) if is_path else template_path(agent)),)
@@ -155,28 +155,22 @@ def go_on(
         view: the run as stored.
         as_json: whether to print the summary as JSON.
         changes: new values of changeable options, by field; None keeps a stored value.
-        wait: as for :func:`~hyperruntime.loop.run.run.resume_run`.
+        wait: as for :func:`~hyperruntime.loop.run.plan.plan_resume`.
         cluster: file with the table of a cluster; None: the generations are made here.
     """
     run_dir, asked = view.run_dir, changes.get("max_generation")
     last = view.options.max_generation if asked is None else int(asked)
     tracker = Tracker(last + 1, view.generations)
     note(f"resuming {run_dir}: {len(view.generations)} of {last + 1} generations are finished")
-    options = attrs.evolve(view.options, **{name: changes.get(name) or getattr(view.options, name) for name in _SITE})
-    layout, image = Layout(Path(run_dir)), run_image(options)
-    withheld = key_variables(stored_gateway(options, read_run(layout)[1], layout)) if cluster else ()
-    if wait:
-        wait_for_lease(Path(run_dir))
+    plan = plan_resume(run_dir, changes=changes, wait=wait)
     with (
-        _machines(state, layout.root, str(options.run_id), image, cluster, withheld) as machines,
+        _machines(state, plan, cluster) as machines,
         last_signal(state) as number,
         _shown_progress(tracker) as on_event,
         live_page(state) as start_page,
     ):
         start_page(Path(run_dir))
-        summary = resume_run(
-            machines.runtime, run_dir, changes=changes, on_event=on_event, make_executor=machines.make_executor
-        )
+        summary = resume_run(machines.runtime, machines.place(plan), on_event)
     return _finish(summary, number(), view.options, as_json)
 
 
@@ -201,10 +195,8 @@ def run_generations(state: State, options: GenerateOptions, cluster: Path | None
         raise WrongUsageError(str(error)) from error
     if not os.access(parent, os.W_OK | os.X_OK):
         raise WrongUsageError(f"{str(parent)!r} cannot be written; give another --output-dir-parent")
-    run_id, withheld = str(plan.options.run_id), key_variables(plan.gateway)
-    with _machines(state, plan.layout.root, run_id, plan.image, cluster, withheld) as machines:
+    with _machines(state, plan, cluster) as machines:
         said = f"seed {plan.options.seed}, {machines.name}"
-        plan = attrs.evolve(plan, make_executor=machines.make_executor or plan.make_executor)
         tracker = Tracker(options.max_generation + 1)
         with last_signal(state) as number, _shown_progress(tracker) as on_event, live_page(state) as start_page:
 
@@ -212,7 +204,7 @@ def run_generations(state: State, options: GenerateOptions, cluster: Path | None
                 note(f"run {path}, {said}")
                 start_page(path)
 
-            summary = start_run(machines.runtime, plan, on_event, on_start=on_start)
+            summary = start_run(machines.runtime, machines.place(plan), on_event, on_start=on_start)
     return summary, number()
 
 
@@ -230,33 +222,32 @@ class _Machines:
     runtime: LoopRuntime
     make_executor: MakeExecutor | None = None
 
+    def place(self, plan: _Plan) -> _Plan:
+        """Return the plan of a run whose generations are made by these machines."""
+        return attrs.evolve(plan, make_executor=self.make_executor or plan.make_executor)
+
 
 @contextmanager
-def _machines(
-    state: State, run_dir: Path, run_id: str, image: str, cluster: Path | None, withheld: Sequence[str]
-) -> Iterator[_Machines]:
-    """Yield an open runtime with the run's image, or an open cluster whose nodes make it.
+def _machines(state: State, plan: RunPlan, cluster: Path | None) -> Iterator[_Machines]:
+    """Yield an open runtime with the run's image, or an open cluster whose nodes make it and get none of the keys.
 
     Args:
         state: the global options.
-        run_dir: the run directory.
-        run_id: for the labels of containers.
-        image: the run's image.
+        plan: the plan of the run.
         cluster: as for :func:`go_on`.
-        withheld: variables of the environment that nodes must not get.
     """
     if cluster is None:
-        with state.open_runtime(run_id=run_id) as runtime:
-            ensure_image(runtime, image)
+        with state.open_runtime(run_id=str(plan.options.run_id)) as runtime:
+            ensure_image(runtime, plan.image)
             yield _Machines(f"{runtime.name} {runtime.info.version}", runtime)
         return
     from hyperruntime.cluster.config import read_config
     from hyperruntime.cluster.generations.run_cluster import RunCluster
 
     config = read_config(cluster, state.runtime)
-    images = tuple(dict.fromkeys((*config.images, image)))
-    config = attrs.evolve(config, withhold=(*config.withhold, *withheld), images=images)
-    with RunCluster(config, run_dir.absolute()) as nodes:
+    images = tuple(dict.fromkeys((*config.images, plan.image)))
+    config = attrs.evolve(config, withhold=(*config.withhold, *key_variables(plan.gateway)), images=images)
+    with RunCluster(config, plan.layout.root.absolute()) as nodes:
         yield _Machines(f"at most {config.max_nodes} nodes by {config.provider}", nodes.runtime, nodes.executor)
 
 

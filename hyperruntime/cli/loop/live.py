@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hyperruntime.cli.loop.progress import ENSEMBLE, SETTLED, Tracker
+from hyperruntime.cli.loop.progress import ENSEMBLE, FINISHED, Tracker
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.units import format_duration
 
@@ -47,7 +47,7 @@ class LiveDisplay:
         """Update the display; the end of a generation, and a failed ensemble, are printed as a line."""
         with self._lock:
             line = self._tracker.take(event)
-        if line and event.step in (SETTLED, ENSEMBLE):
+        if line and event.step in (FINISHED, ENSEMBLE):
             self._console.print(Text(line, style="yellow" if event.state == "failed" else ""))
 
     def render(self) -> RenderableType:

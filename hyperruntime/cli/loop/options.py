@@ -16,7 +16,7 @@ from hyperruntime.cli.field_options import add_options, all_options, changeable,
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.cli.params import LIMITS, RUN_DIRECTORY
 from hyperruntime.errors import unknown_name
-from hyperruntime.loop.run.plan import settled_references
+from hyperruntime.loop.run.plan import absolute_references
 from hyperruntime.loop.run_files.layout import PREFIX
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.option_fields import OptionField, changed, option_fields
@@ -134,5 +134,5 @@ def changed_options(
 def _comparable(field: OptionField, options: GenerateOptions) -> Any:  # noqa: ANN401 - of any field
     value = field.of(options)
     if field.name == "domains":
-        return settled_references(value)
+        return absolute_references(value)
     return os.path.abspath(value) if field.option.kind == "path" and value is not None else value

@@ -12,7 +12,7 @@ from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.events import OnEvent, StepEvent
 from hyperruntime.units import format_duration
 
-SETTLED, ENSEMBLE = "generation", "ensemble"
+FINISHED, ENSEMBLE = "generation", "ensemble"
 _LONG_STEPS = ("meta agent", "evaluate")
 
 
@@ -50,8 +50,8 @@ class Tracker:
 
     def take(self, event: StepEvent) -> str | None:
         """Process an event; return a line about it, or None if it needs none."""
-        if event.step == SETTLED:
-            return self._settle(event)
+        if event.step == FINISHED:
+            return self._finish(event)
         if event.step == ENSEMBLE:
             return f"generation {event.generation}: its ensemble failed: {' '.join(event.detail.split())[:160]}"
         if event.state == "failed" and event.detail:
@@ -66,7 +66,7 @@ class Tracker:
         """Return the best score so far, such as ``best 0.9871 (generation 8)``, or ""."""
         return f"best {self.best[0]:.4f} (generation {self.best[1]})" if self.best else ""
 
-    def _settle(self, event: StepEvent) -> str:
+    def _finish(self, event: StepEvent) -> str:
         self.running.pop(event.generation, None)
         self._count(event.generation, event.score)
         reason = " ".join(self._reasons.pop(event.generation, "").split())[:160]

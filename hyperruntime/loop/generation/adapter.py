@@ -116,9 +116,13 @@ class ContractAdapter(Protocol):
 
     Attributes:
         patch_fuzz: whether a diff may apply although the lines around a change differ a little.
+        runs_in_checkout: whether an agent in the working directory is the default agent.
+        offers_models: whether a run has the models of the environment although no option and no file asks for them.
     """
 
     patch_fuzz: bool
+    runs_in_checkout: bool
+    offers_models: bool
 
     def load_domains(self, names: Sequence[str]) -> tuple[Domain, ...]:
         """Return the domains with these references.
@@ -153,6 +157,17 @@ class ContractAdapter(Protocol):
         Raises:
             RepositoryError: the agent is not a git repository, has no commit, or has uncommitted changes.
             AgentError: the agent is neither a directory nor a shipped template.
+        """
+        ...
+
+    def asks_models(self, agent: str) -> bool:
+        """Return whether an agent asks language models: as its ``hyperrun.toml`` says, else as its files show.
+
+        Args:
+            agent: path or template name of the agent.
+
+        Raises:
+            AgentError: its ``hyperrun.toml`` is invalid.
         """
         ...
 

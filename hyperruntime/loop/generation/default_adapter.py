@@ -27,7 +27,14 @@ from hyperruntime.loop.evaluation.scoring import Scorer
 from hyperruntime.loop.evaluation.task_runner import TaskRunner
 from hyperruntime.loop.generation.adapter import Attempt, ContractAdapter, GenerationAdapter, View
 from hyperruntime.loop.generation.publish import link_tree
-from hyperruntime.loop.run_files.contract import CONTRACT_FILE, DEFAULT, HARNESS, Contract, parse_contract
+from hyperruntime.loop.run_files.contract import (
+    CONTRACT_FILE,
+    DEFAULT,
+    HARNESS,
+    Contract,
+    agent_needs,
+    parse_contract,
+)
 from hyperruntime.loop.run_files.layout import CHAT_HISTORY, PREDICTIONS, REPORT, Layout, evaluation_name
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import AgentContainer, meta_agent_container
@@ -133,6 +140,8 @@ class DefaultContract:
     """The default contract."""
 
     patch_fuzz = False
+    runs_in_checkout = False
+    offers_models = False
 
     def load_domains(self, names: Sequence[str]) -> tuple[Domain, ...]:
         """Return the installed domains with these references: ``NAME`` or ``NAME:ARGUMENT``."""
@@ -163,6 +172,10 @@ class DefaultContract:
             raise AgentError(f"the agent template {agent!r} states contract = {contract.kind!r}; only repositories may")
         _check_options(options, contract)
         return agent
+
+    def asks_models(self, agent: str) -> bool:
+        """Return whether the agent's ``hyperrun.toml`` says that it asks language models."""
+        return agent_needs(agent).models is True
 
     def prepare(
         self,

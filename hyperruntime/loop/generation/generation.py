@@ -141,9 +141,9 @@ class _Generation:
                 self._clean_up()
             if again:
                 check_writable(self._folder)  # after _clean_up: the agent may have filled the disk
-            self._settle_record()
+            self._complete_record()
             if not again or self.record.attempts == self._last:
-                self._steps.settled(self.record.score, self.record.failure or "", started)
+                self._steps.finished(self.record.score, self.record.failure or "", started)
         return again
 
     def _run_steps(self) -> None:
@@ -253,7 +253,7 @@ class _Generation:
         finally:
             self.adapter.trial.close()
 
-    def _settle_record(self) -> None:
+    def _complete_record(self) -> None:
         results = self.adapter.results
         scores = {
             domain: {split: result.weighted for split, result in splits.items()} for domain, splits in results.items()

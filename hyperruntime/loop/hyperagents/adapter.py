@@ -40,7 +40,7 @@ from hyperruntime.loop.hyperagents.judging import TABLE, Judge, repository_conta
 from hyperruntime.loop.hyperagents.labels import Labelled, copy_without_labels
 from hyperruntime.loop.hyperagents.overview import RunOverview
 from hyperruntime.loop.hyperagents.problem import problem_statement
-from hyperruntime.loop.run_files.contract import AGENT_ARCHIVE, Contract, repository_contract
+from hyperruntime.loop.run_files.contract import AGENT_ARCHIVE, Contract, agent_needs, repository_contract
 from hyperruntime.loop.run_files.layout import INITIAL, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import meta_agent_container
@@ -51,6 +51,8 @@ from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import storage_errors, write_file
 
 log = get_logger(__name__)
+
+_MODEL_CLIENT = "agent/llm.py"
 
 
 class RepositoryGeneration:
@@ -206,6 +208,8 @@ class HyperAgentsContract:
     """The hyperagents contract."""
 
     patch_fuzz = True  # as HyperAgents applies them
+    runs_in_checkout = True
+    offers_models = True
 
     def load_domains(self, names: Sequence[str]) -> tuple[Domain, ...]:
         """Return domains that the repository's own harness evaluates."""
@@ -218,6 +222,11 @@ class HyperAgentsContract:
         """Return the path of the agent's checkout, after checks."""
         check_ensembles(options, domains)
         return check_checkout(options.agent or domains[0].agent, options, [DOMAINS[domain.name] for domain in domains])
+
+    def asks_models(self, agent: str) -> bool:
+        """Return what the agent's ``hyperrun.toml`` says, else whether the repository has its client of models."""
+        said = agent_needs(agent).models
+        return Path(agent, _MODEL_CLIENT).is_file() if said is None else said
 
     def prepare(
         self,

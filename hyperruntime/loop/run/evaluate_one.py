@@ -18,9 +18,10 @@ from hyperruntime.domain import Domain
 from hyperruntime.errors import RunError, SpecError
 from hyperruntime.json_values import parse_json
 from hyperruntime.loop.generation.generation import make_with_results
+from hyperruntime.loop.run.contracts import contract_adapter, load_domains
 from hyperruntime.loop.run.export import find_generation
 from hyperruntime.loop.run.opened_run import OpenedRun
-from hyperruntime.loop.run.plan import choose_image, contract_adapter, load_domains
+from hyperruntime.loop.run.plan import choose_image
 from hyperruntime.loop.run_files.archive import Archive, read_run
 from hyperruntime.loop.run_files.layout import Layout, generation_name
 from hyperruntime.loop.run_files.options import ALL_SAMPLES, GenerateOptions
@@ -112,7 +113,7 @@ def evaluate_generation(
     record = find_generation(run.archive, genid)
     suffix = "" if samples is None else f"_{samples}"
     names = [f"{generation_name(record.genid)}_{split}{suffix}_{number}" for number in range(repeat)]
-    with evaluation_models(options, stored, layout) as models:
+    with evaluation_models(options, stored, layout, offered=adapter.offers_models) as models:
         context = run.context(runtime, image, on_event, models)
         with on_interrupt(context.containers.stop):
             return context.containers.run(

@@ -35,7 +35,7 @@ from hyperruntime.loop.hyperagents.original import (
     read_generation,
     root_candidates,
 )
-from hyperruntime.loop.run.plan import contract_adapter, load_domains
+from hyperruntime.loop.run.contracts import contract_adapter, load_domains
 from hyperruntime.loop.run_files.archive import Archive, write_run
 from hyperruntime.loop.run_files.contract import repository_contract
 from hyperruntime.loop.run_files.layout import LINEAGE, METADATA, Layout, parse_genid, read_json

@@ -19,7 +19,7 @@ from hyperruntime.loop.generation.adapter import ContractAdapter
 from hyperruntime.loop.generation.meta_patches import Start, begin, stored_start
 from hyperruntime.loop.generation.phases import unfinished
 from hyperruntime.loop.generation.publish import amend_marked, publish_missing
-from hyperruntime.loop.run.plan import RunPlan, check_agent, contract_adapter, load_domains, settled_references
+from hyperruntime.loop.run.plan import NewRunPlan, RunPlan, absolute_references, check_agent
 from hyperruntime.loop.run_files.archive import Archive, read_run, write_run
 from hyperruntime.loop.run_files.contract import Contract
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH, RUN_LOG, Layout
@@ -119,7 +119,7 @@ class OpenedRun:
         return self.store.apply_patch(parent, patch, genid, max_file_bytes=sys.maxsize).commit
 
 
-def create_run(plan: RunPlan) -> OpenedRun:
+def create_run(plan: NewRunPlan) -> OpenedRun:
     """Fill a new run directory that this process owns; remove the directory on an error.
 
     Raises:
@@ -134,7 +134,7 @@ def create_run(plan: RunPlan) -> OpenedRun:
         raise
 
 
-def _fill(plan: RunPlan) -> OpenedRun:
+def _fill(plan: NewRunPlan) -> OpenedRun:
     options, layout, domains, adapter = plan.options, plan.layout, plan.domains, plan.adapter
     make_directory(layout.view)
     make_private_directory(layout.work)
@@ -149,28 +149,25 @@ def _fill(plan: RunPlan) -> OpenedRun:
         "gateway": plan.gateway is not None,
         "contract": attrs.asdict(contract),
     }
-    stored = write_run(layout, attrs.evolve(options, domains=settled_references(options.domains)), facts)
+    stored = write_run(layout, attrs.evolve(options, domains=absolute_references(options.domains)), facts)
     _log_args(layout, options, root, start.notes)
     archive = Archive(layout)
     return OpenedRun(options=options, layout=layout, adapter=adapter, domains=domains, stored=stored, archive=archive)
 
 
-def reopen_run(layout: Layout, options: GenerateOptions, reclaim_args: Sequence[str]) -> OpenedRun:
+def reopen_run(plan: RunPlan, reclaim_args: Sequence[str]) -> OpenedRun:
     """Open an existing run whose directory this process owns, and complete the steps that a kill left out.
 
     Args:
-        layout: paths of the run.
-        options: the new options; changed options are stored.
+        plan: plan of the resume; changed options are stored.
         reclaim_args: see :class:`~hyperruntime.driver.EngineInfo`; used to remove files of containers.
 
     Raises:
-        ArchiveError: the directory is not a run directory.
-        DomainNotFoundError: a domain of the run is no longer installed.
+        ArchiveError: a file of the run cannot be read.
         StorageError: a file cannot be written.
     """
-    stored_options, stored = read_run(layout)
-    adapter = contract_adapter(options.contract)
-    domains = load_domains(options.domains, adapter)
+    layout, options, domains, adapter = plan.layout, plan.options, plan.domains, plan.adapter
+    stored_options, stored = read_run(layout)  # again: the files belong to this process only now
     archive = Archive.load(layout)
     make_directory(layout.view)
     tighten(layout)

@@ -1,76 +1,72 @@
-"""Check all inputs of a run before a file is written or an engine is used."""
+"""Check all inputs of a run, new or resumed, before an engine is used."""
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Any
 
 import attrs
 
 from hyperruntime import registry
 from hyperruntime.domain import Domain
 from hyperruntime.errors import AgentError, RunError, SpecError
+from hyperruntime.gateway.config.source import absolute_source
 from hyperruntime.gateway.config.values import GatewayConfig
 from hyperruntime.images.recipes import BASE
 from hyperruntime.loop.generation.adapter import ContractAdapter
-from hyperruntime.loop.generation.default_adapter import DefaultContract
 from hyperruntime.loop.generation.meta_patches import read_meta_patches
-from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
-from hyperruntime.loop.run_files.contract import HYPERAGENTS, agent_needs, asks_models
+from hyperruntime.loop.run.contracts import contract_adapter, load_domains
+from hyperruntime.loop.run.import_hyperagents import import_run
+from hyperruntime.loop.run_files.archive import read_run
+from hyperruntime.loop.run_files.contract import agent_needs
 from hyperruntime.loop.run_files.layout import INITIAL, PREFIX, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.model_access import agent_directory, choose_gateway
-from hyperruntime.storage.run_lock import is_unowned_remnant, owner_state
-
-_DOMAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+from hyperruntime.loop.workbench.model_access import agent_directory, choose_gateway, stored_gateway
+from hyperruntime.storage.run_lock import is_unowned_remnant, owner_state, wait_for_lease
 
 
 @attrs.frozen(kw_only=True)
 class RunPlan:
-    """A new run whose inputs are checked; its image and its directory are not made yet.
+    """A run whose inputs are checked, new or to be resumed.
 
     Attributes:
-        asked: options of the run as they were given, perhaps without a run id.
-        options: options of the run, with seed, run id and image.
+        options: options of the run, with seed and run id.
         adapter: adapter for the agent's contract.
         domains: domains of the evaluation, in order.
-        agent: path or template name of the initial agent.
+        image: name or reference of the image that all containers of the run use; it may not exist yet.
         layout: paths of the run.
         gateway: configuration of the gateway; None if the run has no models.
         make_executor: returns an executor that runs the given number of generations at once.
     """
 
-    asked: GenerateOptions
     options: GenerateOptions
     adapter: ContractAdapter
     domains: tuple[Domain, ...]
-    agent: str
+    image: str
     layout: Layout
     gateway: GatewayConfig | None
     make_executor: Callable[[int], Executor]
 
-    @property
-    def image(self) -> str:
-        """Name or reference of the image that all containers of the run use."""
-        assert self.options.image is not None
-        return self.options.image
 
+@attrs.frozen(kw_only=True)
+class NewRunPlan(RunPlan):
+    """A new run, whose directory is not made yet; its options have the image.
 
-def contract_adapter(kind: str | None) -> ContractAdapter:
-    """Return the adapter for a kind of contract.
-
-    Args:
-        kind: one of :data:`~hyperruntime.loop.run_files.contract.KINDS`; None: the default contract.
+    Attributes:
+        asked: options of the run as they were given, perhaps without a run id.
+        agent: path or template name of the initial agent.
     """
-    return HyperAgentsContract() if kind == HYPERAGENTS else DefaultContract()
+
+    asked: GenerateOptions
+    agent: str
 
 
-def plan_run(options: GenerateOptions) -> RunPlan:
+def plan_run(options: GenerateOptions) -> NewRunPlan:
     """Return the plan of a new run; make nothing, but remove a directory that a killed start left.
 
     Raises:
@@ -90,40 +86,75 @@ def plan_run(options: GenerateOptions) -> RunPlan:
     make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains, adapter)
     adapter.check_tasks(options.domains, domains)
     agent = check_agent(options, domains, adapter)
-    options = attrs.evolve(options, image=choose_image(options, domains))  # a resumed run may not have its agent
+    image = choose_image(options, domains)
+    options = attrs.evolve(options, image=image)  # a resumed run may not have its agent
     layout = Layout(choose_directory(options))
-    required = asks_models(agent, options.contract)
-    return RunPlan(
+    folder, required = agent_directory(agent), adapter.asks_models(agent)
+    return NewRunPlan(
         asked=asked,
         options=options,
         adapter=adapter,
         domains=domains,
         agent=agent,
+        image=image,
         layout=layout,
-        gateway=choose_gateway(options, agent_directory(agent), layout, required=required),
+        gateway=choose_gateway(options, folder, layout, offered=adapter.offers_models, required=required),
         make_executor=make_executor,
     )
 
 
-def load_domains(names: Sequence[str], adapter: ContractAdapter) -> tuple[Domain, ...]:
-    """Return the domains with these references.
+def plan_resume(
+    run_dir: str | os.PathLike[str],
+    *,
+    max_generation: int | None = None,
+    parallel: int | None = None,
+    changes: Mapping[str, Any] | None = None,
+    wait: bool = False,
+) -> RunPlan:
+    """Return the plan of resuming an interrupted run, or of extending a finished one.
+
+    It changes no file, except that a run that HyperAgents wrote is imported first, in its directory.
 
     Args:
-        names: the references, ``NAME`` or ``NAME:ARGUMENT``.
-        adapter: loads the domains.
+        run_dir: the run directory.
+        max_generation: new number of the last generation; None: unchanged.
+        parallel: new number of generations that run at once; None: unchanged.
+        changes: new values of other options by name, such as ``budget_tokens``; a value of None: unchanged.
+        wait: whether to wait until the lease of an owner on another machine is stale; the owner may be dead.
 
     Raises:
-        DomainNotFoundError: a domain does not exist.
-        DriverLoadError: a domain cannot be loaded.
-        SpecError: a name is invalid or duplicated.
+        ArchiveError: the directory is not a run directory.
+        DomainNotFoundError: a domain of the run is no longer installed.
+        RunLockedError: a live process owns the run; only with ``wait``.
+        HyperRuntimeError: as for :func:`plan_run`.
     """
-    domains = adapter.load_domains(names)
-    known: set[str] = set()
-    for domain in domains:
-        if not _DOMAIN_NAME.fullmatch(domain.name) or domain.name in known:
-            raise SpecError("domains", domain.name, "unique names of letters, digits, '.', '_' and '-'")
-        known.add(domain.name)
-    return domains
+    layout = Layout(Path(run_dir).absolute())
+    if wait:
+        wait_for_lease(layout.root)
+    import_run(layout.root)
+    stored_options, stored = read_run(layout)
+    options = _changed(stored_options, {"max_generation": max_generation, "parallel": parallel, **(changes or {})})
+    adapter = contract_adapter(options.contract)
+    domains = load_domains(options.domains, adapter)
+    return RunPlan(
+        options=options,
+        adapter=adapter,
+        domains=domains,
+        image=choose_image(options, domains),
+        layout=layout,
+        gateway=stored_gateway(options, stored, layout, offered=adapter.offers_models),
+        make_executor=registry.load_executor(options.executor),
+    )
+
+
+def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOptions:
+    changed = attrs.evolve(options, **{name: value for name, value in changes.items() if value is not None})
+    if changed.run_baseline == "no_archive" and changed.parent_selection != "latest":
+        raise SpecError(
+            "parent_selection", changed.parent_selection, "'latest', because the run has the baseline no_archive"
+        )
+    gateway = None if changed.gateway is None else absolute_source(changed.gateway)
+    return attrs.evolve(changed, gateway=gateway)
 
 
 def check_agent(options: GenerateOptions, domains: Sequence[Domain], adapter: ContractAdapter) -> str:
@@ -146,7 +177,7 @@ def check_agent(options: GenerateOptions, domains: Sequence[Domain], adapter: Co
     return adapter.check_agent(options, domains)
 
 
-def settled_references(names: Sequence[str]) -> tuple[str, ...]:
+def absolute_references(names: Sequence[str]) -> tuple[str, ...]:
     """Return references that are valid in any working directory: arguments that are existing paths become absolute."""
     parts = (name.partition(":") for name in names)
     return tuple(

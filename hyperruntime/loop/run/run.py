@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from pathlib import Path
-from typing import Any
 
 import attrs
 
-from hyperruntime import registry
-from hyperruntime.errors import RunError, SpecError, StorageError
-from hyperruntime.gateway.config.source import absolute_source
+from hyperruntime.errors import RunError, StorageError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.parent_program import ParentProgram, Question, Said
 from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.generation.publish import finish_generation, mark_generation, parent_mark
-from hyperruntime.loop.run.import_hyperagents import import_run
 from hyperruntime.loop.run.opened_run import OpenedRun, create_run, reopen_run
-from hyperruntime.loop.run.plan import RunPlan, plan_run, run_image
+from hyperruntime.loop.run.plan import NewRunPlan, RunPlan, plan_run
 from hyperruntime.loop.run.tasks import GenerationTask, MakeExecutor, QuestionTask
-from hyperruntime.loop.run_files.archive import read_run
-from hyperruntime.loop.run_files.layout import LOG, Layout
-from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.layout import LOG
 from hyperruntime.loop.run_files.parent_rules import GenId, select_parent
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.events import OnEvent
 from hyperruntime.loop.workbench.failures import RunInterruptedError
-from hyperruntime.loop.workbench.model_access import ModelAccess, stored_gateway
+from hyperruntime.loop.workbench.model_access import ModelAccess
 from hyperruntime.loop.workbench.open_containers import POLL_S, LoopRuntime, on_interrupt
 from hyperruntime.storage.atomic import make_directory
-from hyperruntime.storage.run_lock import RunLock, wait_for_lease
+from hyperruntime.storage.run_lock import RunLock
 
 log = get_logger(__name__)
 
@@ -69,7 +62,7 @@ class RunSummary:
 
 def start_run(
     runtime: LoopRuntime,
-    plan: RunPlan,
+    plan: NewRunPlan,
     on_event: OnEvent | None = None,
     *,
     on_start: Callable[[Path], None] | None = None,
@@ -104,7 +97,7 @@ def start_run(
             return _Run(opened, context, lock, models).run(plan.make_executor)
 
 
-def place_run(plan: RunPlan) -> RunPlan:
+def place_run(plan: NewRunPlan) -> NewRunPlan:
     """Make the directory of a new run, and return its plan: another one if another process made its directory.
 
     Raises:
@@ -121,60 +114,24 @@ def place_run(plan: RunPlan) -> RunPlan:
             return plan
 
 
-def resume_run(
-    runtime: LoopRuntime,
-    run_dir: str | os.PathLike[str],
-    *,
-    max_generation: int | None = None,
-    parallel: int | None = None,
-    changes: Mapping[str, Any] | None = None,
-    wait: bool = False,
-    on_event: OnEvent | None = None,
-    make_executor: MakeExecutor | None = None,
-) -> RunSummary:
-    """Resume an interrupted run, or extend a finished one, and run all missing generations.
-
-    A run that HyperAgents wrote is imported first, in its directory.
+def resume_run(runtime: LoopRuntime, plan: RunPlan, on_event: OnEvent | None = None) -> RunSummary:
+    """Store the changed options of a run, complete the steps that a kill left out, and run all missing generations.
 
     Args:
         runtime: an open runtime.
-        run_dir: the run directory.
-        max_generation: new number of the last generation; None: unchanged.
-        parallel: new number of generations that run at once; None: unchanged.
-        changes: new values of other options by name, such as ``budget_tokens``; a value of None: unchanged.
-        wait: whether to wait until the lease of an owner on another machine is stale; the owner may be dead.
+        plan: result of :func:`~hyperruntime.loop.run.plan.plan_resume`.
         on_event: as for :func:`start_run`.
-        make_executor: as in a plan; None means the executor that the run's options name.
 
     Raises:
-        ArchiveError: the directory is not a run directory.
         RunLockedError: a live process owns the run.
         HyperRuntimeError: as for :func:`start_run`.
     """
-    layout = Layout(Path(run_dir).absolute())
-    if wait:
-        wait_for_lease(layout.root)
-    import_run(layout.root)
-    stored_options, stored = read_run(layout)
-    options = _changed(stored_options, {"max_generation": max_generation, "parallel": parallel, **(changes or {})})
-    gateway = stored_gateway(options, stored, layout)
-    image = runtime.images.ensure(run_image(options))
-    make_executor = make_executor or registry.load_executor(options.executor)
-    with RunLock(layout.root) as lock:
-        opened = reopen_run(layout, options, runtime.info.reclaim_args)
-        with ModelAccess(gateway, options) as models:
+    image = runtime.images.ensure(plan.image)
+    with RunLock(plan.layout.root) as lock:
+        opened = reopen_run(plan, runtime.info.reclaim_args)
+        with ModelAccess(plan.gateway, plan.options) as models:
             context = opened.context(runtime, image, on_event, models)
-            return _Run(opened, context, lock, models).run(make_executor)
-
-
-def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOptions:
-    changed = attrs.evolve(options, **{name: value for name, value in changes.items() if value is not None})
-    if changed.run_baseline == "no_archive" and changed.parent_selection != "latest":
-        raise SpecError(
-            "parent_selection", changed.parent_selection, "'latest', because the run has the baseline no_archive"
-        )
-    gateway = None if changed.gateway is None else absolute_source(changed.gateway)
-    return attrs.evolve(changed, gateway=gateway)
+            return _Run(opened, context, lock, models).run(plan.make_executor)
 
 
 class _Run:

@@ -19,7 +19,8 @@ from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.generation.adapter import ContractAdapter
 from hyperruntime.loop.generation.generation import make_generation
 from hyperruntime.loop.generation.parent_program import Question, Said
-from hyperruntime.loop.run.plan import contract_adapter, load_domains, settled_references
+from hyperruntime.loop.run.contracts import contract_adapter, load_domains
+from hyperruntime.loop.run.plan import absolute_references
 from hyperruntime.loop.run_files.contract import Contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -74,7 +75,7 @@ def run_to_json(context: RunContext) -> dict[str, Any]:
     options = context.options
     return {
         "run_dir": str(context.layout.root),
-        "options": to_json(attrs.evolve(options, domains=settled_references(options.domains))),
+        "options": to_json(attrs.evolve(options, domains=absolute_references(options.domains))),
         "contract": attrs.asdict(context.contract),
         "root": context.root,
         "first": context.first,

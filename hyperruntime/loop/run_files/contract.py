@@ -36,7 +36,6 @@ CONTRACT_FILE = "hyperrun.toml"
 HARNESS, AGENT_ARCHIVE = "/workspace/harness", "/tmp/agent_archive"  # noqa: S108 - inside a container
 DEFAULT, HYPERAGENTS = KINDS = ("default", "hyperagents")
 MARKS = ("domains/harness.py", "run_meta_agent.py", "task_agent.py")
-_MODEL_CLIENT = "agent/llm.py"
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _META = ("python3", "run_meta_agent.py")
 _TASK = "task_agent:TaskAgent"
@@ -145,20 +144,6 @@ def agent_needs(agent: str) -> AgentNeeds:
     """
     file = agent_folder(agent) / CONTRACT_FILE
     return parse_needs(file.read_bytes()) if file.is_file() else AgentNeeds()
-
-
-def asks_models(agent: str, kind: str | None) -> bool:
-    """Return whether an agent asks language models: as its ``hyperrun.toml`` says, else as its files show.
-
-    Args:
-        agent: template name, or directory of the repository.
-        kind: kind of its contract.
-
-    Raises:
-        AgentError: its ``hyperrun.toml`` is invalid.
-    """
-    said = agent_needs(agent).models
-    return kind == HYPERAGENTS and Path(agent, _MODEL_CLIENT).is_file() if said is None else said
 
 
 def parse_needs(data: bytes) -> AgentNeeds:

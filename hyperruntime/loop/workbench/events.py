@@ -97,7 +97,7 @@ class StepLog(Closing):
             raise
         self._end(name, "done", started, "")
 
-    def settled(self, score: float | None, failure: str, started: float) -> None:
+    def finished(self, score: float | None, failure: str, started: float) -> None:
         """Report the end of the generation.
 
         Args:

@@ -23,7 +23,6 @@ from hyperruntime.gateway.config.source import RECORD, load_source, require_serv
 from hyperruntime.gateway.config.values import Budget, GatewayConfig, ModelRule
 from hyperruntime.gateway.log.budget import Meter, Spent, total_spent
 from hyperruntime.git.user_repository import ENV_FILE
-from hyperruntime.loop.run_files.contract import HYPERAGENTS
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
@@ -173,18 +172,19 @@ def open_access(seats: Seats, container: LoopContainer, name: str, meter: Meter 
 
 
 def choose_gateway(
-    options: GenerateOptions, agent: Path | None, layout: Layout, *, required: bool = False
+    options: GenerateOptions, agent: Path | None, layout: Layout, *, offered: bool = False, required: bool = False
 ) -> GatewayConfig | None:
     """Return the configuration of the run's gateway; None if the run needs no gateway.
 
     The option ``gateway`` has priority. Without it, a model, a budget, a ``.env`` of the agent repository or the
-    contract ``hyperagents`` leads to a gateway for the servers in the usual variables of the host's environment or of
-    ``.env``.
+    agent's contract leads to a gateway for the servers in the usual variables of the host's environment or of ``.env``.
 
     Args:
         options: options of the run.
         agent: directory of the agent repository; None for a template.
         layout: paths of the run; its directory need not exist yet.
+        offered: whether the contract offers models, see
+            :class:`~hyperruntime.loop.generation.adapter.ContractAdapter`.
         required: whether a gateway is necessary: the run had one before, or the agent needs models.
 
     Raises:
@@ -192,7 +192,7 @@ def choose_gateway(
             money is set and no model has a price.
         SpecError: the configuration does not contain the model.
     """
-    config = _base(options, agent, required=required)
+    config = _base(options, agent, offered=offered, required=required)
     if config is None:
         return None
     if options.model is not None:
@@ -224,7 +224,9 @@ def agent_directory(agent: str) -> Path | None:
     return None if is_template(agent) else Path(agent).absolute()
 
 
-def stored_gateway(options: GenerateOptions, stored: Mapping[str, Any], layout: Layout) -> GatewayConfig | None:
+def stored_gateway(
+    options: GenerateOptions, stored: Mapping[str, Any], layout: Layout, *, offered: bool
+) -> GatewayConfig | None:
     """Return the configuration of the gateway for an existing run; None if it needs no gateway.
 
     The agents of a run that HyperAgents wrote could change its work tree, and so its ``.env``. They must not choose the
@@ -234,6 +236,7 @@ def stored_gateway(options: GenerateOptions, stored: Mapping[str, Any], layout: 
         options: options of the run.
         stored: content of its ``run.json``.
         layout: paths of the run.
+        offered: as for :func:`choose_gateway`.
 
     Raises:
         GatewayConfigError: the environment has a key, and only the ``.env`` of such a work tree names its server; or as
@@ -247,10 +250,10 @@ def stored_gateway(options: GenerateOptions, stored: Mapping[str, Any], layout: 
             f"{name} is set only in {str(agent / ENV_FILE)!r}, which agents of the run could change, but its key is in "
             "the environment; set both in the environment, or give --gateway"
         )
-    return choose_gateway(options, agent, layout, required=stored.get("gateway") is True)
+    return choose_gateway(options, agent, layout, offered=offered, required=stored.get("gateway") is True)
 
 
-def _base(options: GenerateOptions, agent: Path | None, *, required: bool) -> GatewayConfig | None:
+def _base(options: GenerateOptions, agent: Path | None, *, offered: bool, required: bool) -> GatewayConfig | None:
     env_file = None if agent is None else agent / ENV_FILE
     if options.gateway is not None:
         return load_source(options.gateway, env_file)
@@ -260,8 +263,7 @@ def _base(options: GenerateOptions, agent: Path | None, *, required: bool) -> Ga
         return require_servers(env_file, "a budget is given")
     if required:
         return require_servers(env_file, "the agent asks models, or the run did before")
-    asks_models = options.contract == HYPERAGENTS  # although none of the agent's files says so
-    may_use = asks_models or (env_file is not None and read_dotenv(env_file))
+    may_use = offered or (env_file is not None and read_dotenv(env_file))
     return derive_config(env_file) if may_use else None
 
 
@@ -277,13 +279,16 @@ def generation_budget(options: GenerateOptions) -> Budget:
     return _limits(options, "budget_generation")
 
 
-def evaluation_models(options: GenerateOptions, stored: Mapping[str, Any], layout: Layout) -> ModelAccess:
+def evaluation_models(
+    options: GenerateOptions, stored: Mapping[str, Any], layout: Layout, *, offered: bool
+) -> ModelAccess:
     """Return the models for a separate evaluation: without the run's budgets, and with its own log.
 
     Args:
         options: options of the run.
         stored: content of its ``run.json``.
         layout: paths of the run.
+        offered: as for :func:`choose_gateway`.
 
     Raises:
         GatewayError, SpecError: as for :func:`choose_gateway`.
@@ -291,7 +296,7 @@ def evaluation_models(options: GenerateOptions, stored: Mapping[str, Any], layou
     """
     free: dict[str, Any] = {name: None for name in attrs.fields_dict(GenerateOptions) if name.startswith("budget_")}
     options = attrs.evolve(options, **free)
-    config, log = stored_gateway(options, stored, layout), layout.evaluations / layout.exchanges.name
+    config, log = stored_gateway(options, stored, layout, offered=offered), layout.evaluations / layout.exchanges.name
     return ModelAccess(None if config is None else attrs.evolve(config, log=str(log)), options)
 
 

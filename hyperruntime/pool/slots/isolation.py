@@ -12,7 +12,7 @@ from typing import Protocol
 
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
-from hyperruntime.pool.slots import scripts as inside
+from hyperruntime.pool.slots import scripts
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.slots.writable_paths import WritablePaths, apply_survey, take_survey
 from hyperruntime.pool.values.config import Isolation, PoolConfig, PoolLayout
@@ -63,7 +63,7 @@ class ContainerIsolation(SlotIsolation):
         """Create the workspace: the spec's working directory, else a default directory."""
         workdir = container.spec.workdir
         candidates = (workdir,) if workdir is not None else _WORKSPACES
-        result = _sh(container, "workspace", inside.MAKE_WORKSPACE, *candidates)
+        result = _sh(container, "workspace", scripts.MAKE_WORKSPACE, *candidates)
         if result.exit_code != 0:
             why = result.stderr.decode(errors="replace").strip()
             raise PoolError(f"no workspace for the slot in {container.name}: {why}; set the spec's workdir")
@@ -131,9 +131,9 @@ class Users:
 class UserIsolation(SlotIsolation):
     """Slots that share a container; each slot has its own user, and a new one for each lease."""
 
-    def __init__(self, config: PoolConfig, plan: PoolLayout) -> None:
+    def __init__(self, config: PoolConfig, layout: PoolLayout) -> None:
         """Take the base directory, the process limit and the number of slots."""
-        self._base, self._pids, self._slots = config.workspace_base, config.pids_per_slot, plan.slots
+        self._base, self._pids, self._slots = config.workspace_base, config.pids_per_slot, layout.slots
         self._survey: WritablePaths  # of the first container, as are the users
         self._users: Users
         self._tried_out = False
@@ -164,7 +164,7 @@ class UserIsolation(SlotIsolation):
         try:
             result = self._clean(slot_exec, following)
             if result.exit_code == _ELSEWHERE:
-                _sh(slot_exec.container, "remove", inside.REMOVE_OWN, str(user.uid), *directories, user=user)
+                _sh(slot_exec.container, "remove", scripts.REMOVE_OWN, str(user.uid), *directories, user=user)
                 slot_exec.end_processes()
                 result = self._clean(slot_exec, following)
             _check(slot_exec.slot_id, result)
@@ -182,17 +182,17 @@ class UserIsolation(SlotIsolation):
         """Reset a slot that has files to remove, to check that the image's programs can do it; return the slot."""
         names = [name + b"/.hyperruntime-" + secrets.token_hex(8).encode() for name in self._survey.directories[:3]]
         container, user = slot_exec.container, slot_exec.user
-        left = [name for name in names if _sh(container, "try", inside.TRY, name, "", user=user).exit_code == 0]
+        left = [name for name in names if _sh(container, "try", scripts.TRY, name, "", user=user).exit_code == 0]
         renewed = self.renew(slot_exec)
         for name in left:
-            _check(slot_exec.slot_id, _sh(container, "try", inside.TRY, name, "gone"))
+            _check(slot_exec.slot_id, _sh(container, "try", scripts.TRY, name, "gone"))
         return renewed
 
     def _clean(self, slot_exec: SlotExec, following: RunAs) -> ExecResult:
         area, survey = posixpath.dirname(slot_exec.workspace), self._survey
         users = (str(slot_exec.user.uid), str(following.uid))
-        words = (area, *users, survey.race_option, inside.REMOVE_OWN)
-        return _sh(slot_exec.container, "renew", inside.RENEW_USER, *words, "--", *survey.directories)
+        words = (area, *users, survey.race_option, scripts.REMOVE_OWN)
+        return _sh(slot_exec.container, "renew", scripts.RENEW_USER, *words, "--", *survey.directories)
 
     def _next_user(self) -> RunAs:
         return RunAs(uid=self._users.take(), pids=self._pids)
@@ -201,9 +201,9 @@ class UserIsolation(SlotIsolation):
 class DirectoryIsolation(SlotIsolation):
     """Slots that share a container and its user; only their directories differ."""
 
-    def __init__(self, config: PoolConfig, plan: PoolLayout) -> None:
+    def __init__(self, config: PoolConfig, layout: PoolLayout) -> None:
         """Take the base directory and the number of slots."""
-        self._base, self._slots = config.workspace_base, plan.slots
+        self._base, self._slots = config.workspace_base, layout.slots
 
     def prepare(self, container: Container) -> list[SlotExec]:
         """Create the slots."""
@@ -214,15 +214,15 @@ class DirectoryIsolation(SlotIsolation):
         """End the slot's processes and remove its directory; files that it wrote elsewhere stay."""
         slot_exec.end_processes()
         area = posixpath.dirname(slot_exec.workspace)
-        _check(slot_exec.slot_id, _sh(slot_exec.container, "renew", inside.RENEW_DIRECTORY, area))
+        _check(slot_exec.slot_id, _sh(slot_exec.container, "renew", scripts.RENEW_DIRECTORY, area))
         return _slot_exec(slot_exec.container, area, None)
 
 
-def make_isolation(config: PoolConfig, plan: PoolLayout) -> SlotIsolation:
+def make_isolation(config: PoolConfig, layout: PoolLayout) -> SlotIsolation:
     """Return the slot isolation that a layout asks for."""
-    if plan.isolation == "container":
+    if layout.isolation == "container":
         return ContainerIsolation()
-    return UserIsolation(config, plan) if plan.isolation == "uid" else DirectoryIsolation(config, plan)
+    return UserIsolation(config, layout) if layout.isolation == "uid" else DirectoryIsolation(config, layout)
 
 
 def make_base(container: Container, wanted: str) -> str:
@@ -237,7 +237,7 @@ def make_base(container: Container, wanted: str) -> str:
     """
     name = f"slots-{secrets.token_hex(8)}"
     for base in (posixpath.normpath(wanted), f"/var/tmp/{name}", f"/tmp/{name}", f"/dev/shm/{name}"):  # noqa: S108
-        if _sh(container, "base", inside.MAKE_BASE, base).exit_code == 0:
+        if _sh(container, "base", scripts.MAKE_BASE, base).exit_code == 0:
             return base
     raise PoolError(
         f"no directory for slots in {container.name}: {wanted}, /var/tmp, /tmp and /dev/shm are not writable; set"
@@ -251,7 +251,7 @@ def _sh(container: Container, name: str, script: str, *args: str | bytes, user: 
 
 
 def _make_slot(container: Container, area: str, user: RunAs | None) -> SlotExec:
-    _check(area, _sh(container, "area", inside.MAKE_AREA, area, "" if user is None else str(user.uid)))
+    _check(area, _sh(container, "area", scripts.MAKE_AREA, area, "" if user is None else str(user.uid)))
     return _slot_exec(container, area, user)
 
 

@@ -9,7 +9,7 @@ import attrs
 
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
-from hyperruntime.pool.slots import scripts as inside
+from hyperruntime.pool.slots import scripts
 from hyperruntime.spec import ContainerSpec
 
 _TIMEOUT_S = 600.0
@@ -55,13 +55,13 @@ def take_survey(container: Container) -> WritablePaths:
         names = dict.fromkeys(_run(container, script, *roots).split(b"\0"))
         return tuple(name for name in names if name and name not in foreign and not name.startswith(below))
 
-    directories = find(inside.FIND_WRITABLE)
+    directories = find(scripts.FIND_WRITABLE)
     return WritablePaths(
         uid_map=_run(container, "cat /proc/self/uid_map").decode(),
         directories=tuple(name for name in directories if posixpath.dirname(name) not in set(directories)),
-        open_directories=find(inside.FIND_OPEN),
-        files=tuple(name for name in find(inside.FIND_FILES) if name not in targets),
-        race_option=_run(container, inside.RACE_OPTION).decode().strip(),
+        open_directories=find(scripts.FIND_OPEN),
+        files=tuple(name for name in find(scripts.FIND_FILES) if name not in targets),
+        race_option=_run(container, scripts.RACE_OPTION).decode().strip(),
     )
 
 
@@ -77,7 +77,7 @@ def apply_survey(container: Container, survey: WritablePaths) -> None:
     """
     for mode, names in (("o-w", survey.files), ("+t", survey.open_directories)):
         if names:
-            _run(container, inside.CHMOD, mode, source=b"\0".join(names) + b"\0")
+            _run(container, scripts.CHMOD, mode, source=b"\0".join(names) + b"\0")
 
 
 def writable_roots(mountinfo: bytes, spec: ContainerSpec) -> list[str]:

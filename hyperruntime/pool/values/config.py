@@ -190,7 +190,7 @@ class PoolLayout:
     spares: int
 
 
-def make_plan(config: PoolConfig, *, users: bool, driver: str) -> PoolLayout:
+def make_layout(config: PoolConfig, *, users: bool, driver: str) -> PoolLayout:
     """Resolve a pool configuration for one engine.
 
     Args:

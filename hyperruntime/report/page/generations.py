@@ -12,7 +12,7 @@ from typing import Any
 
 from hyperruntime.domain import Domain, Task
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.loop.run.plan import contract_adapter, load_domains
+from hyperruntime.loop.run.contracts import contract_adapter, load_domains
 from hyperruntime.loop.run_files.archive import RunView
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, CHAT_HISTORY, LOG, PATCH, Layout, evaluation_name
 from hyperruntime.loop.run_files.parent_rules import GenId

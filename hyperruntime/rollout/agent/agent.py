@@ -15,7 +15,7 @@ import attrs
 from hyperruntime.concurrency.blocking import check_cancelled
 from hyperruntime.errors import ContextLengthError, HyperRuntimeError
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
-from hyperruntime.rollout.agent.tool_calls import Message, ToolCall, settled_message, tool_calls
+from hyperruntime.rollout.agent.tool_calls import Message, ToolCall, normalized_message, tool_calls
 
 if TYPE_CHECKING:
     from hyperruntime.pool.lease import Lease
@@ -187,7 +187,7 @@ class _Conversation:
         emitted = completion.usage.get("completion_tokens", 0)
         self._emitted += emitted
         self._context = completion.usage.get("prompt_tokens", 0) + emitted
-        message = settled_message(completion.message, self._turns)
+        message = normalized_message(completion.message, self._turns)
         self._messages.append(message)
         calls = tool_calls(message, self._task.tools)
         for call in calls:

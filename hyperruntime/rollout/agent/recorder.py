@@ -143,7 +143,7 @@ class RecordedModel:
 
         Raises:
             ModelError: the model raises it, or the tokens of the turn are inconsistent, or required but missing.
-            ReplayDivergedError: the conversation must be begun anew.
+            ReplayDivergedError: the conversation must start again.
         """
         self.conversation = messages
         key = request_key(self.name, messages, tools, sampling)

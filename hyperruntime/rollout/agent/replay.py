@@ -3,7 +3,7 @@
 A model call with the same request as a recorded one returns the recorded turn. A tool call runs again in the new
 container, and its output is compared with the recorded one. The agent gets the recorded output, so its conversation and
 its tokens stay those of the journal. If the outputs differ, the container is not in the state that the conversation
-tells of: the conversation is begun anew.
+tells of: the conversation starts again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Recorded:
 
 
 class ReplayDivergedError(HyperRuntimeError):
-    """A command that was run again had another output; the conversation must be begun anew."""
+    """A command that was run again had another output; the conversation must start again."""
 
 
 class Replay:
@@ -103,7 +103,7 @@ class Replay:
         return {"turns": self.turns, "tool_calls": self.calls, "restarts": restarts}
 
     def check(self) -> None:
-        """Raise an error if the conversation must be begun anew.
+        """Raise an error if the conversation must start again.
 
         Raises:
             ReplayDivergedError: a command had another output.
@@ -184,7 +184,7 @@ class Replay:
         return recorded
 
     async def failed(self, step: str, error: BaseException) -> None:
-        """Note that a step failed; the second time, the conversation that leads to it is begun anew.
+        """Note that a step failed; the second time, the conversation that leads to it starts again.
 
         An agent may end its own container, and it would do so each time.
 

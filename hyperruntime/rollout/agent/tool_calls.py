@@ -41,7 +41,7 @@ class ToolCall:
     problem: str = ""
 
 
-def settled_message(message: Message, turn: int) -> dict[str, Any]:
+def normalized_message(message: Message, turn: int) -> dict[str, Any]:
     """Return an assistant message with all calls in ``tool_calls``, each with a unique id.
 
     Calls in the text are moved out of it. The text of arguments does not change, even if it is not valid JSON. The
@@ -51,12 +51,12 @@ def settled_message(message: Message, turn: int) -> dict[str, Any]:
         message: the message as the server returned it.
         turn: number of the turn, from 1; missing ids are built from it.
     """
-    settled = {name: value for name, value in message.items() if value is not None and name != "tool_calls"}
-    settled["role"], settled["content"] = "assistant", message.get("content") or ""
+    normalized = {name: value for name, value in message.items() if value is not None and name != "tool_calls"}
+    normalized["role"], normalized["content"] = "assistant", message.get("content") or ""
     given = message.get("tool_calls")
     calls = [_shaped(call) for call in given] if isinstance(given, list) else []
-    if not calls and isinstance(settled["content"], str):
-        settled["content"], written = parse_hermes(settled["content"])
+    if not calls and isinstance(normalized["content"], str):
+        normalized["content"], written = parse_hermes(normalized["content"])
         calls = [_shaped({"function": call}) for call in written]
     used: set[str] = set()
     for number, call in enumerate(calls):
@@ -64,15 +64,15 @@ def settled_message(message: Message, turn: int) -> dict[str, Any]:
             call["id"] = f"call_{turn}_{number}"
         used.add(call["id"])
     if calls:
-        settled["tool_calls"] = calls
-    return settled
+        normalized["tool_calls"] = calls
+    return normalized
 
 
 def tool_calls(message: Message, tools: Sequence[Message]) -> tuple[ToolCall, ...]:
-    """Return the calls of a settled message, checked against the tools' schemas.
+    """Return the calls of a normalized message, checked against the tools' schemas.
 
     Args:
-        message: the result of :func:`settled_message`.
+        message: the result of :func:`normalized_message`.
         tools: tool schemas in OpenAI's form.
     """
     schemas = {schema["function"]["name"]: schema["function"].get("parameters", {}) for schema in tools}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from hyperruntime.errors import ModelError
 from hyperruntime.rollout.agent.model import Completion, Sampling
-from hyperruntime.rollout.agent.tool_calls import Message, settled_message
+from hyperruntime.rollout.agent.tool_calls import Message, normalized_message
 from hyperruntime.rollout.models.server import Server
 from hyperruntime.rollout.models.tokenizer import ChatTokenizer
 
@@ -71,7 +71,7 @@ class TokenModel:
         ids, logprobs, reason = await self._emit(prompt, sampling)
         text = self._tokenizer.decode(ids[:-1] if ids and ids[-1] == self._tokenizer.eos_id else ids)
         turn = 1 + sum(message.get("role") == "assistant" for message in messages)
-        message = settled_message({"role": "assistant", "content": text}, turn)
+        message = normalized_message({"role": "assistant", "content": text}, turn)
         self._remember(_key([*messages, message], tools), [*prompt, *ids])
         return Completion(
             message=message,

@@ -107,7 +107,7 @@ class EpisodeContext:
 async def run_episode(context: EpisodeContext, job: Job, journal: TurnJournal) -> Trajectory:
     """Return a trajectory, either ended or with an error.
 
-    What earlier attempts did is played back. If it diverges, the conversation is begun anew in another container.
+    What earlier attempts did is played back. If it diverges, the conversation starts again in another container.
 
     Args:
         context: the context of the run.

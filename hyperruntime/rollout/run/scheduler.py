@@ -85,7 +85,7 @@ async def run_jobs(
     async def work() -> None:
         for job in waiting:  # all workers share one iterator
             journal = await on_start(job)
-            trajectory = await _settle(lambda: episodes.run(job, journal), options.attempts, streak)  # noqa: B023 - awaited
+            trajectory = await _until_done(lambda: episodes.run(job, journal), options.attempts, streak)  # noqa: B023 - awaited
             await on_done(job, trajectory)
             if streak.is_over and trajectory.status == INFRASTRUCTURE:
                 error = trajectory.error or {}
@@ -105,7 +105,7 @@ async def run_jobs(
         raise first from None
 
 
-async def _settle(attempt: Callable[[], Awaitable[Trajectory]], attempts: int, streak: _Streak) -> Trajectory:
+async def _until_done(attempt: Callable[[], Awaitable[Trajectory]], attempts: int, streak: _Streak) -> Trajectory:
     """Return a trajectory, and retry infrastructure failures while attempts are left."""
     made = 1
     while True:

@@ -57,7 +57,7 @@ class Trajectory:
         error: ``kind``, ``message`` and ``phase`` if the status is ``infrastructure``.
         attempts: number of attempts, failed ones and those before a resume included.
         replay: JSON, empty if no attempt was replayed: ``turns`` and ``tool_calls`` that the last attempt played back,
-            and ``restarts``: why the conversation was begun anew, each time.
+            and ``restarts``: why the conversation started again, each time.
         started_at: seconds since the epoch.
     """
 

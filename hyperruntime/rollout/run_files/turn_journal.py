@@ -86,11 +86,11 @@ class TurnJournal:
             await self._write(self._beginning())
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """Yield the entries since the conversation was last begun anew."""
+        """Yield the entries since the conversation last started again."""
         return map(json.loads, self._lines)
 
     def restarts(self) -> list[dict[str, Any]]:
-        """Return why the conversation was begun anew, each time."""
+        """Return why the conversation started again, each time."""
         return [{name: value for name, value in json.loads(line).items() if name != "is"} for line in self._void]
 
     async def add(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - JSON values

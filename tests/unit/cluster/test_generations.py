@@ -27,7 +27,7 @@ from hyperruntime.cluster.peer import Call
 from hyperruntime.concurrency.background_loop import BackgroundLoop, cancel_other_tasks
 from hyperruntime.errors import ClusterError, EngineUnavailableError
 from hyperruntime.host.process import wait_until
-from hyperruntime.loop.run.plan import plan_run
+from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.layout import Layout
@@ -166,7 +166,9 @@ def test_a_run_on_nodes_gives_what_one_machine_gives_and_the_head_starts_no_cont
         told = [(event.step, event.state) for event in events if event.generation == "1"]
         assert told[:2] == [("image", "start"), ("image", "done")]
         assert told[-1] == ("generation", "done")
-        again = resume_run(NoEngine(), summary.run_dir, max_generation=4, make_executor=made.executor)
+        again = resume_run(
+            NoEngine(), attrs.evolve(plan_resume(summary.run_dir, max_generation=4), make_executor=made.executor)
+        )
     assert again.generations[-1].genid == 4
     assert [fake.open for fake in fakes] == [[], []]
     assert os.listdir(Path(summary.run_dir) / "work") == []
@@ -267,7 +269,7 @@ def test_an_interrupt_ends_what_runs_on_nodes_and_the_run_can_be_resumed(tmp_pat
         assert [record.genid for record in summary.generations] == ["initial"]
         assert wait_until(lambda: fake.open == [], 120)
         (run_dir / "hang").unlink()
-        done = resume_run(NoEngine(), run_dir, make_executor=made.executor)
+        done = resume_run(NoEngine(), attrs.evolve(plan_resume(run_dir), make_executor=made.executor))
     assert [(record.genid, record.attempts) for record in done.generations] == [("initial", 1), (1, 1)]
 
 

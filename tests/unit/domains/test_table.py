@@ -17,7 +17,8 @@ from hyperruntime.domain import Split
 from hyperruntime.errors import SpecError
 from hyperruntime.git.command import git
 from hyperruntime.loop.generation.default_adapter import DefaultContract
-from hyperruntime.loop.run.plan import load_domains, plan_run
+from hyperruntime.loop.run.contracts import load_domains
+from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import resume_run, start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
@@ -141,7 +142,7 @@ def test_a_run_finds_its_table_after_a_change_of_directory(
     )
     summary = start_run(FakeRuntime(), plan_run(options))
     monkeypatch.chdir("/")
-    resumed = resume_run(FakeRuntime(), summary.run_dir, max_generation=1)
+    resumed = resume_run(FakeRuntime(), plan_resume(summary.run_dir, max_generation=1))
     assert [record.failure for record in resumed.generations] == [None, None]
     assert (Path(summary.run_dir) / "gen_1/reviews_eval/report.json").is_file()
 

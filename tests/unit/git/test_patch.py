@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.errors import PatchError
-from hyperruntime.git.change_rules import Change, ChangeRules, escape_problem, link_problem, settle
+from hyperruntime.git.change_rules import Change, ChangeRules, effective_changes, escape_problem, link_problem
 from hyperruntime.git.patch import MAX_PATCH_BYTES, filter_patch, parse_patch
 
 HUNK = b"@@ -1 +1 @@\n-old\n+new\n"
@@ -114,7 +114,7 @@ def test_changes_that_conflict_with_dropped_paths_are_dropped() -> None:
         Change(b"f/new", b"100644"),
     ]
     changes += [Change(b"z", b"100644"), Change(b"a/b", b"100644"), Change(b"a", b"000000")]
-    assert [change.path for change in settle(changes, dropped)] == [b"a", b"a/b", b"z"]
+    assert [change.path for change in effective_changes(changes, dropped)] == [b"a", b"a/b", b"z"]
     assert dropped.keys() == {b"p/x", b"f", b"p", b"f/new"}
 
 

@@ -27,6 +27,7 @@ from hyperruntime.errors import (
 )
 from hyperruntime.loop.evaluation.predictions import Prediction, PredictionReader, prediction_to_json
 from hyperruntime.loop.generation.default_adapter import meta_agent_options
+from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.contract import Contract, parse_contract
@@ -217,7 +218,7 @@ def dies_and_is_resumed(folder: Path, agent: Path, at: int) -> list[GenerationRe
     assert crash(folder, agent, at).returncode == 9
     run_dir = folder / "generate_r"
     before = load_run(run_dir).generations
-    after = resume_run(FakeRuntime(), run_dir).generations
+    after = resume_run(FakeRuntime(), plan_resume(run_dir)).generations
     assert [record.genid for record in after[: len(before)]] == [record.genid for record in before]
     assert [record.genid for record in after] == ["initial", 1, 2]
     assert load_run(run_dir).problems == ()

@@ -12,6 +12,7 @@ import pytest
 
 from hyperruntime.errors import ReclaimError, StorageError
 from hyperruntime.loop.run.evaluate_one import evaluate_generation
+from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench import container as place
@@ -37,7 +38,7 @@ def test_a_generation_whose_files_cannot_be_reclaimed_has_no_score(
         reclaim_trees(paths, args, timeout_s)
 
     monkeypatch.setattr(place, "reclaim_trees", refuse)
-    summary = resume_run(FakeRuntime(), finished, max_generation=4)
+    summary = resume_run(FakeRuntime(), plan_resume(finished, max_generation=4))
     record = summary.generations[-1]
     assert (record.failure, record.attempts, record.score, record.scores) == (failure, attempts, None, {})
     assert words in record.detail
@@ -53,7 +54,7 @@ def test_the_timeout_for_reclaiming_is_at_most_the_longest_command_timeout(
         given.append(timeout_s)
 
     monkeypatch.setattr(place, "reclaim_trees", note)
-    summary = resume_run(FakeRuntime(), finished, max_generation=4)
+    summary = resume_run(FakeRuntime(), plan_resume(finished, max_generation=4))
     assert summary.generations[-1].failure is None
     defaults: Any = GenerateOptions(domains=("circle_packing",))
     longest = max(defaults.timeout_meta_s, defaults.timeout_eval_s)

@@ -15,7 +15,7 @@ import pytest
 
 from hyperruntime.cli import main
 from hyperruntime.errors import SpecError
-from hyperruntime.loop.run.plan import contract_adapter, load_domains
+from hyperruntime.loop.run.contracts import contract_adapter, load_domains
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.report.page.details import best_and_newest
 from hyperruntime.report.page.generations import LoopRun, markdown_parts, shortened

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.rollout.agent.hermes import parse_hermes, render_hermes
-from hyperruntime.rollout.agent.tool_calls import sendable, settled_message, tool_calls
+from hyperruntime.rollout.agent.tool_calls import normalized_message, sendable, tool_calls
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -48,12 +48,12 @@ def test_rendered_calls_are_parsed_back_with_the_text_around_them(
 
 @given(_SCRAPS)
 def test_any_text_is_parsed_and_every_call_can_be_answered(text: str) -> None:
-    message = settled_message({"role": "assistant", "content": text}, 1)
+    message = normalized_message({"role": "assistant", "content": text}, 1)
     calls = tool_calls(message, [BASH])
     assert len({call.id for call in calls}) == len(calls)
     for sent in sendable([message])[0].get("tool_calls", ()):
         assert isinstance(json.loads(sent["function"]["arguments"]), dict)
-    assert settled_message(message, 9) == message
+    assert normalized_message(message, 9) == message
 
 
 def test_unclosed_tool_call_tags_still_contain_calls() -> None:
@@ -83,7 +83,7 @@ def test_a_closing_tag_inside_an_argument_does_not_end_the_call() -> None:
     ],
 )
 def test_an_invalid_call_is_described(call: object, problem: str) -> None:
-    message = settled_message({"role": "assistant", "content": None, "tool_calls": [call]}, 3)
+    message = normalized_message({"role": "assistant", "content": None, "tool_calls": [call]}, 3)
     (found,) = tool_calls(message, [BASH])
     assert found.id == "call_3_0"
     assert problem in found.problem
@@ -92,5 +92,5 @@ def test_an_invalid_call_is_described(call: object, problem: str) -> None:
 
 def test_existing_call_ids_stay_and_duplicates_get_new_ids() -> None:
     call = {"id": "x", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
-    message = settled_message({"role": "assistant", "content": "", "tool_calls": [call, call]}, 2)
+    message = normalized_message({"role": "assistant", "content": "", "tool_calls": [call, call]}, 2)
     assert [one["id"] for one in message["tool_calls"]] == ["x", "call_2_1"]

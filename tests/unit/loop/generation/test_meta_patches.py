@@ -15,7 +15,7 @@ from hyperruntime.errors import AgentError, RepositoryError, SpecError
 from hyperruntime.git.command import git
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.generation.meta_patches import reset_paths
-from hyperruntime.loop.run.plan import plan_run
+from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.contract import Contract
@@ -87,7 +87,7 @@ def metadata(summary: RunSummary, genid: str | int) -> dict[str, Any]:
 def test_a_run_with_meta_patches_starts_at_generation_0_and_can_be_resumed(run: Run, diffs: list[str]) -> None:
     first = run(meta_patch_files=diffs, max_generation=0)
     assert [record.genid for record in first.generations] == [0]
-    summary = resume_run(FakeRuntime(), first.run_dir, max_generation=2)
+    summary = resume_run(FakeRuntime(), plan_resume(first.run_dir, max_generation=2))
     root = Path(summary.run_dir)
     assert [(record.genid, record.parent) for record in summary.generations] == [(0, None), (1, 0), (2, 1)]
     assert all(record.failure is None and record.valid_parent for record in summary.generations)

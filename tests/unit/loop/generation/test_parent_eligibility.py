@@ -11,6 +11,7 @@ import pytest
 
 from hyperruntime.loop.generation.generation import is_valid_parent
 from hyperruntime.loop.generation.publish import parent_mark
+from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import Layout
@@ -112,7 +113,7 @@ def test_a_failed_meta_agent_invalidates_its_parent_also_after_a_kill(
     assert b'"no-parent"' in lines[-1]
     layout.journal.write_bytes(b"".join(lines[:-1]))
     assert load_run(layout.root).generations[1].valid_parent
-    again = resume_run(FakeRuntime(), layout.root, max_generation=8)
+    again = resume_run(FakeRuntime(), plan_resume(layout.root, max_generation=8))
     failures = [None, None, "agent", None, "empty-diff", "refused-patch", "does-not-load", "timeout", None]
     assert [record.failure for record in again.generations] == failures
     assert [record.parent for record in again.generations] == [None, "initial", 1, "initial", 3, 3, 3, 3, "initial"]
@@ -130,7 +131,7 @@ def valid_parent(layout: Layout, genid: int) -> bool:
 @pytest.mark.slow
 def test_by_the_strict_rule_a_failed_child_does_not_invalidate_its_parent(finished: Path) -> None:
     assert load_run(finished).generations[3].failure == "agent"
-    again = resume_run(FakeRuntime(), finished, max_generation=4)
+    again = resume_run(FakeRuntime(), plan_resume(finished, max_generation=4))
     assert [record.parent for record in again.generations] == [None, "initial", 1, 2, 2]
     assert [record.valid_parent for record in again.generations] == [True, True, True, False, True]
     assert valid_parent(Layout(finished), 2)

@@ -19,6 +19,7 @@ from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.loop.evaluation.evaluator import SplitResult
 from hyperruntime.loop.evaluation.predictions import Prediction
 from hyperruntime.loop.generation.phases import Phases, unfinished
+from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import Layout
@@ -135,10 +136,10 @@ def calls(run_dir: Path) -> list[str]:
 @pytest.mark.parametrize("step", first_quick("state", "load check", "evaluate"))
 def test_a_finished_meta_agent_is_not_run_again(finished: Path, stopped: threading.Event, step: str) -> None:
     on_event = interrupt_at(stopped, "5", step)
-    assert resume_run(FakeRuntime(), finished, max_generation=5, on_event=on_event).interrupted
+    assert resume_run(FakeRuntime(), plan_resume(finished, max_generation=5), on_event).interrupted
     layout = Layout(finished)
     assert set(unfinished(layout).values()) == {5}
-    resumed = resume_run(FakeRuntime(), finished)
+    resumed = resume_run(FakeRuntime(), plan_resume(finished))
     assert [record.failure for record in resumed.generations[4:]] == [None] * 2
     assert calls(finished) == ["4", "5"]
     assert list(layout.work.iterdir()) == []
@@ -160,8 +161,8 @@ def test_a_finished_split_is_not_run_again(
             interrupt(stopped)
 
     monkeypatch.setattr(Phases, "keep_split", keep)
-    assert resume_run(FakeRuntime(), finished, max_generation=4).interrupted
-    resumed = resume_run(FakeRuntime(), finished)
+    assert resume_run(FakeRuntime(), plan_resume(finished, max_generation=4)).interrupted
+    resumed = resume_run(FakeRuntime(), plan_resume(finished))
     assert asked == ["train", "val"]
     record = resumed.generations[4]
     assert set(record.scores["circle_packing"]) == {"train", "val"}
@@ -178,18 +179,18 @@ def test_an_engine_failure_in_an_evaluation_does_not_repeat_the_meta_agent(finis
         if (finished / "calls").exists() and evaluates and (error := next(failures, None)):
             raise error
 
-    record = resume_run(FakeRuntime(before_start=flaky), finished, max_generation=4).generations[4]
+    record = resume_run(FakeRuntime(before_start=flaky), plan_resume(finished, max_generation=4)).generations[4]
     assert (record.failure, record.attempts) == (None, 2)
     assert calls(finished) == ["4"]
 
 
 def test_a_state_lost_in_a_power_failure_is_made_again(finished: Path, stopped: threading.Event) -> None:
-    resume_run(FakeRuntime(), finished, max_generation=4, on_event=interrupt_at(stopped, "4", "evaluate"))
+    resume_run(FakeRuntime(), plan_resume(finished, max_generation=4), interrupt_at(stopped, "4", "evaluate"))
     path = Layout(finished).phases(4)
     commit = Phases(path).record
     assert commit is not None
     path.write_text(path.read_text().replace(commit.commit, "e" * 40))
-    resumed = resume_run(FakeRuntime(), finished)
+    resumed = resume_run(FakeRuntime(), plan_resume(finished))
     assert [record.failure for record in resumed.generations[4:]] == [None]
     assert calls(finished) == ["4", "4"]
 
@@ -200,17 +201,14 @@ def test_parents_follow_from_seed_and_archive_also_after_an_interruption(
 ) -> None:
     summary = resume_run(
         FakeRuntime(),
-        finished,
-        max_generation=10,
-        parallel=4,
-        changes={"parent_selection": "score_child_prop"},
-        on_event=interrupt_at(stopped, "7", "evaluate"),
+        plan_resume(finished, max_generation=10, parallel=4, changes={"parent_selection": "score_child_prop"}),
+        interrupt_at(stopped, "7", "evaluate"),
     )
     assert summary.interrupted
     layout = Layout(finished)
     plans = {genid: Phases(layout.phases(genid)).plan for genid in set(unfinished(layout).values())}
     assert plans
-    resumed = resume_run(FakeRuntime(), finished)
+    resumed = resume_run(FakeRuntime(), plan_resume(finished))
     made = {record.genid: record for record in resumed.generations}
     assert len(made) == 11
     assert all(plan is not None and made[genid].parent == plan.parent for genid, plan in plans.items())

@@ -21,6 +21,7 @@ from hyperruntime.errors import (
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.run.evaluate_one import evaluate_generation
 from hyperruntime.loop.run.export import export_generation
+from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.spec import ContainerSpec
@@ -79,7 +80,7 @@ def test_an_evaluation_works_while_another_process_owns_the_run(finished: Path) 
 
 def test_agents_do_not_see_evaluations_and_a_resume_keeps_them(finished: Path) -> None:
     (made,) = evaluate_generation(FakeRuntime(), finished, "best", split="val", samples=1)
-    again = resume_run(FakeRuntime(), finished, max_generation=4)
+    again = resume_run(FakeRuntime(), plan_resume(finished, max_generation=4))
     assert again.generations[-1].failure is None
     assert (Path(made.path) / "evaluation.json").is_file()
     assert not [path for path in (finished / "view").rglob("*") if "_val" in path.name]

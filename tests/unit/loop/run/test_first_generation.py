@@ -12,7 +12,7 @@ import pytest
 from hyperruntime.cli.loop.generate import exit_code
 from hyperruntime.errors import GatewayConfigError, RunError
 from hyperruntime.git.command import git
-from hyperruntime.loop.run.plan import plan_run
+from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import Layout
@@ -52,7 +52,7 @@ def test_a_first_generation_that_does_not_load_ends_the_run_and_a_resume_makes_i
     assert "work/gen_initial/generate.log" in str(caught.value)
     assert load_run(root).state == "interrupted"
     here.touch()
-    resumed = resume_run(FakeRuntime(), root, max_generation=1)
+    resumed = resume_run(FakeRuntime(), plan_resume(root, max_generation=1))
     assert [record.failure for record in resumed.generations] == [None, None]
 
 
@@ -70,7 +70,7 @@ def test_a_run_of_an_earlier_version_that_was_built_on_a_failed_generation_is_no
     for record in records:
         archive.add(record)
     with pytest.raises(RunError, match="start another run"):
-        resume_run(FakeRuntime(), finished, max_generation=9)
+        resume_run(FakeRuntime(), plan_resume(finished, max_generation=9))
 
 
 def test_a_command_whose_new_generations_have_no_score_exits_with_1(run: Run, agent: Path, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_command_whose_new_generations_have_no_score_exits_with_1(run: Run, ag
     summary = run(max_generation=2)
     assert summary.best is not None
     assert exit_code(summary, 0) == 1
-    codes = [exit_code(resume_run(FakeRuntime(), root, max_generation=last), 0) for last in (2, 3, 4)]
+    codes = [exit_code(resume_run(FakeRuntime(), plan_resume(root, max_generation=last)), 0) for last in (2, 3, 4)]
     assert codes == [0, 0, 1], "nothing to do; one with a score; one without"
 
 

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from hyperruntime import registry
 from hyperruntime.errors import EngineUnavailableError, RunError, RunLockedError, SpecError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.process import wait_until
+from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.spec import ContainerSpec
@@ -46,15 +48,22 @@ def forget(run_dir: Path, *generations: int) -> None:
         shutil.rmtree(run_dir / "view" / f"gen_{number}")
 
 
+def test_a_resume_loads_each_domain_once(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, load = [], registry.load_domain
+    monkeypatch.setattr(registry, "load_domain", lambda name: (loaded.append(name), load(name))[1])
+    assert len(resume_run(FakeRuntime(), plan_resume(finished, max_generation=4)).generations) == 5
+    assert loaded == ["circle_packing"]
+
+
 def test_a_resumed_run_equals_an_uninterrupted_one_and_another_seed_changes_it(
     whole_run: WholeRun, finished: Path, tmp_path: Path
 ) -> None:
     whole = [(r.genid, r.parent, r.score, r.commit, r.failure) for r in whole_run.summary.generations]
     forget(finished, 2, 3)
     other = Path(shutil.copytree(finished, tmp_path / "other"))
-    resumed = resume_run(FakeRuntime(), finished).generations
+    resumed = resume_run(FakeRuntime(), plan_resume(finished)).generations
     assert [(r.genid, r.parent, r.score, r.commit, r.failure) for r in resumed] == whole
-    seeded = resume_run(FakeRuntime(), other, changes={"seed": 4}).generations
+    seeded = resume_run(FakeRuntime(), plan_resume(other, changes={"seed": 4})).generations
     assert [r.genid for r in seeded] == [r.genid for r in resumed]
     assert seeded[2].commit != resumed[2].commit
     assert seeded[2].score != resumed[2].score
@@ -62,7 +71,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_and_another_seed_changes_it(
 
 def test_a_finished_run_can_be_moved_and_extended(finished: Path, tmp_path: Path) -> None:
     moved = finished.rename(tmp_path / "elsewhere")
-    longer = resume_run(FakeRuntime(), moved, max_generation=5, parallel=2)
+    longer = resume_run(FakeRuntime(), plan_resume(moved, max_generation=5, parallel=2))
     assert len(longer.generations) == 6
     assert [record.failure for record in longer.generations[4:]] == [None] * 2
     assert load_run(moved).options.max_generation == 5
@@ -71,7 +80,7 @@ def test_a_finished_run_can_be_moved_and_extended(finished: Path, tmp_path: Path
 
 def test_each_generation_records_the_options_that_may_change_its_score(finished: Path) -> None:
     changes = {"timeout_eval_s": 60.0, "eval_workers": 2, "parent_selection": "best"}
-    resumed = resume_run(FakeRuntime(), finished, max_generation=4, changes=changes)
+    resumed = resume_run(FakeRuntime(), plan_resume(finished, max_generation=4, changes=changes))
     before, after = resumed.generations[2].settings, resumed.generations[4].settings
     assert (before["timeout_eval_s"], before["eval_workers"]) == (18000.0, 10)
     assert (after["timeout_eval_s"], after["eval_workers"]) == (60.0, 2)
@@ -86,8 +95,8 @@ def test_a_resume_without_an_archive_keeps_its_parent_rule(finished: Path) -> No
     value["options"]["run_baseline"] = "no_archive"
     (finished / "run.json").write_text(json.dumps(value))
     with pytest.raises(SpecError, match="no_archive"):
-        resume_run(FakeRuntime(), finished, max_generation=4, changes={"parent_selection": "best"})
-    assert resume_run(FakeRuntime(), finished, max_generation=4).generations[4].parent == 2
+        resume_run(FakeRuntime(), plan_resume(finished, max_generation=4, changes={"parent_selection": "best"}))
+    assert resume_run(FakeRuntime(), plan_resume(finished, max_generation=4)).generations[4].parent == 2
 
 
 def test_a_resume_repairs_what_a_kill_left(whole_run: WholeRun, finished: Path) -> None:
@@ -97,7 +106,7 @@ def test_a_resume_repairs_what_a_kill_left(whole_run: WholeRun, finished: Path) 
     shutil.rmtree(finished / "view" / "gen_1")
     shutil.rmtree(finished / "view" / "gen_2")
     (finished / "work" / "gen_3").mkdir()
-    resumed = resume_run(FakeRuntime(), finished)
+    resumed = resume_run(FakeRuntime(), plan_resume(finished))
     assert [record.genid for record in resumed.generations] == ["initial", 1, 2, 3]
     assert (finished / "view" / "gen_1" / "metadata.json").is_file()
     assert (finished / "view" / "gen_2" / "metadata.json").is_file()
@@ -109,7 +118,7 @@ def test_a_lost_state_is_rebuilt_from_its_patches(whole_run: WholeRun, finished:
     shutil.rmtree(repository)
     store = RepositoryStore(repository)
     assert store.add_repository(str(whole_run.agent))
-    resumed = resume_run(FakeRuntime(), finished, max_generation=4)
+    resumed = resume_run(FakeRuntime(), plan_resume(finished, max_generation=4))
     assert resumed.generations[-1].failure is None
     assert resumed.generations[-1].parent == 2
     assert store.tree(resumed.generations[2].commit)
@@ -121,14 +130,14 @@ def test_locks_and_files_left_by_a_killed_git_do_not_block_a_resume(finished: Pa
     left[0].parent.mkdir(parents=True, exist_ok=True)
     for path in left:
         path.mkdir() if path.name == "half" else path.touch()
-    resumed = resume_run(FakeRuntime(), finished, max_generation=4)
+    resumed = resume_run(FakeRuntime(), plan_resume(finished, max_generation=4))
     assert resumed.generations[4].failure is None
     assert not [path for path in left if path.exists()]
 
 
 def test_a_run_that_another_process_owns_cannot_be_resumed(finished: Path) -> None:
     with RunLock(finished), pytest.raises(RunLockedError):
-        resume_run(FakeRuntime(), finished)
+        resume_run(FakeRuntime(), plan_resume(finished))
 
 
 def test_an_interrupted_run_can_be_resumed(finished: Path) -> None:
@@ -144,7 +153,7 @@ def test_an_interrupted_run_can_be_resumed(finished: Path) -> None:
 
         sender = threading.Thread(target=interrupt)
         sender.start()
-        summary = resume_run(runtime, finished, max_generation=5)
+        summary = resume_run(runtime, plan_resume(finished, max_generation=5))
         sender.join()
         assert summary.interrupted
         assert [record.genid for record in summary.generations] == ["initial", 1, 2, 3]
@@ -152,7 +161,7 @@ def test_an_interrupted_run_can_be_resumed(finished: Path) -> None:
         assert signal.getsignal(number) is before
         assert load_run(finished).state == "interrupted"
     hang.unlink()
-    summary = resume_run(runtime, finished)
+    summary = resume_run(runtime, plan_resume(finished))
     assert not summary.interrupted
     assert [record.failure for record in summary.generations[3:]] == ["agent", None, None]
 
@@ -172,7 +181,7 @@ def test_three_parallel_generations_are_all_kept_and_an_engine_failure_is_retrie
             if number == 1:
                 raise EngineUnavailableError("fake", "flaky")
 
-    summary = resume_run(FakeRuntime(before_start=start), finished, max_generation=8, parallel=3)
+    summary = resume_run(FakeRuntime(before_start=start), plan_resume(finished, max_generation=8, parallel=3))
     assert sorted(record.genid for record in summary.generations[1:]) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert all(record.failure is None for record in summary.generations[4:])
     assert sorted(record.attempts for record in summary.generations[4:]) == [1, 1, 1, 1, 2]
@@ -182,9 +191,7 @@ def test_engine_failures_are_retried_and_a_broken_engine_ends_the_run(finished: 
     with pytest.raises(RunError, match="it is gone"):
         resume_run(
             failing(True, True, False, *[True] * 99),
-            finished,
-            max_generation=9,
-            changes={"valid_parent": "hyperagents"},
+            plan_resume(finished, max_generation=9, changes={"valid_parent": "hyperagents"}),
         )
     view = load_run(finished)
     four = view.generations[4]

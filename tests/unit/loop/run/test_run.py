@@ -23,7 +23,7 @@ from hyperruntime.git.command import git
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.owner import OwnerIdentity
 from hyperruntime.loop.generation.generation import STEPS
-from hyperruntime.loop.run.plan import plan_run
+from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -225,7 +225,7 @@ def test_a_resume_repeats_an_initial_agent_that_the_engine_failed(
 
     with pytest.raises(RunError, match="resume"):
         run(runtime=FakeRuntime(before_start=broken), max_generation=1)
-    summary = resume_run(FakeRuntime(), tmp_path / "out" / "generate_r")
+    summary = resume_run(FakeRuntime(), plan_resume(tmp_path / "out" / "generate_r"))
     assert [record.failure for record in summary.generations] == [None] * 2
 
 

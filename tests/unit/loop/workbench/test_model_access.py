@@ -15,6 +15,7 @@ from hyperruntime.errors import GatewayConfigError, GatewayError, SpecError
 from hyperruntime.gateway import Budget, GatewayConfig, ModelRule, Spent, Upstream
 from hyperruntime.gateway.config.environment import derive_config
 from hyperruntime.gateway.config.values import parse_dotenv
+from hyperruntime.loop.run.contracts import contract_adapter
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.model_access import (
@@ -43,7 +44,8 @@ def options(**given_options: Any) -> GenerateOptions:
 def choose(tmp_path: Path, dotenv: str | None = None, **given_options: Any) -> GatewayConfig | None:
     if dotenv is not None:
         (tmp_path / ".env").write_text(dotenv)
-    return choose_gateway(options(**given_options), tmp_path, Layout(tmp_path / "run"))
+    offered = contract_adapter(given_options.get("contract")).offers_models
+    return choose_gateway(options(**given_options), tmp_path, Layout(tmp_path / "run"), offered=offered)
 
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
@@ -246,18 +248,20 @@ def test_a_host_key_is_never_sent_to_a_server_that_an_agent_may_have_named(
 ) -> None:
     write_env(tmp_path, "OPENAI_BASE_URL=http://198.51.100.1/v1\n")
     given = options(contract="hyperagents", gateway=gateway)
-    stored_gateway(given, IMPORTED, Layout(tmp_path))
+    stored_gateway(given, IMPORTED, Layout(tmp_path), offered=True)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-host")
     with pytest.raises(GatewayConfigError, match=r"OPENAI_BASE_URL is set only in .*--gateway"):
-        stored_gateway(given, IMPORTED, Layout(tmp_path))
+        stored_gateway(given, IMPORTED, Layout(tmp_path), offered=True)
     with pytest.raises(GatewayConfigError):
-        evaluation_models(given, IMPORTED, Layout(tmp_path))
+        evaluation_models(given, IMPORTED, Layout(tmp_path), offered=True)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
-    stored_gateway(given, IMPORTED, Layout(tmp_path))
+    stored_gateway(given, IMPORTED, Layout(tmp_path), offered=True)
 
 
 def test_an_evaluation_of_an_imported_run_uses_the_models_of_its_checkout(tmp_path: Path) -> None:
     write_env(tmp_path, "OPENAI_BASE_URL=http://127.0.0.1:9/v1\nOPENAI_API_KEY=sk-of-the-env\n")
     (tmp_path / "evaluations").mkdir()
-    with evaluation_models(options(contract="hyperagents", run_id="x", seed=1), IMPORTED, Layout(tmp_path)) as models:
+    with evaluation_models(
+        options(contract="hyperagents", run_id="x", seed=1), IMPORTED, Layout(tmp_path), offered=True
+    ) as models:
         assert models.usage("initial") == Spent()
