@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime import registry
+from hyperruntime.domain import Domain
 from hyperruntime.errors import EngineUnavailableError, RunError, RunLockedError, SpecError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.process import wait_until
@@ -49,8 +50,14 @@ def forget(run_dir: Path, *generations: int) -> None:
 
 
 def test_a_resume_loads_each_domain_once(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded, load = [], registry.load_domain
-    monkeypatch.setattr(registry, "load_domain", lambda name: (loaded.append(name), load(name))[1])
+    loaded: list[str] = []
+    load = registry.load_domain
+
+    def counted(name: str) -> Domain:
+        loaded.append(name)
+        return load(name)
+
+    monkeypatch.setattr(registry, "load_domain", counted)
     assert len(resume_run(FakeRuntime(), plan_resume(finished, max_generation=4)).generations) == 5
     assert loaded == ["circle_packing"]
 
