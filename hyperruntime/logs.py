@@ -8,6 +8,50 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+from collections.abc import Callable
+
+
+class _Deferred:
+    """A configuration of logging that no event has needed yet."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._level = logging.DEBUG
+        self._configure: Callable[[], None] | None = None
+
+    def set(self, level: int, configure: Callable[[], None]) -> None:
+        with self._lock:
+            self._level, self._configure = level, configure
+
+    def carry_out(self, level: int) -> None:
+        """Configure logging if there is a configuration that shows events of this level."""
+        if self._configure is None or level < self._level:
+            return
+        with self._lock:
+            if self._configure is not None:
+                self._configure()
+                self._configure = None
+
+
+_deferred = _Deferred()
+
+
+def configure_when_needed(level: int, configure: Callable[[], None]) -> None:
+    """Have logging configured before the first event that it would show: structlog takes long to import.
+
+    Args:
+        level: the least level that is shown, of the standard ``logging``.
+        configure: called once, in the thread of that event, or at once if structlog is imported already.
+    """
+    _deferred.set(level, configure)
+    configure_if_imported()
+
+
+def configure_if_imported() -> None:
+    """Carry out a pending configuration if structlog has been imported, as a plug-in may do to log by itself."""
+    if "structlog" in sys.modules:
+        _deferred.carry_out(logging.CRITICAL)
 
 
 class Logger:
@@ -34,6 +78,7 @@ class Logger:
         self._emit(logging.ERROR, event, facts)
 
     def _emit(self, level: int, event: str, facts: dict[str, object]) -> None:
+        _deferred.carry_out(level)
         structlog = sys.modules.get("structlog")
         if structlog is not None and structlog.is_configured():
             getattr(structlog.get_logger(self._name), logging.getLevelName(level).lower())(event, **facts)

@@ -1,4 +1,4 @@
-"""Configure structlog: readable lines or JSON lines on standard error. No other module configures it."""
+"""Configure structlog: readable lines or JSON lines on standard error. No other module imports it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-import structlog
-
 from hyperruntime.cli.streams import without_colour
+from hyperruntime.logs import configure_when_needed
 
 if TYPE_CHECKING:
     from structlog.typing import Processor
@@ -21,6 +20,16 @@ def configure_logging(level: str, *, as_json: bool) -> None:
         level: ``debug``, ``info``, ``warning`` or ``error``.
         as_json: whether to print JSON lines.
     """
+    number = getattr(logging, level.upper())
+    configure_when_needed(number, lambda: _configure(number, as_json=as_json))
+    root = logging.getLogger()
+    if level != "debug" and not root.handlers:
+        root.addHandler(logging.NullHandler())  # else other packages, such as asyncio, print tracebacks by themselves
+
+
+def _configure(level: int, *, as_json: bool) -> None:
+    import structlog
+
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -28,17 +37,16 @@ def configure_logging(level: str, *, as_json: bool) -> None:
             structlog.processors.TimeStamper(fmt="iso" if as_json else "%H:%M:%S", utc=as_json),
             *_renderers(as_json),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         # Looked up for each line: a test or a progress display may replace sys.stderr.
         logger_factory=lambda *args: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    root = logging.getLogger()
-    if level != "debug" and not root.handlers:
-        root.addHandler(logging.NullHandler())  # else other packages, such as asyncio, print tracebacks by themselves
 
 
 def _renderers(as_json: bool) -> tuple[Processor, ...]:
+    import structlog
+
     if as_json:
         return (structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str))
     coloured = sys.stderr.isatty() and not without_colour()

@@ -45,3 +45,39 @@ def test_only_the_command_line_imports_structlog() -> None:
     root = Path(hyperruntime.__file__).parent
     using = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if "import structlog" in path.read_text()}
     assert using == {"cli/logs.py"}
+
+
+QUIET = """
+import sys
+from hyperruntime.cli.logs import configure_logging
+from hyperruntime.logs import configure_if_imported, get_logger
+
+configure_logging("warning", as_json=False)
+get_logger("x").info("quiet")
+assert "structlog" not in sys.modules
+{then}
+"""
+
+
+BY_ITSELF = """
+import structlog
+configure_if_imported()
+structlog.get_logger().info("quiet")
+structlog.get_logger().error("loud")
+"""
+AGAIN = """
+import structlog
+configure_logging("error", as_json=True)
+get_logger("x").warning("quiet")
+get_logger("x").error("loud")
+"""
+
+
+@pytest.mark.parametrize(
+    "then", ['get_logger("x").warning("loud")', BY_ITSELF, AGAIN], ids=["an event", "a plug-in", "another level"]
+)
+def test_the_command_line_imports_structlog_when_there_is_something_to_show(then: str) -> None:
+    done = subprocess.run([sys.executable, "-c", QUIET.format(then=then)], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert "loud" in done.stderr
+    assert "quiet" not in done.stderr
