@@ -23,6 +23,7 @@ from hyperruntime.run_as import RunAs
 
 _ANSWER_S = 0.3  # then the host kills too: the processes to kill may starve the supervisor
 _GIVE_UP_S = 10.0
+_USER_GIVE_UP_S = 30.0  # of all processes of a user: on few cores, those of a fork loop take long to die
 _MAX_BATCH = 64
 _DYING_S = 0.3  # killed processes take a moment to disappear
 _MAX_WORDS = 64  # marks in one request, to limit the length of its line
@@ -205,7 +206,7 @@ def kill_user(lanes: LanePool, ask: Ask, is_lost: Callable[[], bool], user: RunA
         user: the user.
         switches: whether it can start processes as another user.
     """
-    deadline = time.monotonic() + _GIVE_UP_S * overload()
+    deadline = time.monotonic() + _USER_GIVE_UP_S * overload()
     lanes.forget(user.uid)
     gone = False
     while not gone and not is_lost() and time.monotonic() < deadline:

@@ -15,6 +15,7 @@ from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecLos
 from hyperruntime.gateway.config.values import Budget
 from hyperruntime.gateway.gateway import SOCKET_NAME, Seat, Seats
 from hyperruntime.gateway.log.budget import Meter
+from hyperruntime.host.process import overload
 from hyperruntime.logs import get_logger
 from hyperruntime.ports.forward import PYTHON_ARGS, forwarder_program
 
@@ -57,9 +58,10 @@ class Access(Closing):
         self._socket = posixpath.join(exchange.target, SOCKET_NAME)
         self._thread = threading.Thread(target=self._run, name="hyperruntime-forwarder", daemon=True)
         self._thread.start()
-        self._started.wait(_START_S)
+        start_s = _START_S * overload()
+        self._started.wait(start_s)
         if not self._output.endswith(b"\n"):
-            why = self._ended or f"it did not start within {_START_S:g} s"
+            why = self._ended or f"it did not start within {start_s:g} s"
             self.close()
             raise GatewayError(f"the forwarder does not run in {container.spec.image!r}: {why}")
         self.port = int(self._output)

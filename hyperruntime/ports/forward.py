@@ -30,6 +30,7 @@ from hyperruntime.errors import (
     UnsupportedOptionError,
 )
 from hyperruntime.exec.options import ExecOptions
+from hyperruntime.host.process import overload
 from hyperruntime.logs import get_logger
 from hyperruntime.ports.forwarder import GO, IDLE, TOKEN, advance, pipe
 from hyperruntime.ports.unix_socket import listen_in
@@ -185,14 +186,15 @@ class Forward:
         )
         for thread in self._threads:
             thread.start()
-        self._started.wait(_START_S)
-        if (failure := self._failure()) is not None:
+        start_s = _START_S * overload()
+        self._started.wait(start_s)
+        if (failure := self._failure(start_s)) is not None:
             self.close()
             raise failure
 
-    def _failure(self) -> HyperRuntimeError | None:
+    def _failure(self, start_s: float) -> HyperRuntimeError | None:
         if self._error is None and not self._started.is_set():
-            return ExecStartError(f"the forwarder of {self.address} did not start within {_START_S:g} s")
+            return ExecStartError(f"the forwarder of {self.address} did not start within {start_s:g} s")
         return self._error
 
     @property

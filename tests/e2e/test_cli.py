@@ -109,16 +109,17 @@ def test_exec_shows_output_while_the_command_runs() -> None:
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [
+    first_quick(
         (("true",), 0),
-        (("false",), 1),
         (("sh", "-c", "exit 77"), 77),
-        (("sh", "-c", "exit 255"), 255),
         (("sh", "-c", "kill -KILL $$"), 137),
-        (("sh", "-c", "kill -TERM $$"), 143),
         (("no-such-program",), 127),
+        (("false",), 1),
+        (("sh", "-c", "exit 255"), 255),
+        (("sh", "-c", "kill -TERM $$"), 143),
         (("/etc/passwd",), 126),
-    ],
+        quick=4,
+    ),
 )
 def test_exec_returns_the_exit_code_of_the_command(command: tuple[str, ...], code: int) -> None:
     assert hyperrun("exec", "--", *command).returncode == code
@@ -251,24 +252,21 @@ def test_exec_copies_files_in_and_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("args", "code", "sentence"),
-    [
-        (
-            ("exec", "--image", "localhost/no/such:1", "--", "true"),
-            2,
-            b"image build localhost/no/such:1 --file",
-        ),
+    first_quick(
+        (("exec", "--image", "localhost/no/such:1", "--", "true"), 2, b"image build localhost/no/such:1 --file"),
+        (("exec", "--workdir", "/no/such", "--", "true"), 2, b"/no/such"),
+        (("image", "save", "localhost/no/such:1", "/tmp/x.tar"), 2, b"`hyperrun image list` shows what there is"),
+        (("image", "build", "bse"), 2, b"did you mean 'base'?"),
         (("exec", "--image", "example.org/x:1", "--", "true"), 2, b"get it with `hyperrun image pull example.org/x:1`"),
         (("exec", "--image", "no-such-image:1", "--", "true"), 2, b"image build no-such-image:1 --file ./Dockerfile`"),
         (("image", "pull", "localhost/no/such:1"), 2, b"no registry serves localhost/ names"),
-        (("image", "save", "localhost/no/such:1", "/tmp/x.tar"), 2, b"`hyperrun image list` shows what there is"),
         (("image", "build", "cuda", "--build-arg", "CUDA=12.3"), 2, b"one of 11.8, 12.1, 12.4, 13.0"),
-        (("exec", "--workdir", "/no/such", "--", "true"), 2, b"/no/such"),
         (("exec", "--user", "nobody-like-that", "--", "true"), 2, b"user"),
         (("image", "remove", "localhost/no/such:1"), 2, b"`hyperrun image list` shows what there is"),
-        (("image", "build", "bse"), 2, b"did you mean 'base'?"),
         (("image", "build", "x", "--file", "/no/such"), 2, b"a file that exists"),
         (("image", "load", "/no/such"), 2, b"podman save"),
-    ],
+        quick=4,
+    ),
 )
 def test_invalid_input_is_reported_in_one_sentence(args: tuple[str, ...], code: int, sentence: bytes) -> None:
     done = hyperrun(*args)
@@ -317,6 +315,7 @@ def test_prune_removes_the_directory_of_a_dead_owner_and_reports_it() -> None:
         assert not left.exists()
 
 
+@pytest.mark.slow
 def test_image_list_names_the_base_image(base_image: str, runtime: hr.Runtime) -> None:
     rows = told("image", "list")
     base = next(row for row in rows if base_image in row["references"])
@@ -410,7 +409,7 @@ def test_an_ended_run_can_be_resumed(tmp_path: Path, number: signal.Signals, cod
 
 
 def test_demo_prints_a_table_and_the_next_command_and_writes_pictures(tmp_path: Path) -> None:
-    done = hyperrun("demo", "--generations", "2", "--output", "runs", cwd=tmp_path)
+    done = hyperrun("demo", "--generations", "1", "--output", "runs", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     out = done.stdout.decode()
     assert out.split()[:7] == ["GENERATION", "PARENT", "SCORE", "TRAIN", "VAL", "SUM", "N26"]

@@ -150,6 +150,7 @@ def test_one_run_evaluates_domains_of_all_forms(run: Callable[..., RunSummary]) 
     assert report_of(summary, "tickets_eval")["total"] == 4
 
 
+@pytest.mark.slow
 def test_the_domain_of_the_documentation_is_evaluated(tmp_path: Path, runtime_name: str, base_image: str) -> None:
     code = (ROOT / "docs/writing-a-domain.md").read_text().split("```python\n")[1].split("```")[0]
     (tmp_path / "reversal.py").write_text(code)

@@ -127,6 +127,7 @@ def test_programs_are_written_with_tools_in_the_container(run: Callable[..., Run
     assert (initial.failure, initial.score) == (None, 1.0), initial
 
 
+@pytest.mark.slow
 def test_an_exhausted_budget_ends_the_generation_and_is_logged(run: Callable[..., RunSummary]) -> None:
     def script(request: Request) -> ModelReply:
         return calls(bash={"command": "true"}) if is_meta(request) else answer_task(request)

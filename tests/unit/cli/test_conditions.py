@@ -277,7 +277,7 @@ WITH_JSON = [
     for name, one in COMMANDS.items()
     if name not in NEEDS_A_NODE and any("--json" in param.opts for param in one.params)
 ]
-QUICK = ("exec", "ps", "status", "show", "image list", "rollout environments", "completion show")
+QUICK = ("exec", "status", "image list", "completion show")
 QUICK_FIRST = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in COMMANDS]
 STREAMS = [(name, how) for how in ("closed", "full", "gone") for name in ("stdout", "stderr")]
 

@@ -17,6 +17,7 @@ from hyperenvironment_swe.judging import UNKNOWN_TEST, Findings, Trial, read_ans
 from hyperenvironment_swe.locate import is_cut
 from hyperruntime.host.process import run_process
 from tests import forgeries
+from tests.params import first_quick
 
 CASES = """
 import unittest
@@ -99,22 +100,21 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        ("", ".ini"),
-        ("[pytest]\naddopts = -x -p no:randomly --strict-markers\npython_functions = test_*\n", ".ini"),
+    ("suffix", "content"),
+    first_quick(
         (
-            "[tool.pytest.ini_options]\naddopts = '--maxfail=1 -k \"not nothing\"'\nfilterwarnings = ['error']\n",
             ".toml",
+            "[tool.pytest.ini_options]\naddopts = '--maxfail=1 -k \"not nothing\"'\nfilterwarnings = ['error']\n",
         ),
-        ("[tool:pytest]\naddopts = --exitfirst --doctest-modules\n", ".cfg"),
-    ],
+        (".ini", ""),
+        (".ini", "[pytest]\naddopts = -x -p no:randomly --strict-markers\npython_functions = test_*\n"),
+        (".cfg", "[tool:pytest]\naddopts = --exitfirst --doctest-modules\n"),
+    ),
 )
 def test_the_settings_of_the_repository_apply_and_controls_fail_with_them(
-    tree: Path, settings: tuple[str, str]
+    tree: Path, suffix: str, content: str
 ) -> None:
     """The run does not stop at the first failure, which is that of a control."""
-    content, suffix = settings
     bad = ["test_case.py::test_teardown", "test_case.py::TestCase::test_subtests"]
     found = judge(tree, [*GOOD, *bad], settings=(suffix, content))
     assert found.passed == set(GOOD), found
@@ -184,7 +184,7 @@ def shop(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("runner", "name"),
     [pytest.param("pytest", name, marks=pytest.mark.slow) for name in forgeries.PYTEST]
-    + [("unittest", name) for name in forgeries.UNITTEST],
+    + first_quick(*(("unittest", name) for name in forgeries.UNITTEST), quick=6),
 )
 def test_code_under_test_cannot_forge_a_reward(shop: Path, runner: str, name: str) -> None:
     """W22: either the forged tests do not pass, or a control passes too."""

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.gateway.log.redact import MARK, Redactor
+from tests.params import first_quick
 
 KEY = "sk-the/Real_key+0123456789=AbC"
 
@@ -162,7 +163,9 @@ def test_seat_tokens_are_redacted() -> None:
     assert Redactor().clean_text(f"the token {token}.") == f"the token {MARK}."
 
 
-@pytest.mark.parametrize("run", ["\\", "\\u00", "\\u{0", "%25", "%", "25", "&amp;", "&#0", "&#x0", "0", "="])
+@pytest.mark.parametrize(
+    "run", first_quick("\\", "%25", "&#x0", "\\u00", "\\u{0", "%", "25", "&amp;", "&#0", "0", "=", quick=3)
+)
 @pytest.mark.parametrize("first", ["", "\\", "\\u{", "%", "&", "&#", "&#x"])
 def test_a_long_run_of_escape_characters_is_read_in_one_pass(first: str, run: str) -> None:
     data = (first + run * (1_000_000 // len(run))).encode()

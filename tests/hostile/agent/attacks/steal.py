@@ -11,6 +11,8 @@ MOST = 32 << 20
 
 
 def found(data, where):
+    if b"lbl-" not in data and b"key-" not in data:  # quicker than the pattern
+        return []
     return [f"{match.decode()} at {where}" for match in sorted(set(SECRET.findall(data)))]
 
 

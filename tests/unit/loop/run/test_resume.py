@@ -55,7 +55,8 @@ def test_a_resume_loads_each_domain_once(finished: Path, monkeypatch: pytest.Mon
 
     def counted(name: str) -> Domain:
         loaded.append(name)
-        return load(name)
+        domain: Domain = load(name)
+        return domain
 
     monkeypatch.setattr(registry, "load_domain", counted)
     assert len(resume_run(FakeRuntime(), plan_resume(finished, max_generation=4)).generations) == 5
