@@ -421,7 +421,7 @@ def test_demo_prints_a_table_and_the_next_command_and_writes_pictures(tmp_path: 
         for name in ("lineage", "best_circle_packing_n26", "best_circle_packing_n32")
         for kind in ("svg", "png")
     }
-    assert f"hyperrun resume {report.parent.relative_to(tmp_path)} --max-generation 12" in out
+    assert f"hyperrun resume {report.parent.relative_to(tmp_path)} --max-generation 11" in out
 
 
 @pytest.mark.parametrize(
