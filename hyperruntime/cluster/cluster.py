@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import tempfile
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.head import Head, Node, own_address
 from hyperruntime.cluster.images import ImageSource
+from hyperruntime.cluster.job_directory import JOBS_PREFIX, job_directory
 from hyperruntime.cluster.open_clusters import ClusterFile
 from hyperruntime.cluster.peer import Handler
 from hyperruntime.cluster.pilots import Pilots, why_job_ended
@@ -47,13 +47,14 @@ class Cluster:
 
         Args:
             config: which nodes.
-            directory: for job scripts and logs; nodes must see it. None means a new one in the current directory.
+            directory: for job scripts and logs; nodes must see it. None means a new one in the current directory, which
+                is removed when the cluster is closed.
             handlers: what nodes may call.
         """
         self.config = config
         self.head = Head(handlers, heartbeat_s=config.heartbeat_s, patience_s=config.patience_s)
         self.error: ClusterError | None = None
-        self._directory = directory
+        self._directory, self._own_directory = directory, ExitStack()
         self._pilots: Pilots | None = None
         self._names = (f"node-{number}" for number in itertools.count(1))
         self._wanted = 0
@@ -72,15 +73,17 @@ class Cluster:
         Raises:
             ClusterError: the head cannot listen, or Parsl is missing or does not start.
         """
-        place = self._directory or Path(tempfile.mkdtemp(prefix="cluster-", dir=Path.cwd()))
-        local = self.config.provider == "local" and not self.config.parsl
-        await self.head.start(self.config.address or ("127.0.0.1" if local else own_address()), self.config.port)
-        self._pilots, self._images = Pilots(self.config, place), ImageSource(place)
-        try:
-            await asyncio.to_thread(self._pilots.start)
-        except BaseException:
-            await self.head.stop()
-            raise
+        with ExitStack() as undo:
+            place = self._directory or undo.enter_context(job_directory(Path.cwd(), JOBS_PREFIX))
+            local = self.config.provider == "local" and not self.config.parsl
+            await self.head.start(self.config.address or ("127.0.0.1" if local else own_address()), self.config.port)
+            self._pilots, self._images = Pilots(self.config, place), ImageSource(place)
+            try:
+                await asyncio.to_thread(self._pilots.start)
+            except BaseException:
+                await self.head.stop()
+                raise
+            self._own_directory = undo.pop_all()
         self._file = ClusterFile(self, place)
         self._watching = (asyncio.ensure_future(self._look()), asyncio.ensure_future(self._file.keep_writing()))
         self.want(self.config.min_nodes)
@@ -88,17 +91,18 @@ class Cluster:
 
     async def __aexit__(self, *_: object) -> None:
         """End the nodes' work, cancel all jobs and close the connections."""
-        self._wanted = 0
-        for task in (*self._watching, *self._coming):
-            task.cancel()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_END_S):
-                await asyncio.gather(*(self._end(node) for node in self.connected()))
-        await self.head.stop()
-        if self._pilots is not None:
-            await asyncio.to_thread(self._pilots.stop)
-        if self._file is not None:
-            self._file.remove()
+        with self._own_directory:
+            self._wanted = 0
+            for task in (*self._watching, *self._coming):
+                task.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await asyncio.gather(*(self._end(node) for node in self.connected()))
+            await self.head.stop()
+            if self._pilots is not None:
+                await asyncio.to_thread(self._pilots.stop)
+            if self._file is not None:
+                self._file.remove()
 
     def nodes(self) -> list[Node]:
         """Return the nodes that take new work, in the order in which they were asked for."""

@@ -18,6 +18,7 @@ from hyperruntime.host.owner import OwnerIdentity
 from hyperruntime.json_values import json_object_of_file
 from hyperruntime.storage.atomic import make_directory
 
+JOBS_PREFIX = ".hyperrun-jobs-"  # begins the name of a directory that belongs to no run
 _OWNER = "owner.json"
 _NO_RECORD_S = 60.0  # until a directory without its owner's record counts as left
 

@@ -83,10 +83,10 @@ async def _findings(config: ClusterConfig, directory: Path, image: str, timeout_
 
     from hyperruntime.cluster.check import check_node
     from hyperruntime.cluster.cluster import Cluster
-    from hyperruntime.cluster.job_directory import job_directory
+    from hyperruntime.cluster.job_directory import JOBS_PREFIX, job_directory
     from hyperruntime.cluster.node_findings import Needs
 
-    with job_directory(directory, ".hyperrun-jobs-") as jobs:
+    with job_directory(directory, JOBS_PREFIX) as jobs:
         async with Cluster(config, jobs) as cluster:
             try:
                 node = await asyncio.wait_for(cluster.add_node(), timeout_s)

@@ -39,7 +39,7 @@ async def _keep(config: ClusterConfig, count: int | None, directory: Path) -> No
 
     from hyperruntime.cluster.cluster import Cluster
     from hyperruntime.cluster.head import Node
-    from hyperruntime.cluster.job_directory import job_directory
+    from hyperruntime.cluster.job_directory import JOBS_PREFIX, job_directory
     from hyperruntime.errors import ClusterError, NodeLostError
 
     count = count or config.max_nodes
@@ -61,7 +61,7 @@ async def _keep(config: ClusterConfig, count: int | None, directory: Path) -> No
         if not node.dismissed:
             click.echo(str(error))
 
-    with job_directory(directory, ".hyperrun-jobs-") as jobs:
+    with job_directory(directory, JOBS_PREFIX) as jobs:
         async with Cluster(config, jobs) as cluster:
             cluster.on_node(joined)
             while True:

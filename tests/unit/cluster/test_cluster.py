@@ -35,6 +35,23 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.02)
 
 
+def test_the_files_of_jobs_that_nobody_asked_for_go_with_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def test() -> None:
+        async with Cluster(ClusterConfig(max_nodes=1)):
+            assert [path.name[:15] for path in tmp_path.iterdir()] == [".hyperrun-jobs-"]
+        assert list(tmp_path.iterdir()) == []
+        taken = ClusterConfig(max_nodes=1, address="192.0.2.1")  # of no machine
+        with pytest.raises(ClusterError):
+            await Cluster(taken).__aenter__()
+        assert list(tmp_path.iterdir()) == []
+
+    run(test)
+
+
 @pytest.mark.slow
 def test_nodes_come_when_wanted_go_when_idle_and_are_replaced_when_killed(tmp_path: Path) -> None:
     async def test() -> None:
