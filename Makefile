@@ -64,5 +64,5 @@ setup: ## only install what the other commands need
 	@scripts/setup test
 
 clean: ## remove build results (but not outputs/, images or the test user)
-	rm -rf .venv build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist ./*.egg-info .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

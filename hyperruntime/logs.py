@@ -1,57 +1,86 @@
 """The library's logger: silent unless the program configures logging; structured if it configures structlog.
 
 An unconfigured structlog prints to standard output, which belongs to the embedding program. So an event goes to
-structlog only if the program configured it, else to the standard ``logging``. structlog is not imported here.
+structlog only if the program configured it, else to the standard ``logging``. structlog takes long to import: a program
+may have it configured when it is imported, which this logger does for the first event that is to be shown.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import sys
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+_STRUCTLOG = "structlog"
 
 
-class _Deferred:
-    """A configuration of logging that no event has needed yet."""
+class _OnImport(MetaPathFinder, Loader):
+    """Configures structlog when it is imported: here, or by a plug-in that logs by itself."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._level = logging.DEBUG
-        self._configure: Callable[[], None] | None = None
+        self.level: int | None = None  # that is shown; None: nothing is to be configured
+        self._configure: Callable[[], None] = lambda: None
+        self._loader: Loader | None = None
 
     def set(self, level: int, configure: Callable[[], None]) -> None:
-        with self._lock:
-            self._level, self._configure = level, configure
-
-    def carry_out(self, level: int) -> None:
-        """Configure logging if there is a configuration that shows events of this level."""
-        if self._configure is None or level < self._level:
+        if _STRUCTLOG in sys.modules:
+            configure()
             return
-        with self._lock:
-            if self._configure is not None:
-                self._configure()
-                self._configure = None
+        self.level, self._configure = level, configure
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def clear(self) -> None:
+        self.level = None
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _STRUCTLOG or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None:
+            self._loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        assert self._loader is not None
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert self._loader is not None
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._configure()
+        self.level = None
 
 
-_deferred = _Deferred()
+_on_import = _OnImport()
 
 
-def configure_when_needed(level: int, configure: Callable[[], None]) -> None:
-    """Have logging configured before the first event that it would show: structlog takes long to import.
+def configure_on_import(level: int, configure: Callable[[], None]) -> None:
+    """Have structlog configured when it is imported, or now if it is.
+
+    This logger imports it for the first event that is to be shown.
 
     Args:
         level: the least level that is shown, of the standard ``logging``.
-        configure: called once, in the thread of that event, or at once if structlog is imported already.
+        configure: called once, in the thread that imports structlog.
     """
-    _deferred.set(level, configure)
-    configure_if_imported()
+    _on_import.set(level, configure)
 
 
-def configure_if_imported() -> None:
-    """Carry out a pending configuration if structlog has been imported, as a plug-in may do to log by itself."""
-    if "structlog" in sys.modules:
-        _deferred.carry_out(logging.CRITICAL)
+def forget_configuration() -> None:
+    """Undo :func:`configure_on_import` if structlog has not been imported since; for tests."""
+    _on_import.clear()
 
 
 class Logger:
@@ -78,8 +107,11 @@ class Logger:
         self._emit(logging.ERROR, event, facts)
 
     def _emit(self, level: int, event: str, facts: dict[str, object]) -> None:
-        _deferred.carry_out(level)
-        structlog = sys.modules.get("structlog")
+        if (least := _on_import.level) is not None:
+            if level < least:
+                return
+            importlib.import_module(_STRUCTLOG)
+        structlog = sys.modules.get(_STRUCTLOG)
         if structlog is not None and structlog.is_configured():
             getattr(structlog.get_logger(self._name), logging.getLevelName(level).lower())(event, **facts)
             return

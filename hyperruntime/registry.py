@@ -25,7 +25,6 @@ from hyperruntime.errors import (
     name_hint,
     unknown_name,
 )
-from hyperruntime.logs import configure_if_imported
 
 RUNTIMES = "hyperruntime.runtimes"
 DOMAINS = "hyperruntime.domains"
@@ -193,7 +192,6 @@ def _load(group: str, name: str, missing: Callable[[str, list[str]], Exception])
         raise missing(name, list(known))
     with blaming(group, name):
         found = known[name].load()
-        configure_if_imported()
         check_interface(group, found, repr(name), known[name])
         return found
 

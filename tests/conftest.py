@@ -20,6 +20,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 import hyperruntime as hr
+from hyperruntime import logs
 from hyperruntime.driver import Launch
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.host.owner import LABEL
@@ -69,6 +70,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModuleSchedu
 def _logs_as_they_were() -> Iterator[None]:
     """Reset structlog after each test, because commands configure it."""
     yield
+    logs.forget_configuration()
     if structlog := sys.modules.get("structlog"):
         structlog.reset_defaults()
 

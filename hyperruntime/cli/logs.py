@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from hyperruntime.cli.streams import without_colour
-from hyperruntime.logs import configure_when_needed
+from hyperruntime.logs import configure_on_import
 
 if TYPE_CHECKING:
     from structlog.typing import Processor
@@ -21,7 +21,7 @@ def configure_logging(level: str, *, as_json: bool) -> None:
         as_json: whether to print JSON lines.
     """
     number = getattr(logging, level.upper())
-    configure_when_needed(number, lambda: _configure(number, as_json=as_json))
+    configure_on_import(number, lambda: _configure(number, as_json=as_json))
     root = logging.getLogger()
     if level != "debug" and not root.handlers:
         root.addHandler(logging.NullHandler())  # else other packages, such as asyncio, print tracebacks by themselves

@@ -94,7 +94,6 @@ def test_two_hundred_containers_fit_under_the_usual_soft_limit(runtime_name: str
     assert int(done.stdout.split()[0]) <= 3 * count
 
 
-@pytest.mark.slow
 def test_a_hard_limit_that_is_too_low_is_named() -> None:
     done = crowd("fake", IMAGE, 30, soft=64, hard="64")
     assert done.exit_code != 0

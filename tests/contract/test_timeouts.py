@@ -57,7 +57,6 @@ def test_a_fork_loop_is_ended_with_any_shell(runtime: hr.Runtime, images: dict[s
         assert not started.exec(["sh", "-c", "ps | grep 'sleep 10[0]'"]).stdout
 
 
-@pytest.mark.slow
 def test_a_fork_loop_of_sessions_is_ended_in_time(runtime: hr.Runtime, base_image: str) -> None:
     """On a machine that is too busy to end the loop alone, the container ends with it, and the caller is told."""
     loop = f"# {uuid.uuid4().hex}{FORK_LOOP_OF_SESSIONS}"

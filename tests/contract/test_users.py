@@ -202,9 +202,7 @@ def test_a_user_that_signals_all_processes_does_not_affect_others(shared: hr.Con
             shared.exec(["true"], user=ONE, timeout_s=0.5)
         assert shared.exec(["echo", "on"], user=hr.RunAs(uid=21_000 + number), timeout_s=HANG_S).stdout == b"on\n"
         assert shared.exec(["echo", "on"], timeout_s=HANG_S).stdout == b"on\n"
-    began = time.monotonic()
     assert shared.end_user(ONE)
-    assert time.monotonic() - began < HANG_S
     assert living(shared, ONE.uid) == []
     assert shared.exec(["echo", "again"], user=ONE).stdout == b"again\n"
 

@@ -134,7 +134,6 @@ def test_agents_ask_through_the_gateway_and_their_usage_is_recorded(
     assert "models: 5 requests, 50 tokens read, 25 written, money 0\n" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_a_separate_evaluation_uses_models_without_cost_to_the_run(
     run: Callable[..., RunSummary], runtime: Runtime, upstream: ScriptedUpstream
 ) -> None:

@@ -165,7 +165,6 @@ def test_a_run_starts_from_the_diffs_of_another(place: Path, runtime_name: str) 
 
 
 @pytest.mark.parametrize(("number", "code"), first_quick((signal.SIGTERM, 143), (signal.SIGINT, 130)))
-@pytest.mark.slow
 def test_an_interrupted_evaluation_leaves_no_files_and_no_containers(
     place: Path, runtime_name: str, number: signal.Signals, code: int
 ) -> None:

@@ -48,20 +48,17 @@ def test_only_the_command_line_imports_structlog() -> None:
 
 
 QUIET = """
-import sys
+import sys, threading, time
 from hyperruntime.cli.logs import configure_logging
-from hyperruntime.logs import configure_if_imported, get_logger
+from hyperruntime.logs import get_logger
 
 configure_logging("warning", as_json=False)
 get_logger("x").info("quiet")
 assert "structlog" not in sys.modules
 {then}
 """
-
-
 BY_ITSELF = """
 import structlog
-configure_if_imported()
 structlog.get_logger().info("quiet")
 structlog.get_logger().error("loud")
 """
@@ -71,13 +68,31 @@ configure_logging("error", as_json=True)
 get_logger("x").warning("quiet")
 get_logger("x").error("loud")
 """
+MEANWHILE = """
+def log_quietly():
+    while thread.is_alive():
+        get_logger("x").info("quiet")
+
+logging_ = __import__("logging")
+logging_.basicConfig(format="%(message)s", level=logging_.DEBUG)
+thread = threading.Thread(target=get_logger("x").warning, args=("loud",))
+others = [threading.Thread(target=log_quietly) for _ in range(3)]
+sys.setswitchinterval(1e-5)
+for one in (thread, *others):
+    one.start()
+for one in (thread, *others):
+    one.join()
+"""
 
 
 @pytest.mark.parametrize(
-    "then", ['get_logger("x").warning("loud")', BY_ITSELF, AGAIN], ids=["an event", "a plug-in", "another level"]
+    "then",
+    ['get_logger("x").warning("loud")', BY_ITSELF, AGAIN, MEANWHILE],
+    ids=["an event", "a plug-in", "another level", "other threads meanwhile"],
 )
 def test_the_command_line_imports_structlog_when_there_is_something_to_show(then: str) -> None:
     done = subprocess.run([sys.executable, "-c", QUIET.format(then=then)], capture_output=True, text=True, check=True)
     assert done.stdout == ""
     assert "loud" in done.stderr
     assert "quiet" not in done.stderr
+    assert "Traceback" not in done.stderr

@@ -170,7 +170,7 @@ def go_on(
         live_page(state) as start_page,
     ):
         start_page(Path(run_dir))
-        summary = resume_run(machines.runtime, machines.place(plan), on_event)
+        summary = resume_run(machines.runtime, machines.with_executor(plan), on_event)
     return _finish(summary, number(), view.options, as_json)
 
 
@@ -204,7 +204,7 @@ def run_generations(state: State, options: GenerateOptions, cluster: Path | None
                 note(f"run {path}, {said}")
                 start_page(path)
 
-            summary = start_run(machines.runtime, machines.place(plan), on_event, on_start=on_start)
+            summary = start_run(machines.runtime, machines.with_executor(plan), on_event, on_start=on_start)
     return summary, number()
 
 
@@ -222,14 +222,16 @@ class _Machines:
     runtime: LoopRuntime
     make_executor: MakeExecutor | None = None
 
-    def place(self, plan: _Plan) -> _Plan:
-        """Return the plan of a run whose generations are made by these machines."""
+    def with_executor(self, plan: _Plan) -> _Plan:
+        """Return the plan with the executor of these machines."""
         return attrs.evolve(plan, make_executor=self.make_executor or plan.make_executor)
 
 
 @contextmanager
 def _machines(state: State, plan: RunPlan, cluster: Path | None) -> Iterator[_Machines]:
-    """Yield an open runtime with the run's image, or an open cluster whose nodes make it and get none of the keys.
+    """Yield an open runtime that has the run's image, or an open cluster.
+
+    The nodes of a cluster make the image, and get none of the run's keys.
 
     Args:
         state: the global options.

@@ -12,14 +12,14 @@ from typing import Any
 import attrs
 
 from hyperruntime.domain import Domain
-from hyperruntime.errors import RepositoryError
+from hyperruntime.errors import RepositoryError, RunError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.adapter import ContractAdapter
 from hyperruntime.loop.generation.meta_patches import Start, begin, stored_start
 from hyperruntime.loop.generation.phases import unfinished
 from hyperruntime.loop.generation.publish import amend_marked, publish_missing
-from hyperruntime.loop.run.plan import NewRunPlan, RunPlan, absolute_references, check_agent
+from hyperruntime.loop.run.plan import NewRunPlan, ResumePlan, absolute_references, check_agent
 from hyperruntime.loop.run_files.archive import Archive, read_run, write_run
 from hyperruntime.loop.run_files.contract import Contract
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH, RUN_LOG, Layout
@@ -155,7 +155,7 @@ def _fill(plan: NewRunPlan) -> OpenedRun:
     return OpenedRun(options=options, layout=layout, adapter=adapter, domains=domains, stored=stored, archive=archive)
 
 
-def reopen_run(plan: RunPlan, reclaim_args: Sequence[str]) -> OpenedRun:
+def reopen_run(plan: ResumePlan, reclaim_args: Sequence[str]) -> OpenedRun:
     """Open an existing run whose directory this process owns, and complete the steps that a kill left out.
 
     Args:
@@ -164,10 +164,13 @@ def reopen_run(plan: RunPlan, reclaim_args: Sequence[str]) -> OpenedRun:
 
     Raises:
         ArchiveError: a file of the run cannot be read.
+        RunError: another process changed the options since the resume was planned.
         StorageError: a file cannot be written.
     """
     layout, options, domains, adapter = plan.layout, plan.options, plan.domains, plan.adapter
     stored_options, stored = read_run(layout)  # again: the files belong to this process only now
+    if stored_options != plan.stored:
+        raise RunError(f"another process changed the options of {str(layout.root)!r} meanwhile; resume it again")
     archive = Archive.load(layout)
     make_directory(layout.view)
     tighten(layout)

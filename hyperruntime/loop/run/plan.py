@@ -32,7 +32,7 @@ from hyperruntime.storage.run_lock import is_unowned_remnant, owner_state, wait_
 
 @attrs.frozen(kw_only=True)
 class RunPlan:
-    """A run whose inputs are checked, new or to be resumed.
+    """The checked inputs of a new run or of a resume.
 
     Attributes:
         options: options of the run, with seed and run id.
@@ -64,6 +64,17 @@ class NewRunPlan(RunPlan):
 
     asked: GenerateOptions
     agent: str
+
+
+@attrs.frozen(kw_only=True)
+class ResumePlan(RunPlan):
+    """The resume of an existing run, whose changed options are not stored yet.
+
+    Attributes:
+        stored: the options that the run had when the resume was planned.
+    """
+
+    stored: GenerateOptions
 
 
 def plan_run(options: GenerateOptions) -> NewRunPlan:
@@ -110,7 +121,7 @@ def plan_resume(
     parallel: int | None = None,
     changes: Mapping[str, Any] | None = None,
     wait: bool = False,
-) -> RunPlan:
+) -> ResumePlan:
     """Return the plan of resuming an interrupted run, or of extending a finished one.
 
     It changes no file, except that a run that HyperAgents wrote is imported first, in its directory.
@@ -125,7 +136,7 @@ def plan_resume(
     Raises:
         ArchiveError: the directory is not a run directory.
         DomainNotFoundError: a domain of the run is no longer installed.
-        RunLockedError: a live process owns the run; only with ``wait``.
+        RunLockedError: a live process owns the run; only with ``wait``, or if the run must be imported.
         HyperRuntimeError: as for :func:`plan_run`.
     """
     layout = Layout(Path(run_dir).absolute())
@@ -136,8 +147,9 @@ def plan_resume(
     options = _changed(stored_options, {"max_generation": max_generation, "parallel": parallel, **(changes or {})})
     adapter = contract_adapter(options.contract)
     domains = load_domains(options.domains, adapter)
-    return RunPlan(
+    return ResumePlan(
         options=options,
+        stored=stored_options,
         adapter=adapter,
         domains=domains,
         image=choose_image(options, domains),

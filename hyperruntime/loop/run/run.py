@@ -15,7 +15,7 @@ from hyperruntime.loop.generation.parent_program import ParentProgram, Question,
 from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.generation.publish import finish_generation, mark_generation, parent_mark
 from hyperruntime.loop.run.opened_run import OpenedRun, create_run, reopen_run
-from hyperruntime.loop.run.plan import NewRunPlan, RunPlan, plan_run
+from hyperruntime.loop.run.plan import NewRunPlan, ResumePlan, plan_run
 from hyperruntime.loop.run.tasks import GenerationTask, MakeExecutor, QuestionTask
 from hyperruntime.loop.run_files.layout import LOG
 from hyperruntime.loop.run_files.parent_rules import GenId, select_parent
@@ -109,12 +109,13 @@ def place_run(plan: NewRunPlan) -> NewRunPlan:
         except StorageError as error:
             if plan.asked.run_id is not None or not isinstance(error.__cause__, FileExistsError):
                 raise
-            plan = plan_run(attrs.evolve(plan.asked, seed=plan.options.seed))
+            again = plan_run(attrs.evolve(plan.asked, seed=plan.options.seed))
+            plan = attrs.evolve(again, make_executor=plan.make_executor)
         else:
             return plan
 
 
-def resume_run(runtime: LoopRuntime, plan: RunPlan, on_event: OnEvent | None = None) -> RunSummary:
+def resume_run(runtime: LoopRuntime, plan: ResumePlan, on_event: OnEvent | None = None) -> RunSummary:
     """Store the changed options of a run, complete the steps that a kill left out, and run all missing generations.
 
     Args:
@@ -123,7 +124,9 @@ def resume_run(runtime: LoopRuntime, plan: RunPlan, on_event: OnEvent | None = N
         on_event: as for :func:`start_run`.
 
     Raises:
+        ArchiveError: a file of the run cannot be read.
         RunLockedError: a live process owns the run.
+        RunError: another process changed the options since the resume was planned; or as for :func:`start_run`.
         HyperRuntimeError: as for :func:`start_run`.
     """
     image = runtime.images.ensure(plan.image)

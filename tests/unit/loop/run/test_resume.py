@@ -63,6 +63,14 @@ def test_a_resume_loads_each_domain_once(finished: Path, monkeypatch: pytest.Mon
     assert loaded == ["circle_packing"]
 
 
+def test_a_resume_does_not_change_back_what_another_one_changed_meanwhile(finished: Path) -> None:
+    early = plan_resume(finished, max_generation=4)
+    resume_run(FakeRuntime(), plan_resume(finished, max_generation=5))
+    with pytest.raises(RunError, match=r"another process changed the options of .* meanwhile; resume it again"):
+        resume_run(FakeRuntime(), early)
+    assert load_run(finished).options.max_generation == 5
+
+
 def test_a_resumed_run_equals_an_uninterrupted_one_and_another_seed_changes_it(
     whole_run: WholeRun, finished: Path, tmp_path: Path
 ) -> None:
