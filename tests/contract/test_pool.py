@@ -114,7 +114,7 @@ def test_r13_an_idle_container_that_hangs_is_detected_and_replaced(runtime: hr.R
             await asyncio.sleep(3)
             assert pool.status().lost == 0  # the container answered the health check
             await hung.aexec(["sh", "-c", f"kill -STOP $({SUPERVISOR})"], timeout_s=6)
-            await until(lambda: pool.status().lost == 1 and pool.status().free == pool.status().total_slots > 0)
+            await until(lambda: pool.status().lost >= 1 and pool.status().free == pool.status().total_slots > 0)
             async with pool.lease("next") as lease:
                 assert lease.slot.container != hung.name
 

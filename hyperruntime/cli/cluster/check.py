@@ -72,7 +72,8 @@ async def _checked(
 def _or_failed(found: Sequence[Finding] | BaseException) -> Sequence[Finding]:
     """Return findings; an error of ours becomes one."""
     if isinstance(found, HyperRuntimeError):
-        return (Finding(subject="node", ok=False, detail=str(found)),)
+        step = "try the table's `setup` and options in a job of your own, then correct them"
+        return (Finding(subject="node", ok=False, detail=str(found), next_step=step),)
     if isinstance(found, BaseException):
         raise found
     return found
