@@ -44,6 +44,11 @@ class Relay:
         self.server = await asyncio.start_server(accept, "127.0.0.1", 0)
         return f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
 
+    def close(self) -> None:
+        if self.server is not None:
+            self.server.close()
+        self.cut()
+
     def cut(self) -> None:
         for writer in self.writers:
             writer.transport.abort()
@@ -67,16 +72,22 @@ def relay_nodes(monkeypatch: pytest.MonkeyPatch, count: int = 8) -> list[Relay]:
     relays = [Relay() for _ in range(count)]
     addresses: list[str] = []
     numbers = itertools.count()
-    start, invite = Head.start, Head.invite
+    start, stop, invite = Head.start, Head.stop, Head.invite
 
     async def start_relays(head: Head, host: str, port: int = 0) -> None:
         await start(head, host, port)
         listens = int(head._addresses[0].rpartition(":")[2])
         addresses.extend([await relay.start(listens) for relay in relays])
 
+    async def stop_relays(head: Head) -> None:
+        for relay in relays:
+            relay.close()
+        await stop(head)
+
     def invite_by_relay(head: Head, name: str) -> Invitation:
         return attrs.evolve(invite(head, name), addresses=(addresses[next(numbers)],))
 
     monkeypatch.setattr(Head, "start", start_relays)
+    monkeypatch.setattr(Head, "stop", stop_relays)
     monkeypatch.setattr(Head, "invite", invite_by_relay)
     return relays
