@@ -104,7 +104,8 @@ def test_a_shell_has_an_editor_ctrl_c_the_windows_size_and_an_exit_code(window: 
     window.expect("inside>")
     window.type("clear; sed 's/the/an/' /tmp/text", "Enter")
     window.expect("in an editor")
-    window.type("sleep 300 || echo code $?", "Enter")
+    window.type("echo begun; sleep 300 || echo code $?", "Enter")
+    window.expect("\nbegun")  # before, Ctrl-C would be a letter for the shell's editor
     window.type("", "C-c")
     window.type("echo still $((40 + 2))", "Enter")
     window.expect("still 42")
