@@ -7,12 +7,12 @@ may have it configured when it is imported, which this logger does for the first
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 _STRUCTLOG = "structlog"
@@ -42,10 +42,7 @@ class _OnImport(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != _STRUCTLOG or self not in sys.meta_path:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        spec = PathFinder.find_spec(fullname, path, target) if fullname == _STRUCTLOG else None
         if spec is not None:
             self._loader, spec.loader = spec.loader, self
         return spec
@@ -60,7 +57,7 @@ class _OnImport(MetaPathFinder, Loader):
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         self._configure()
-        self.level = None
+        self.clear()
 
 
 _on_import = _OnImport()

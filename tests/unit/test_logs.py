@@ -62,6 +62,12 @@ import structlog
 structlog.get_logger().info("quiet")
 structlog.get_logger().error("loud")
 """
+LOOKED_FOR = """
+import importlib.util
+assert importlib.util.find_spec("structlog")
+assert "structlog" not in sys.modules
+get_logger("x").warning("loud")
+"""
 AGAIN = """
 import structlog
 configure_logging("error", as_json=True)
@@ -87,8 +93,8 @@ for one in (thread, *others):
 
 @pytest.mark.parametrize(
     "then",
-    ['get_logger("x").warning("loud")', BY_ITSELF, AGAIN, MEANWHILE],
-    ids=["an event", "a plug-in", "another level", "other threads meanwhile"],
+    ['get_logger("x").warning("loud")', BY_ITSELF, LOOKED_FOR, AGAIN, MEANWHILE],
+    ids=["an event", "a plug-in", "looked for first", "another level", "other threads meanwhile"],
 )
 def test_the_command_line_imports_structlog_when_there_is_something_to_show(then: str) -> None:
     done = subprocess.run([sys.executable, "-c", QUIET.format(then=then)], capture_output=True, text=True, check=True)

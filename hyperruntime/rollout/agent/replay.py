@@ -3,7 +3,7 @@
 A model call with the same request as a recorded one returns the recorded turn. A tool call runs again in the new
 container, and its output is compared with the recorded one. The agent gets the recorded output, so its conversation and
 its tokens stay those of the journal. If the outputs differ, the container is not in the state that the conversation
-tells of: the conversation starts again.
+describes, and the conversation starts again.
 """
 
 from __future__ import annotations
