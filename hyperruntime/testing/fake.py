@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, mkdtemp
 from typing import IO, BinaryIO, Unpack
 
 from hyperruntime.driver import EngineInfo
@@ -23,7 +24,7 @@ from hyperruntime.git.command import git
 from hyperruntime.host.process import DEVNULL, HostProcess, kill_group, spawn
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
 
-_KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "LANG")
+_KEPT_VARIABLES = ("PATH", "HOME", "LANG")
 
 
 class FakeImages:
@@ -45,7 +46,7 @@ class FakeImages:
 
 
 class FakeContainer:
-    """Runs commands on the host, with the targets of mounts replaced by their sources."""
+    """Runs commands on the host, with the targets of mounts replaced by their sources, and a TMPDIR of its own."""
 
     def __init__(self, spec: ContainerSpec, on_close: Callable[[FakeContainer], None]) -> None:
         """Make an open container.
@@ -59,6 +60,7 @@ class FakeContainer:
         self._lock = threading.Lock()
         self._running: list[HostProcess] = []
         self._closed = False
+        self._temporary = mkdtemp(prefix="hyperruntime-fake-")
 
     def exec(
         self,
@@ -85,7 +87,9 @@ class FakeContainer:
         kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
         with _as_file(options.get("input")) as source:
             merge = ["sh", "-c", 'exec "$@" 2>&1', "sh"] if options.get("merge_output") else []
-            process = self._spawn([*merge, *argv], cwd, {**kept, **self.spec.env, **env}, source)
+            process = self._spawn(
+                [*merge, *argv], cwd, {**kept, "TMPDIR": self._temporary, **self.spec.env, **env}, source
+            )
         expired = threading.Event()
 
         def expire() -> None:
@@ -111,11 +115,12 @@ class FakeContainer:
         )
 
     def close(self) -> None:
-        """Kill the running commands; may be called again."""
+        """Kill the running commands, and remove their temporary files; may be called again."""
         with self._lock:
             self._closed = True
             for process in self._running:
                 kill_group(process)
+        shutil.rmtree(self._temporary, ignore_errors=True)
         self._on_close(self)
 
     def _spawn(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], stdin: int | IO[bytes]) -> HostProcess:

@@ -227,7 +227,8 @@ def dies_and_is_resumed(folder: Path, agent: Path, at: int) -> list[GenerationRe
 
 def crash(folder: Path, agent: Path, at: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", CRASH, str(agent), str(folder), str(at)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    env = {**os.environ, "TMPDIR": str(agent.parent)}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
 
 
 def test_a_run_that_dies_at_a_file_change_is_resumed_completely(tmp_path: Path) -> None:
