@@ -24,7 +24,7 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.testing import make_agent_repository
-from tests.doubles.relay import relay_nodes
+from tests.doubles.relay import Relay, relay_nodes
 from tests.doubles.upstream import chat_stream, scripted_upstream
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
@@ -122,8 +122,24 @@ def test_a_run_on_two_nodes_has_the_scores_of_one_machine_and_leaves_nothing(
     assert [path.name for path in (tmp_path / "out").iterdir()] == [plan.layout.root.name]
 
 
+async def silence(relays: list[Relay], seconds: float) -> None:
+    for relay in relays:
+        relay.fail("silent")
+    await asyncio.sleep(seconds)
+    for relay in relays:
+        relay.recover()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("why", ["its processes are killed", "a short partition", "a long partition"])
+@pytest.mark.parametrize(
+    ("why", "relays_that_fail", "attempts"),
+    [
+        ("its processes are killed", 0, [1, 1, 2]),
+        ("a short partition", 1, [1, 1, 1]),
+        ("a long partition", 1, [1, 1, 2]),
+        ("a long partition of all nodes", 8, [1, 2, 2]),
+    ],
+)
 def test_generations_of_a_lost_node_are_made_again_elsewhere(
     planned: Callable[..., NewRunPlan],
     config: ClusterConfig,
@@ -131,8 +147,10 @@ def test_generations_of_a_lost_node_are_made_again_elsewhere(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     why: str,
+    relays_that_fail: int,
+    attempts: list[int],
 ) -> None:
-    """Nodes are given up after 5 s; a relay is silent for 2 s, which costs nothing, or for 15 s."""
+    """Nodes are given up after 5 s; a relay, or each of them, is silent for 2 s, which costs nothing, or for 15 s."""
     plan = planned({1: WAIT + "improve()", 2: WAIT + "improve()"})
     wait, reached, both = plan.layout.view / "wait", set[str](), threading.Event()
     relays = relay_nodes(monkeypatch)
@@ -145,15 +163,10 @@ def test_generations_of_a_lost_node_are_made_again_elsewhere(
             if len(reached) == 2:
                 both.set()
 
-    async def part() -> None:
-        relays[0].fail("silent")
-        await asyncio.sleep(2 if "short" in why else 15)
-        relays[0].recover()
-
     def lose() -> None:
         both.wait(120)
-        if "partition" in why:
-            nodes._loop.run(part())
+        if relays_that_fail:
+            nodes._loop.run(silence(relays[:relays_that_fail], 2 if "short" in why else 15))
         else:
             node = nodes._cluster.nodes()[0]
             top = psutil.Process(node.facts["pid"])
@@ -167,7 +180,7 @@ def test_generations_of_a_lost_node_are_made_again_elsewhere(
         summary = run_on(nodes, plan, on_event)
         losing.join()
     assert [record.failure for record in summary.generations] == [None] * 3
-    assert sorted(record.attempts for record in summary.generations) == ([1, 1, 1] if "short" in why else [1, 1, 2])
+    assert sorted(record.attempts for record in summary.generations) == attempts
     assert len({record.genid for record in load_run(summary.run_dir).generations}) == 3
     mine = f"{tmp_path.parent.name}.{tmp_path.name}"
     assert wait_until(

@@ -10,20 +10,22 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import attrs
 import pytest
 
+from hyperruntime.host.batch_job import BatchJob
 from hyperruntime.host.process import run_process, wait_until
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
 from hyperruntime.rollout.run_files.turn_journal import TURNS
+from hyperruntime.storage.run_lock import STALE_S, owner_state, read_lease
 from hyperruntime.testing import make_agent_repository
 from hyperruntime.testing.model import scripted_model
 from tests.e2e.test_rollout import WORLD
 from tests.e2e.test_rollout_nodes import counting
-from tests.slurm.conftest import SOON_S, hyperrun, jobs
+from tests.slurm.conftest import SLURM, SOON_S, hyperrun, jobs
 
 ENGINES = ("podman", "apptainer", "bubblewrap")
 ON_NODES = ("--cluster", "cluster.toml")
@@ -31,11 +33,11 @@ SLEEPS = "import time; time.sleep(4); improve()"
 pytestmark = pytest.mark.timeout(280)
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+def start(folder: Path, *words: str, out: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
     env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     line = [sys.executable, "-m", "hyperruntime.cli", *words]
-    with (folder / "said").open("ab") as out:
-        return subprocess.Popen(line, cwd=folder, env=env, stdout=out, stderr=out)
+    with (folder / "said").open("ab") as said:
+        return subprocess.Popen(line, cwd=folder, env=env, stdout=out or said, stderr=said)
 
 
 def generate(engine: str, name: str, *more: str) -> list[str]:
@@ -72,6 +74,15 @@ def running() -> list[str]:
     return done.stdout.decode().split()
 
 
+def submit(folder: Path, command: str, *words: str) -> str:
+    """Submit a job that runs a command of the shell; return its id."""
+    (folder / "job.sh").write_text(f"#!/bin/sh\nexport XDG_CACHE_HOME={folder}/cache\n{command}\n")
+    asked = ["sbatch", "--parsable", f"--chdir={folder}", "--open-mode=append", "--output=said", *words, "job.sh"]
+    done = run_process(asked, timeout_s=30, cwd=folder)
+    assert done.exit_code == 0, done.stderr.decode()
+    return done.stdout.decode().strip()
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_on_four_nodes_has_the_scores_of_one_machine(folder: Path, engine: str) -> None:
     make_agent_repository(folder / "agent", dict.fromkeys(range(1, 5), SLEEPS))
@@ -87,20 +98,27 @@ def test_a_run_on_four_nodes_has_the_scores_of_one_machine(folder: Path, engine:
     assert lineage(folder, "nodes") == lineage(folder, "alone")
 
 
+@pytest.mark.parametrize(("generations", "parallel"), [(6, 1), (4, 4)])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_demo_on_nodes_prints_the_table_of_one_machine(folder: Path, engine: str) -> None:
-    words = ["--runtime", engine, "demo", "--generations", "6", "--json", "--output"]
-    alone, nodes = hyperrun(folder, *words, "alone"), hyperrun(folder, *words, "nodes", *ON_NODES)
-    assert (alone.exit_code, nodes.exit_code) == (0, 0), nodes.stderr.decode()
+def test_the_demo_on_four_nodes_prints_the_table_of_one_machine(
+    folder: Path, engine: str, generations: int, parallel: int
+) -> None:
+    (folder / "cluster.toml").write_text(f"{SLURM}min_nodes = 4\n")
+    words = ["--runtime", engine, "demo", f"--generations={generations}", f"--parallel={parallel}", "--json"]
+    done, most = hyperrun(folder, *words, "--output=alone"), 0
+    assert done.exit_code == 0, done.stderr.decode()
+    with (folder / "table").open("wb") as table, start(folder, *words, "--output=nodes", *ON_NODES, out=table) as head:
+        while head.poll() is None:
+            most = max(most, len(running()))
+            time.sleep(0.2)
+    assert head.returncode == 0, (folder / "said").read_text()
+    assert most == 4
     first, second = (
-        [
-            (each["current_genid"], each["parent_genid"], each["score"])
-            for each in json.loads(done.stdout)["generations"]
-        ]
-        for done in (alone, nodes)
+        [(each["current_genid"], each["parent_genid"], each["score"]) for each in json.loads(text)["generations"]]
+        for text in (done.stdout, (folder / "table").read_bytes())
     )
-    assert second == first
-    assert len(first) == 7
+    assert sorted(second, key=str) == sorted(first, key=str)
+    assert len(first) == generations + 1
 
 
 def test_a_run_survives_cancelled_jobs_and_a_killed_head(folder: Path) -> None:
@@ -173,10 +191,7 @@ def test_a_node_that_is_preempted_with_30_s_notice_gives_its_work_to_others_at_o
 def test_a_head_in_a_job_that_is_put_back_in_the_queue_goes_on_by_itself(folder: Path) -> None:
     make_agent_repository(folder / "agent", dict.fromkeys(range(1, 7), SLEEPS))
     words = generate("bubblewrap", "again", "--max-generation", "6", "--resume-or-start", *ON_NODES)
-    command = shlex.join([sys.executable, "-m", "hyperruntime.cli", *words])
-    (folder / "job.sh").write_text(f"#!/bin/sh\nexport XDG_CACHE_HOME={folder}/cache\n{command}\n")
-    asked = ["sbatch", "--parsable", "--requeue", f"--chdir={folder}", "--open-mode=append", "--output=said", "job.sh"]
-    job = run_process(asked, timeout_s=30, cwd=folder).stdout.decode().strip()
+    job = submit(folder, shlex.join([sys.executable, "-m", "hyperruntime.cli", *words]), "--requeue")
     journal = folder / "outputs" / "generate_again" / "journal.jsonl"
     assert wait_until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 3, SOON_S, 0.2)
     done = run_process(["scontrol", "requeue", job], timeout_s=30)
@@ -185,3 +200,41 @@ def test_a_head_in_a_job_that_is_put_back_in_the_queue_goes_on_by_itself(folder:
     run_process(["scontrol", "update", f"jobid={job}", "StartTime=now"], timeout_s=30)  # Slurm waits two minutes, else
     assert wait_until(lambda: job not in jobs(), 200, 0.5), (folder / "said").read_text()
     assert [genid for genid, _, _ in lineage(folder, "again")] == sorted(["initial", *map(str, range(1, 7))])
+
+
+def test_a_head_of_another_machine_is_replaced_as_soon_as_slurm_says_that_its_job_is_over(folder: Path) -> None:
+    """The machine is another one by its process IDs: the head has a namespace of its own for them."""
+    (folder / "cluster.toml").write_text(f"{SLURM}patience_s = 3\nheartbeat_s = 1\n")
+    make_agent_repository(folder / "agent", dict.fromkeys(range(1, 5), SLEEPS))
+    words = generate("bubblewrap", "far", "--max-generation", "4", *ON_NODES)
+    apart = ["bwrap", "--dev-bind", "/", "/", "--unshare-pid", "--proc", "/proc", "--die-with-parent", "--"]
+    job = submit(folder, shlex.join([*apart, sys.executable, "-m", "hyperruntime.cli", *words]))
+    run_dir = folder / "outputs" / "generate_far"
+    journal = run_dir / "journal.jsonl"
+    assert wait_until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 1, SOON_S, 0.2), jobs()
+    lease = read_lease(run_dir)
+    assert lease is not None
+    assert lease.job is not None
+    assert lease.job.slurm_job == job
+    assert lease.owner.state() == "elsewhere"
+    assert not lease.job.is_over()
+    refused = hyperrun(folder, "resume", str(run_dir), *ON_NODES)
+    assert b"which renewed its lease less than" in refused.stderr, refused.stderr.decode()
+    run_process(["scancel", "--signal=KILL", "--full", job], timeout_s=30)
+    assert wait_until(lambda: owner_state(run_dir) == "dead", STALE_S - 30, 0.5), (folder / "said").read_text()
+    assert read_lease(run_dir) == lease, "it was not released"
+    resumed = hyperrun(folder, "resume", str(run_dir), *ON_NODES)
+    assert resumed.exit_code == 0, resumed.stderr.decode()
+    assert [genid for genid, _, _ in lineage(folder, "far")] == sorted(["initial", *map(str, range(1, 5))])
+
+
+def test_slurm_says_which_jobs_are_over(folder: Path) -> None:
+    job = submit(folder, "echo name=$SLURM_CLUSTER_NAME; exec sleep 100")
+    assert wait_until(lambda: job in running() and "name=" in (folder / "said").read_text(), SOON_S, 0.2)
+    cluster = (folder / "said").read_text().partition("name=")[2].strip()
+    mine, others = BatchJob(slurm_job=job, slurm_cluster=cluster), BatchJob(slurm_job=job, slurm_cluster="another")
+    assert not mine.is_over()
+    run_process(["scancel", job], timeout_s=30)
+    assert wait_until(mine.is_over, SOON_S, 0.2)
+    assert not others.is_over()
+    assert BatchJob(slurm_job="999999", slurm_cluster=cluster).is_over(), "Slurm does not know it any more"
