@@ -126,6 +126,11 @@ class Cluster:
         for node in self.nodes():
             function(node)
 
+    def on_no_node(self, function: Callable[[Node], None]) -> None:
+        """Do not call a function of :meth:`on_node` any more; it need not be one."""
+        with suppress(ValueError):
+            self._on_node.remove(function)
+
     async def wait_for_node(self) -> Node:
         """Return a node that takes new work; wait for one, which :meth:`want` must have asked for.
 

@@ -241,6 +241,11 @@ class Head:
         """
         self._handlers.update(handlers)
 
+    def stop_serving(self, handlers: Mapping[str, Handler]) -> None:
+        """Forget methods of :meth:`serve`."""
+        for name in handlers:
+            self._handlers.pop(name, None)
+
     def invite(self, name: str) -> Invitation:
         """Expect a node; it may connect with the invitation that is returned, as often as it must."""
         token = make_token()

@@ -99,12 +99,22 @@ class ClusterState:
         return time.time() - self.written < _STALE_S
 
     def end(self) -> None:
-        """Tell the head to end, as Ctrl-C does; it cancels its jobs.
+        """Tell the head to end, as Ctrl-C does, or as ``kill`` if it ignores that; it cancels its jobs.
 
         Raises:
             ProcessLookupError: it has ended.
         """
-        os.kill(self.pid, signal.SIGINT)
+        os.kill(self.pid, signal.SIGTERM if _ignores_interrupts(self.pid) else signal.SIGINT)
+
+
+def _ignores_interrupts(pid: int) -> bool:
+    """Return whether a process ignores SIGINT, as one does that a script started with ``&``. Source: proc(5)."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            name, _, mask = line.partition(":")
+            if name == "SigIgn":
+                return bool(int(mask, 16) >> (signal.SIGINT - 1) & 1)
+    return False
 
 
 def directory_of_clusters() -> Path:

@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ _INTERCHANGE = "parsl.executors.high_throughput.interchange"
 _JOB = re.compile(r"EXIT CODE: (-?\d+)(?: STDOUT: .*?)?(?: STDERR: (.*?))?(?= Error \d+:|$)")  # of Parsl's error
 _PLAIN_PATH = re.compile(r"[\w./+,:=@%-]+")  # Parsl writes paths into scripts as they are
 _MOST_FAILED_JOBS = 3  # one after another, of which no node came
+_FAILED = ("FAILED", "MISSING")  # Parsl's states of a job that did not start, or ended before its node connected
+_PAUSE_S = 60.0  # until more nodes are asked for, after so many jobs failed
 _POLL_S = 0.2  # until what is missing is asked for
 _NOT_AGAIN = {"slurm": ("#SBATCH --no-requeue",), "pbs": ("#PBS -r n",)}  # a new job waits less than one put back
 _IDLE_S = 2.0  # of a job without a node server, before it is cancelled
@@ -54,8 +56,10 @@ class Pilots:
             config: which nodes.
             directory: for Parsl's files: job scripts, and the logs of jobs and of its processes. Nodes must see it.
         """
-        self._config, self._directory = config, directory
+        self._config, self._directory = config, directory.absolute()  # a job may begin in another directory
         self._kernel: Any = None
+        self._failed: Sequence[str] = ()
+        self._paused_until = 0.0
         self._soon_until = 0.0
         self.walltime_s = None if config.parsl else config.walltime_s
 
@@ -107,6 +111,9 @@ class Pilots:
         kernel, self._kernel = self._kernel, None
         if kernel is not None:
             logs = [one for one in logging.getLogger("parsl").handlers if isinstance(one, logging.FileHandler)]
+            for executor in kernel.executors.values():
+                if getattr(executor, "bad_state_is_set", False):
+                    _cancel_jobs(executor)
             kernel.cleanup()
             for open_log in set(logs) - set(logging.getLogger("parsl").handlers):
                 open_log.close()  # Parsl removes it only
@@ -155,14 +162,6 @@ class Pilots:
         from parsl.config import Config
         from parsl.executors import HighThroughputExecutor
         from parsl.executors.high_throughput.executor import DEFAULT_LAUNCH_CMD
-        from parsl.jobs.error_handlers import windowed_error_handler
-
-        def give_up(executor: Any, status: Mapping[str, Any]) -> None:  # noqa: ANN401 - Parsl has no types
-            """Fail all nodes if the last three jobs ended before they connected; Parsl does so after the first one."""
-            newest = sorted(status, key=int)[-_MOST_FAILED_JOBS:]
-            over = all(status[block].terminal for block in newest)
-            if over and not set(newest) & set(executor.connected_blocks()):
-                windowed_error_handler(executor, {block: status[block] for block in newest}, _MOST_FAILED_JOBS)
 
         patience_s = max(_LEAST_PATIENCE_S, math.ceil(self._config.patience_s))
         executor = HighThroughputExecutor(
@@ -177,7 +176,7 @@ class Pilots:
             heartbeat_threshold=patience_s,
             poll_period=100,
             encrypted=True,
-            block_error_handler=give_up,
+            block_error_handler=self._judge_jobs,
         )
         return Config(
             executors=[executor],
@@ -189,6 +188,28 @@ class Pilots:
             usage_tracking=0,
         )
 
+    def _judge_jobs(self, executor: Any, status: Mapping[str, Any]) -> None:  # noqa: ANN401
+        """Ask for no more nodes for a while if the newest jobs all failed before their nodes came.
+
+        Without any node that is connected, all that are asked for fail. Parsl's own handlers do so after the first job
+        that fails, or also while nodes are connected.
+        """
+        from parsl.jobs.error_handlers import windowed_error_handler
+
+        newest = sorted(status, key=int)[-_MOST_FAILED_JOBS:]
+        failed = [block for block in newest if status[block].status_name in _FAILED]
+        if len(failed) < _MOST_FAILED_JOBS or set(failed) & set(executor.connected_blocks()):
+            executor.provider.max_blocks = self._config.max_nodes
+        elif not any(manager["active"] for manager in executor.connected_managers()):
+            windowed_error_handler(executor, {block: status[block] for block in newest}, _MOST_FAILED_JOBS)
+        else:
+            if failed != self._failed:
+                self._failed, self._paused_until = failed, time.monotonic() + _PAUSE_S
+                log.warning("jobs of nodes fail", jobs=len(failed), error=status[failed[-1]].message, pause_s=_PAUSE_S)
+            alive = sum(not one.terminal for one in status.values())
+            paused = time.monotonic() < self._paused_until
+            executor.provider.max_blocks = alive if paused else self._config.max_nodes
+
     def _provider(self) -> Any:  # noqa: ANN401
         from parsl import providers
         from parsl.launchers import SimpleLauncher
@@ -197,13 +218,14 @@ class Pilots:
         forget = f"unset {shlex.join(self._withheld)}"  # also for a provider that does not run `env`
         scratch = f'export {with_children.SCRATCH}="{config.scratch}"'  # the shell replaces variables
         began = f"export {with_children.JOB_BEGAN}=$(date +%s)"
-        jobs = f"export {with_children.JOBS}={shlex.quote(os.path.abspath(self._directory))}"
+        jobs = f"export {with_children.JOBS}={shlex.quote(str(self._directory))}"
         setup = "\n".join(
             (began, *config.setup, forget, scratch, jobs, f"export PATH={os.path.dirname(sys.executable)}:$PATH")
         )
         blocks = {"init_blocks": 0, "min_blocks": 0, "max_blocks": config.max_nodes, "nodes_per_block": 1}
         common = {**blocks, "worker_init": setup, "launcher": SimpleLauncher()}
-        named = {"account": config.account or None, "walltime": config.walltime}
+        minutes = math.ceil(config.walltime_s / 60)  # Parsl reads no days, and ignores seconds
+        named = {"account": config.account or None, "walltime": f"{minutes // 60:02}:{minutes % 60:02}:00"}
         lines = "\n".join((*_NOT_AGAIN.get(config.provider, ()), *config.options))
         if config.provider == "slurm":
             return providers.SlurmProvider(
@@ -233,21 +255,31 @@ class Pilots:
             asked, more = _lsf_resources(config)
             options = "\n".join((lines, *more))
             return providers.LSFProvider(
-                **common, **named, **asked, queue=config.partition or None, scheduler_options=options
+                **common,
+                **named,
+                **asked,
+                queue=config.partition or None,
+                scheduler_options=options,
+                bsub_redirection=True,  # bsub reads lines with #BSUB from its input only
             )
         return providers.LocalProvider(**common)
 
 
 def _lsf_resources(config: ClusterConfig) -> tuple[dict[str, Any], list[str]]:
-    """Return what Parsl's provider and further lines ask for. Source: IBM Spectrum LSF, ``bsub`` -R and -gpu."""
-    cores, lines = config.cores_per_node, []
+    """Return what Parsl's provider and further lines ask for. Source: IBM Spectrum LSF, ``bsub`` -n, -R and -gpu."""
+    cores, lines = config.cores_per_node or 1, []  # 1 is its default; asking by nodes needs another scheduler, CSM
     if config.memory_gb_per_node:
         lines.append(f'#BSUB -R "rusage[mem={config.memory_gb_per_node}GB]"')
     if config.gpus_per_node:
         lines.append(f'#BSUB -gpu "num={config.gpus_per_node}"')
-    if cores is None:
-        return {}, lines
     return {"cores_per_block": cores, "cores_per_node": cores, "request_by_nodes": False}, lines
+
+
+def _cancel_jobs(executor: Any) -> None:  # noqa: ANN401
+    """Cancel the jobs of an executor that failed, which Parsl leaves in the queue."""
+    alive = [block for block, status in executor.status_facade.items() if not status.terminal]
+    if jobs := [executor.blocks_to_job_id[block] for block in alive if block in executor.blocks_to_job_id]:
+        executor.provider.cancel(jobs)
 
 
 def _own_config(name: str) -> Any:  # noqa: ANN401

@@ -3,9 +3,9 @@
 The directory holds a lease: the machine, boot, pid, start time and batch job of its owner, and the inode of the
 directory, so that a copy of the directory has no owner. The owner renews the lease every few seconds. If the owner is
 of this boot, its process is checked. Otherwise the directory may be taken over when the lease was not renewed for two
-minutes, or for some seconds if the batch system says that the owner's job is over. All times come from the directory's
-file system, so the clocks of the machines may differ. An owner that lost its lease, because it was frozen for too long,
-detects this before it writes, and ends its run.
+minutes, or for some seconds if the batch system says that the owner's job is over. Where something is
+taken or removed, all times come from the directory's file system, so the clocks of the machines may differ. An owner
+that lost its lease, because it was frozen for too long, detects this before it writes, and ends its run.
 
 No lock of the file system is used, because locks may not work between machines. Two steps that are atomic on NFS, too,
 decide between processes that want a directory at once: a new lease is linked to its name, which fails if the name
@@ -21,6 +21,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -79,10 +80,18 @@ def _read(path: Path) -> LockRecord | None:
 def owner_state(run_dir: Path) -> str:
     """Return the state of the owner: ``alive``, ``dead``, or ``none`` without a lease; write nothing.
 
-    An owner that cannot be checked from here is alive as long as it renews its lease.
+    An owner that cannot be checked from here is alive as long as it renews its lease, by the clock of this machine.
     """
     lease = read_lease(run_dir)
     return "none" if lease is None else _state(lease, run_dir / RECORD, time.time)
+
+
+def is_abandoned(run_dir: Path) -> bool:
+    """Return whether the owner is dead, by the clock of the file system; False also if nothing can be written there."""
+    with suppress(OSError):
+        lease = read_lease(run_dir)
+        return lease is not None and _state(lease, run_dir / RECORD, partial(_file_system_time, run_dir)) == "dead"
+    return False
 
 
 def wait_for_lease(run_dir: Path) -> None:
@@ -117,7 +126,10 @@ def is_unowned_remnant(run_dir: Path) -> bool:
     if not all(path.name.startswith((_PREFIX, f".{_PREFIX}")) for path in found):
         return False
     leases = [(lease, path) for path in found if (lease := _read(path)) is not None]
-    return not any(_state(lease, path, time.time) == "alive" for lease, path in leases)
+    clock = partial(_file_system_time, run_dir)
+    with suppress(OSError):
+        return not any(_state(lease, path, clock) == "alive" for lease, path in leases)
+    return False
 
 
 class RunLock(Closing):

@@ -65,10 +65,14 @@ def hyperrun(folder: Path, *words: str) -> ProcessResult:
     return run_process([sys.executable, "-m", "hyperruntime.cli", *words], cwd=folder, env=env, timeout_s=100)
 
 
-def test_an_open_cluster_is_listed_read_and_ended_from_another_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", ["in a terminal", pytest.param("by a script, with &", marks=pytest.mark.slow)])
+def test_an_open_cluster_is_listed_read_and_ended_from_another_process(tmp_path: Path, begun: str) -> None:
+    """Commands that a script starts with ``&`` ignore SIGINT: POSIX, "Signals and Error Handling" of the shell."""
     (tmp_path / "cluster.toml").write_text(f"{LOCAL}max_nodes = 2\n")
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     words = [sys.executable, "-m", "hyperruntime.cli", "cluster", "up", "cluster.toml"]
+    if "script" in begun:
+        words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *words]
     kept = subprocess.Popen(words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         nodes: list[dict[str, object]] = []

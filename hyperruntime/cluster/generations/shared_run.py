@@ -19,6 +19,7 @@ from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.storage.atomic import finish_directory, storage_errors
+from hyperruntime.storage.run_lock import is_abandoned, read_lease
 
 LATE_S = 90.0  # Linux shows a change of a directory on NFS after at most 60 s. Source: nfs(5), acdirmax
 POLL_S = 0.05
@@ -92,7 +93,12 @@ def take_from_node(layout: Layout, genid: GenId, name: str, tree: object) -> Non
 
 
 def remove_unfinished(layout: Layout) -> None:
-    """Remove what nodes that are lost have moved into the run, wholly or in part; no node may work on it any more."""
+    """Remove what nodes that are lost have moved into the run, wholly or in part; no node may work on it any more.
+
+    Nothing is removed while a live process owns the run: then the nodes are that one's.
+    """
+    if read_lease(layout.root) is not None and not is_abandoned(layout.root):
+        return
     for path in layout.work.glob("*"):
         if _ATTEMPT.fullmatch(path.name):
             remove_tree(path)

@@ -14,7 +14,7 @@ import attrs
 
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.head import Node
-from hyperruntime.cluster.peer import Answer, Call
+from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.cluster.rollouts.episode_service import CLOSE, JOURNAL, MODEL, OPEN, PIECE_BYTES, RECORD, RUN, TURNS
 from hyperruntime.cluster.rollouts.relayed_model import is_reachable_from_nodes, model_handler
 from hyperruntime.errors import ClusterError, DriverLoadError, HyperRuntimeError, NodeLostError, SpecError
@@ -38,7 +38,7 @@ _MOST_LOST = 20  # nodes that one trajectory may lose, one after another
 _MOST_UNFIT = 3  # nodes that cannot open a run, one after another
 _CACHES_KEPT = 256  # keys that the head remembers for a node
 _LOOK_S = 0.5
-_CLOSE_S = 30.0
+_CLOSE_S = 10.0  # a command that was interrupted ends after 30 s, and before then it cancels the jobs
 
 
 async def run_rollouts_on(
@@ -144,12 +144,14 @@ class NodeEpisodes:
         self._error: Exception | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._handlers: dict[str, Handler] = {
+            f"{MODEL}.{self._run}": model_handler(self._model),
+            f"{JOURNAL}.{self._run}": self._read_journal,
+        }
 
     async def __aenter__(self) -> NodeEpisodes:
         """Open the run on each node that joins."""
-        self._cluster.head.serve(
-            {f"{MODEL}.{self._run}": model_handler(self._model), f"{JOURNAL}.{self._run}": self._read_journal}
-        )
+        self._cluster.head.serve(self._handlers)
         self._start(self._look())
         self._cluster.on_node(self._joined)
         return self
@@ -159,11 +161,13 @@ class NodeEpisodes:
         self._closed = True
         for task in self._tasks:
             task.cancel()
+        self._cluster.on_no_node(self._joined)
         there = [place.node for place in self._places if place.node.lost is None]
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 calls = (node.peer.call(CLOSE, {"run": self._run}) for node in there)
                 await asyncio.gather(*calls, return_exceptions=True)
+        self._cluster.head.stop_serving(self._handlers)
 
     async def run(self, job: Job, journal: TurnJournal) -> Trajectory:
         """Make one attempt at a trajectory; if its node is lost, go on with its journal on another one.

@@ -85,7 +85,6 @@ class ClusterPool:
             raise PoolClosedError(f"pool {self.config.name!r} was started before; make another one")
         self._state = "open"
         self._cluster.head.serve(self._execs.handlers)
-        self._cluster.want(1)
         self._cluster.on_node(self._on_node)
         try:
             while not self._placement.members:
@@ -94,7 +93,8 @@ class ClusterPool:
                 elif self._cluster.nodes():
                     raise self._error or PoolClosedError(f"pool {self.config.name!r} has no node")
                 else:
-                    await self._cluster.wait_for_node()  # the first one, or one in place of a lost one
+                    self._cluster.want(1)  # the first one, or one in place of a lost one
+                    await self._cluster.wait_for_node()
         except BaseException:
             await self.stop()
             raise
@@ -110,6 +110,8 @@ class ClusterPool:
         members, self._placement.members = self._placement.members, []
         with suppress(NodeLostError):
             await asyncio.gather(*(self._call(member, "pool.stop") for member in members if member.node.lost is None))
+        self._cluster.on_no_node(self._on_node)
+        self._cluster.head.stop_serving(self._execs.handlers)
 
     async def __aenter__(self) -> ClusterPool:
         """Start the pool."""
@@ -288,8 +290,9 @@ class ClusterPool:
 
     async def _join(self, node: Node) -> None:
         try:
-            await self._cluster.give_image(node, self.config.spec.image)
-            answer = await node.peer.call("pool.start", {"pool": self._name}, pickle.dumps(self.config))
+            with node.in_use():  # it is not given back as idle meanwhile
+                await self._cluster.give_image(node, self.config.spec.image)
+                answer = await node.peer.call("pool.start", {"pool": self._name}, pickle.dumps(self.config))
         except HyperRuntimeError as error:
             self._error = error
             log.warning("pool not started on node", pool=self.config.name, node=node.name, error=str(error))

@@ -27,7 +27,7 @@ from hyperruntime.loop.run_files.contract import agent_needs
 from hyperruntime.loop.run_files.layout import INITIAL, PREFIX, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.model_access import agent_directory, choose_gateway, stored_gateway
-from hyperruntime.storage.run_lock import is_unowned_remnant, owner_state, wait_for_lease
+from hyperruntime.storage.run_lock import is_abandoned, is_unowned_remnant, wait_for_lease
 
 
 @attrs.frozen(kw_only=True)
@@ -245,7 +245,7 @@ def choose_directory(options: GenerateOptions) -> Path:
     path = Path(options.output_dir_parent).absolute() / f"{PREFIX}{options.run_id}"
     layout = Layout(path)
     known, begun = layout.run.is_file(), layout.journal.exists() or layout.generation(INITIAL).exists()
-    if not known and not begun and (owner_state(path) == "dead" or is_unowned_remnant(path)):
+    if not known and not begun and (is_abandoned(path) or is_unowned_remnant(path)):
         shutil.rmtree(path, ignore_errors=True)  # a start was killed before the run was stored
     if os.path.lexists(path):
         step = f"resume it with `hyperrun resume {shlex.quote(str(path))}`, or" if known else "remove it, or"

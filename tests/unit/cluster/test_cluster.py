@@ -138,6 +138,32 @@ def test_a_first_job_that_fails_does_not_end_the_cluster(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_jobs_that_fail_one_after_another_cost_no_node_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those beyond the limit of an account. After a pause they are asked for again."""
+    monkeypatch.setattr("hyperruntime.cluster.pilots._PAUSE_S", 1.0)
+    works, tried, go = tmp_path / "works", tmp_path / "tried", tmp_path / "go"
+
+    def tries() -> int:
+        return len(tried.read_text().splitlines()) if tried.exists() else 0
+
+    async def test() -> None:
+        setup = f"mkdir {works} || test -e {go} || {{ echo >>{tried}; exit 3; }}"
+        async with Cluster(ClusterConfig(max_nodes=3, setup=(setup,)), tmp_path / "jobs") as cluster:
+            cluster.want(1)
+            first = await cluster.wait_for_node()
+            cluster.want(3)
+            await until(lambda: tries() >= 7)
+            assert (first.lost, first.leaving, cluster.error) == (None, "", None)
+            go.touch()
+            await until(lambda: len(cluster.nodes()) == 3)
+            assert first in cluster.nodes()
+
+    run(test)
+
+
+@pytest.mark.slow
 def test_nodes_are_not_given_back_as_idle_while_there_are_fewer_than_the_least(tmp_path: Path) -> None:
     async def test() -> None:
         third = f"mkdir {tmp_path / 'a'} || mkdir {tmp_path / 'b'} || sleep 60"

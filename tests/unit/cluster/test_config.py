@@ -47,12 +47,44 @@ def test_a_table_becomes_a_job_script_of_slurm(tmp_path: Path, monkeypatch: pyte
     text = (tmp_path / "job").read_text()
     for line in ("--partition=short", "--account=ours", "--constraint=fast", "--gpus-per-node=2", "--mem=32g"):
         assert line in text
+    assert "--time=150" in text
     assert "--no-requeue" in text
     assert "--cpus-per-task=8" in text
     assert "--exclusive" not in text
     assert text.index("module load apptainer") < text.index("serve")
     assert "PATH=" in (job := (tmp_path / "env").read_text())  # sbatch(1): jobs get the environment of sbatch
     assert "key-of-the-head" not in job + text
+
+
+@pytest.mark.parametrize("provider", ["slurm", "pbs", "lsf"])
+@pytest.mark.parametrize(("walltime", "asked"), [("2-01:00:30", "49:01:00"), ("01:30", "01:30:00")])
+def test_every_form_of_a_walltime_is_asked_for_in_whole_minutes(
+    provider: str, walltime: str, asked: str, tmp_path: Path
+) -> None:
+    """Parsl reads ``HH:MM:SS`` only, and ignores the seconds."""
+    made = Pilots(ClusterConfig(provider=provider, walltime=walltime), tmp_path)._provider()
+    assert made.walltime == asked
+
+
+def test_jobs_get_the_whole_path_of_their_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PBS starts jobs in the home directory."""
+    monkeypatch.chdir(tmp_path)
+    pilots = Pilots(ClusterConfig(provider="pbs"), Path("jobs"))
+    assert pilots._settings().logs == str(tmp_path / "jobs")
+    assert f"HYPERRUNTIME_JOBS={tmp_path}/jobs" in pilots._provider().worker_init
+
+
+def test_lsf_reads_the_script_from_the_input_of_bsub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """IBM Spectrum LSF, bsub: lines with #BSUB count in a script from standard input; by default -n is 1."""
+    (tmp_path / "bsub").write_text(f'#!/bin/sh\ncat >{tmp_path}/job\necho "Job <7> is submitted to queue <normal>."\n')
+    (tmp_path / "bsub").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    provider = Pilots(ClusterConfig(provider="lsf"), tmp_path)._provider()
+    provider.script_dir = str(tmp_path)
+    assert provider.submit("serve", 1) == "7"
+    lines = (tmp_path / "job").read_text().splitlines()
+    assert {"#BSUB -n 1", "#BSUB -W 60"} <= set(lines)
+    assert not any("-nnodes" in line for line in lines)
 
 
 def test_a_job_begins_no_other_node_server_when_its_time_is_nearly_over() -> None:

@@ -35,6 +35,7 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.storage.atomic import finish_directory
+from hyperruntime.storage.run_lock import RunLock
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
 # While a file "hang" is in the run's directory, a meta agent waits; it says so in the file "hangs".
@@ -217,6 +218,17 @@ def test_a_generation_whose_node_is_lost_is_made_again_elsewhere_and_counts_once
     assert [json.loads(line)["current_genid"] for line in lines] == ["initial", 1, 2]
     alone = start_run(FakeRuntime(), plan_run(options(tmp_path, max_generation=2, out="alone")))
     assert [record.commit for record in summary.generations] == [record.commit for record in alone.generations]
+
+
+def test_a_resume_that_is_refused_leaves_what_nodes_of_the_live_run_have_made(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "run")
+    moved = layout.work / f"gen_1.{'a' * 32}"
+    moved.mkdir(parents=True)
+    with RunLock(layout.root):
+        remove_unfinished(layout)
+        assert moved.is_dir()
+    remove_unfinished(layout)
+    assert not moved.exists()
 
 
 def test_what_a_generation_does_after_its_job_was_told_to_end_is_not_blamed_on_it(tmp_path: Path) -> None:
