@@ -73,6 +73,26 @@ def test_slots_of_two_nodes_are_used_and_those_of_a_killed_node_are_lost_alone(
     assert wait_until(lambda: not [one for one in runtime.containers() if one.owner.pid in pids], 20, 0.2)
 
 
+@pytest.mark.slow
+def test_a_node_is_not_given_back_as_idle_while_a_pool_starts_on_it_and_the_cluster_forgets_the_pool(
+    runtime_name: str, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyperruntime.cluster.cluster._LOOK_S", 0.01)
+    config = hr.PoolConfig(spec=hr.ContainerSpec(image=base_image), slots_per_container=1, min_containers=3)
+
+    async def test() -> None:
+        nodes = hr.ClusterConfig(max_nodes=1, runtime=runtime_name, idle_s=0.2)
+        async with hr.Cluster(nodes, tmp_path / "jobs") as cluster:
+            known = set(cluster.head._handlers)
+            async with hr.ClusterPool(cluster, config) as pool, pool.lease(timeout_s=60) as lease:
+                assert lease.slot.slot_id.startswith("node-1/"), "the first node"
+                assert (await lease.exec(["echo", "on"])).stdout == b"on\n"
+            assert set(cluster.head._handlers) == known
+            assert cluster._on_node == []
+
+    asyncio.run(asyncio.wait_for(test(), 120))
+
+
 async def use_groups(lease: ClusterLease) -> None:
     """Interrupt and kill commands by their groups."""
     begun = asyncio.Event()

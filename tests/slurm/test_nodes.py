@@ -88,6 +88,18 @@ def test_nodes_that_are_cancelled_or_killed_are_replaced_and_down_cancels_all_jo
         assert f"node {first[1]['name']} ({first[1]['host']}) is lost: its job ended" in said
 
 
+def test_a_cluster_that_gives_up_cancels_the_jobs_that_are_still_in_the_queue(folder: Path) -> None:
+    """Jobs that are held do not start; the newest three are cancelled, as an administrator may do."""
+    (folder / "cluster.toml").write_text(f'{SLURM}options = ["#SBATCH --hold"]\n')
+    with up(folder) as head:
+        assert wait_until(lambda: len(jobs()) == 4, SOON_S, 0.3), (folder / "up.out").read_text()
+        first, *newest = sorted(jobs(), key=int)
+        run_process(["scancel", *newest], timeout_s=30)
+        assert head.wait(200) != 0
+        assert wait_until(lambda: first not in jobs(), SOON_S, 0.3)
+    assert not jobs()
+
+
 def test_nothing_is_left_after_the_head_was_killed(folder: Path) -> None:
     (folder / "cluster.toml").write_text(f"{SLURM}patience_s = 3\nheartbeat_s = 1\n")
     with up(folder, "--nodes", "2") as head:
