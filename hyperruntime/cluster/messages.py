@@ -1,6 +1,6 @@
 """One message between the head and a node: a JSON object and bytes; and errors as JSON.
 
-Nothing here is pickled: a node runs untrusted commands, and must not be able to run code on the head.
+Nothing here is pickled: a node runs untrusted commands, and must not be able to run code on the head by a message.
 """
 
 from __future__ import annotations

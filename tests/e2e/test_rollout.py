@@ -209,7 +209,8 @@ def test_r11_an_ended_run_leaves_no_container_and_can_be_resumed(
     assert {t.id for t in read_trajectories(run_dir)} == {"n0/0", "n0/1", "n1/0", "n1/1"}
     with scripted_model(fixing) as model:
         resumed = ["--runtime", runtime_name, "rollout", "run", "--resume-from", str(run_dir), "--base-url", model.url]
-        assert main(resumed) == 0
+        again = arguments(runtime_name, model.url, run_dir, *more, "--resume-or-start")
+        assert main(again if number == signal.SIGKILL else resumed) == 0
         assert len(model.requests) == 6  # the first turn of two trajectories is played back
     found = read_trajectories(run_dir)
     assert sorted(t.id for t in found) == sorted(f"n{n}/{k}" for n in range(4) for k in range(2))

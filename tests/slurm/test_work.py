@@ -194,12 +194,30 @@ def test_a_head_in_a_job_that_is_put_back_in_the_queue_goes_on_by_itself(folder:
     job = submit(folder, shlex.join([sys.executable, "-m", "hyperruntime.cli", *words]), "--requeue")
     journal = folder / "outputs" / "generate_again" / "journal.jsonl"
     assert wait_until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 3, SOON_S, 0.2)
+    requeue(job)
+    assert wait_until(lambda: job not in jobs(), 200, 0.5), (folder / "said").read_text()
+    assert [genid for genid, _, _ in lineage(folder, "again")] == sorted(["initial", *map(str, range(1, 7))])
+
+
+def test_rollouts_whose_head_is_in_a_job_that_is_put_back_in_the_queue_go_on_by_themselves(folder: Path) -> None:
+    with scripted_model(counting) as model:
+        words = rollout("bubblewrap", model.url, "again", "--resume-or-start", *ON_NODES)
+        job = submit(folder, shlex.join([sys.executable, "-m", "hyperruntime.cli", *words]), "--requeue")
+        lines = folder / "again" / TRAJECTORIES
+        assert wait_until(lambda: lines.exists() and lines.read_bytes().count(b"\n") >= 1, SOON_S, 0.05)
+        requeue(job)
+        assert wait_until(lambda: job not in jobs(), 200, 0.5), (folder / "said").read_text()
+    found = read_trajectories(folder / "again")
+    assert len({each.id for each in found}) == len(found) == len(lines.read_bytes().splitlines()) == 16
+    assert all(each.reward is not None for each in found)
+
+
+def requeue(job: str) -> None:
+    """Put a job back in the queue, and let it start at once; Slurm waits two minutes, else."""
     done = run_process(["scontrol", "requeue", job], timeout_s=30)
     assert done.exit_code == 0, done.stderr.decode()
     assert wait_until(lambda: job not in running(), SOON_S, 0.2)
-    run_process(["scontrol", "update", f"jobid={job}", "StartTime=now"], timeout_s=30)  # Slurm waits two minutes, else
-    assert wait_until(lambda: job not in jobs(), 200, 0.5), (folder / "said").read_text()
-    assert [genid for genid, _, _ in lineage(folder, "again")] == sorted(["initial", *map(str, range(1, 7))])
+    run_process(["scontrol", "update", f"jobid={job}", "StartTime=now"], timeout_s=30)
 
 
 def test_a_head_of_another_machine_is_replaced_as_soon_as_slurm_says_that_its_job_is_over(folder: Path) -> None:

@@ -25,6 +25,8 @@ _DIRECTORY = (
     click.option("--output-dir", metavar="DIR", help="The run directory itself."),
     click.option("--resume-from", metavar="RUN_DIR", help="Resume this run; only --parallel, --attempts, "
                  "--give-up-after, --retry-failed, --cluster, the pool and the model's server may change."),
+    click.option("--resume-or-start", is_flag=True,
+                 help="Resume the run of this --run-id or --output-dir if it exists, else start it."),
     click.option("--cluster", metavar="FILE", help="Make trajectories on the nodes of the [cluster] table of this TOML "
                  "file; the options of the pool are for each node."),
 )  # fmt: skip

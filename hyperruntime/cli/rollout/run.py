@@ -31,7 +31,7 @@ from hyperruntime.rollout.run.store import stored_options
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.run_dir import RUN
 from hyperruntime.storage.atomic import make_new_directory
-from hyperruntime.storage.run_lock import is_unowned_remnant
+from hyperruntime.storage.run_lock import is_unowned_remnant, wait_for_lease
 from hyperruntime.units import format_duration
 
 CLUSTER = "cluster"  # in the run directory: job scripts and logs of nodes
@@ -47,6 +47,7 @@ _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
         "hyperrun rollout run --config rollout.toml --seed 3",
         "hyperrun rollout run --config rollout.toml --parallel 64 --cluster cluster.toml",
         "hyperrun rollout run --resume-from outputs/rollout_1 --retry-failed",
+        "hyperrun rollout run --config rollout.toml --run-id job1 --resume-or-start",
     ),
 )
 @option_decorators
@@ -60,14 +61,14 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
     all scored trajectories; continue with --resume-from. With --cluster, they are made on nodes of a batch system.
     """
     state = ctx.ensure_object(State)
-    cluster = values.pop("cluster")
+    cluster, again = values.pop("cluster"), values.pop("resume_or_start")
     config = read_config(Path(cluster), state.runtime) if cluster else None
     place: AbstractContextManager[Path]
     if values["resume_from"]:
         run_dir = Path(values["resume_from"])
         options, place = _changed(ctx, values, stored_options(run_dir)), nullcontext(run_dir)
     else:
-        options, place = make_options(values).settled(), run_directory(values)
+        options, place = make_options(values).settled(), run_directory(values, again=again)
     with place as run_dir, _machines(state, options, config, run_dir) as (where, run_on):
         note(f"run {run_dir}, seed {options.seed}, {where}")
         with shown_progress() as on_event, live_page(state) as start_page:
@@ -106,18 +107,27 @@ def _machines(
 
 
 @contextmanager
-def run_directory(values: dict[str, Any]) -> Iterator[Path]:
+def run_directory(values: dict[str, Any], *, again: bool = False) -> Iterator[Path]:
     """Yield the directory of a new run; without a chosen name it is made, and removed if no run is stored in it.
 
+    Args:
+        values: options by name.
+        again: yield also the directory of a run that exists; wait while its owner may be dead, on another machine.
+
     Raises:
-        WrongUsageError: the directory has a run already, or the run id is invalid.
+        WrongUsageError: the directory has a run already, or no name is chosen by which a run is found again; or the run
+            id is invalid.
     """
     chosen, run_id = values["output_dir"], values["run_id"] or new_run_id()
     if not _RUN_ID.fullmatch(run_id):
         raise WrongUsageError(f"--run-id {run_id!r} is invalid; use up to 100 letters, digits, '-', '_' and '.'")
     path = (Path(chosen) if chosen else Path(values["output_dir_parent"]) / f"rollout_{run_id}").absolute()
+    if again and not chosen and not values["run_id"]:
+        raise WrongUsageError("--resume-or-start requires --run-id or --output-dir, by which the run is found again")
     if chosen or values["run_id"]:
-        if (path / RUN).exists():
+        if again:
+            wait_for_lease(path)
+        elif (path / RUN).exists():
             step = f"resume it with `hyperrun rollout run --resume-from {shlex.quote(str(path))}`"
             raise WrongUsageError(f"run directory {str(path)!r} exists already; {step}, or give another --run-id")
         yield path
