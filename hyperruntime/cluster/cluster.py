@@ -126,7 +126,7 @@ class Cluster:
         for node in self.nodes():
             function(node)
 
-    def on_no_node(self, function: Callable[[Node], None]) -> None:
+    def off_node(self, function: Callable[[Node], None]) -> None:
         """Do not call a function of :meth:`on_node` any more; it need not be one."""
         with suppress(ValueError):
             self._on_node.remove(function)

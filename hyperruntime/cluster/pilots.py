@@ -239,16 +239,9 @@ class Pilots:
                 exclusive=False,
             )
         if config.provider == "pbs":
-            cores = {} if config.cores_per_node is None else {"cpus_per_node": config.cores_per_node}
-            wanted = [f"mem={config.memory_gb_per_node}gb"] if config.memory_gb_per_node else []
-            wanted += [f"ngpus={config.gpus_per_node}"] if config.gpus_per_node else []
+            asked = _pbs_resources(config)
             return providers.PBSProProvider(
-                **common,
-                **named,
-                **cores,
-                queue=config.partition or None,
-                scheduler_options=lines,
-                select_options=":".join(wanted),
+                **common, **named, **asked, queue=config.partition or None, scheduler_options=lines
             )
         if config.provider == "lsf":
             named["project"] = named.pop("account")
@@ -263,6 +256,14 @@ class Pilots:
                 bsub_redirection=True,  # bsub reads lines with #BSUB from its input only
             )
         return providers.LocalProvider(**common)
+
+
+def _pbs_resources(config: ClusterConfig) -> dict[str, Any]:
+    """Return what Parsl's provider asks for. Source: qsub(1B), -l select."""
+    wanted = [f"mem={config.memory_gb_per_node}gb"] if config.memory_gb_per_node else []
+    wanted += [f"ngpus={config.gpus_per_node}"] if config.gpus_per_node else []
+    cores = {} if config.cores_per_node is None else {"cpus_per_node": config.cores_per_node}
+    return {**cores, "select_options": ":".join(wanted)}
 
 
 def _lsf_resources(config: ClusterConfig) -> tuple[dict[str, Any], list[str]]:

@@ -84,12 +84,10 @@ class FakeContainer:
         cwd, env = self._outside(options.get("workdir") or "/"), options.get("env") or {}
         argv = [self._outside(os.fsdecode(arg)) for arg in args]
         argv[0] = sys.executable if argv[0] == "python3" else argv[0]
-        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ} | {"TMPDIR": self._temporary}
         with _as_file(options.get("input")) as source:
             merge = ["sh", "-c", 'exec "$@" 2>&1', "sh"] if options.get("merge_output") else []
-            process = self._spawn(
-                [*merge, *argv], cwd, {**kept, "TMPDIR": self._temporary, **self.spec.env, **env}, source
-            )
+            process = self._spawn([*merge, *argv], cwd, {**kept, **self.spec.env, **env}, source)
         expired = threading.Event()
 
         def expire() -> None:

@@ -221,6 +221,9 @@ class Simulated:
         for node in self.nodes():
             function(node)
 
+    def off_node(self, function: Callable[[Node], None]) -> None:
+        """Do nothing: no node joins later."""
+
     async def give_image(self, node: Node, image: str) -> None:
         """Do nothing: no slot has a container."""
 

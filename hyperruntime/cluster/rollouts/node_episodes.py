@@ -161,7 +161,7 @@ class NodeEpisodes:
         self._closed = True
         for task in self._tasks:
             task.cancel()
-        self._cluster.on_no_node(self._joined)
+        self._cluster.off_node(self._joined)
         there = [place.node for place in self._places if place.node.lost is None]
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):

@@ -110,7 +110,7 @@ class ClusterPool:
         members, self._placement.members = self._placement.members, []
         with suppress(NodeLostError):
             await asyncio.gather(*(self._call(member, "pool.stop") for member in members if member.node.lost is None))
-        self._cluster.on_no_node(self._on_node)
+        self._cluster.off_node(self._on_node)
         self._cluster.head.stop_serving(self._execs.handlers)
 
     async def __aenter__(self) -> ClusterPool:

@@ -101,6 +101,9 @@ class FakeCluster:
         for node in self.nodes():
             function(node)
 
+    def off_node(self, function: Callable[[Node], None]) -> None:
+        self.functions.remove(function)
+
     async def kill(self, name: str) -> None:
         task, context, service = self.serving.pop(name)
         task.cancel()
