@@ -98,6 +98,12 @@ class ClusterState:
             return process_start_ticks(self.pid) == self.start_ticks
         return time.time() - self.written < _STALE_S
 
+    def makes(self, run_dir: Path) -> bool:
+        """Return whether its nodes make a run: then the files of its jobs are beside the run's directory, or in it."""
+        run, place = run_dir.absolute(), Path(self.directory)
+        beside = place.parent == run.parent and place.name.startswith(f".{run.name}.jobs-")
+        return beside or place.parent == run
+
     def end(self) -> None:
         """Tell the head to end, as Ctrl-C does, or as ``kill`` if it ignores that; it cancels its jobs.
 

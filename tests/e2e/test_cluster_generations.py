@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,7 @@ from hyperruntime.host.process import wait_until
 from hyperruntime.loop.run.plan import NewRunPlan, plan_run
 from hyperruntime.loop.run.run import start_run
 from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.events import StepEvent
@@ -231,6 +236,23 @@ def test_agents_on_nodes_ask_models_and_the_key_is_on_no_node(
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
 
 
+def status_with_a_container(run_dir: str) -> str:
+    """Return what `hyperrun status` says as soon as it names a container; the agent waits meanwhile."""
+    view, said = Layout(Path(run_dir)).view, ""
+    assert wait_until(view.is_dir, 60)
+    (view / "wait").touch()
+
+    def names_one() -> bool:
+        nonlocal said
+        done = subprocess.run([sys.executable, "-m", "hyperruntime.cli", "status", run_dir], capture_output=True)
+        said = done.stdout.decode()
+        return "\ncontainer " in said
+
+    wait_until(names_one, 90, 0.5)
+    (view / "wait").unlink()
+    return said
+
+
 def test_the_command_line_needs_no_engine_on_the_head(
     config: ClusterConfig, tmp_path: Path, base_image: str, runtime_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,14 +261,17 @@ def test_the_command_line_needs_no_engine_on_the_head(
     def no_engine(*_: object, **__: object) -> None:
         raise AssertionError("an engine was opened on the head")
 
-    agent = make_agent_repository(tmp_path / "agent")
+    agent = make_agent_repository(tmp_path / "agent", {1: WAIT + "improve()"})
     (tmp_path / "c.toml").write_text(
         f'[cluster]\nprovider = "local"\nmax_nodes = 1\nruntime = "{runtime_name}"\nscratch = "{config.scratch}"\n'
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hyperruntime.runtime.open_runtime", no_engine)
     given = ["--domains", "circle_packing", "--agent", str(agent), "--image", base_image, "--eval-samples", "1"]
-    assert main(["generate", *given, "--run-id", "r", "--max-generation", "1", "--cluster", "c.toml"]) == 0
+    with ThreadPoolExecutor() as threads:
+        said = threads.submit(status_with_a_container, str(tmp_path / "outputs" / "generate_r"))
+        assert main(["generate", *given, "--run-id", "r", "--max-generation", "1", "--cluster", "c.toml"]) == 0
+    assert re.search(r"^container hyperruntime-\S+ on node-1 \(\S+\)$", said.result(), re.MULTILINE), said.result()
     more = ["--max-generation", "2", "--parallel", "64"]
     assert main(["resume", "outputs/generate_r", "--cluster", "c.toml", *more]) == 0
     assert len(load_run("outputs/generate_r").generations) == 3

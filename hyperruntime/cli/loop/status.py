@@ -62,7 +62,8 @@ class Shown(Protocol):
 def status(run_dir: str, watch: bool, where: tuple[Condition, ...], sort: str, tail: int | None, as_json: bool) -> None:
     """Show the generations of the run in RUN_DIR, which may still run; damaged lines are reported and skipped.
 
-    A rollout run is shown as one line, and as a table of trajectories with --where, --sort, --tail or --watch.
+    A rollout run is shown as one line, and as a table of trajectories with --where, --sort, --tail or --watch. For a
+    run that is made on nodes now, a line for each container names its node.
     """
     choice = Choice(where=where, sort=sort, tail=tail)
     if as_json and (watch or choice.is_made):
@@ -74,6 +75,8 @@ def status(run_dir: str, watch: bool, where: tuple[Condition, ...], sort: str, t
         _print_rollout(run_dir, choice, as_json=as_json)
     else:
         _print_loop(load_run(run_dir), choice, as_json=as_json)
+    if not watch and not as_json and not choice.is_made:
+        _print_containers_of_nodes(Path(run_dir))
 
 
 def _print_loop(view: RunView, choice: Choice, *, as_json: bool) -> None:
@@ -96,6 +99,16 @@ def _print_loop(view: RunView, choice: Choice, *, as_json: bool) -> None:
         note(f"problem: {problem}")
     if view.state == "interrupted":
         note(f"continue with: hyperrun resume {shlex.quote(view.run_dir)}")
+
+
+def _print_containers_of_nodes(run_dir: Path) -> None:
+    """Print on which node each container of a run is, if the run is made on nodes now."""
+    from hyperruntime.cluster.open_clusters import open_clusters
+
+    for cluster in open_clusters():
+        for node in cluster.nodes if cluster.makes(run_dir) else ():
+            for name in node.containers:
+                click.echo(f"container {name} on {node.name} ({node.host})")
 
 
 def _loop_line(view: RunView) -> str:

@@ -1,18 +1,23 @@
 """``hyperrun rollout`` reports a wrong command line before it opens an engine."""
 
 import json
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
+import attrs
 import pytest
 
 from hyperruntime.cli import main
 from hyperruntime.cli.rollout.run import run_directory
+from hyperruntime.cluster.open_clusters import ClusterState, NodeState, directory_of_clusters
+from hyperruntime.host.process import boot_id, process_start_ticks
 from hyperruntime.option_fields import to_json
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run_files.record import Group, Trajectory
 from hyperruntime.rollout.run_files.run_dir import to_line, write_run
+from hyperruntime.storage.atomic import json_document
 
 MODEL = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1")
 
@@ -29,6 +34,7 @@ MODEL = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1")
         (("--environment", "x", *MODEL, "--extra", "[1]"), "a JSON object"),
         (("--environment", "x", *MODEL, "--env", "NOT_SET_ANYWHERE"), "set here"),
         (("--environment", "x", *MODEL, "--group-size", "0"), "group-size"),
+        (("--environment", "x", *MODEL, "--resume-or-start"), "requires --run-id or --output-dir"),
     ],
 )
 def test_wrong_usage_prints_one_line_and_exits_with_2(
@@ -107,6 +113,27 @@ def test_status_shows_a_rollout_run(rollout_dir: Path, capsys: pytest.CaptureFix
     assert main(["status", "--json", str(rollout_dir)]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["trajectories"], shown["scored"], shown["mean_reward"], shown["groups"]) == (2, 1, 0.5, 1)
+
+
+def test_status_names_the_node_of_each_container(
+    rollout_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    directory_of_clusters().mkdir(parents=True)
+    nodes = (NodeState(name="node-1", state="ready", host="n7", containers=("c1", "c2")),)
+    opened = ClusterState(
+        name="here", directory=str(rollout_dir / "cluster"), host="head", boot=boot_id(), pid=os.getpid(),
+        start_ticks=process_start_ticks(os.getpid()) or 0, provider="slurm", opened=0.0, written=0.0, nodes=nodes,
+    )  # fmt: skip
+    beside = attrs.evolve(opened, name="loop", directory=str(rollout_dir.parent / f".{rollout_dir.name}.jobs-x"))
+    other = attrs.evolve(opened, name="other", directory=str(tmp_path / "other" / "cluster"))
+    for shown, copies in ((opened, 1), (beside, 1), (other, 0)):
+        path = directory_of_clusters() / f"{shown.name}.json"
+        path.write_bytes(json_document(attrs.asdict(shown)))
+        assert main(["status", str(rollout_dir)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[1:] == copies * ["container c1 on node-1 (n7)", "container c2 on node-1 (n7)"]
+        path.unlink()
 
 
 @pytest.mark.parametrize("command", [["resume"], ["evaluate"], ["generate", "--resume-from"]])
