@@ -51,6 +51,13 @@ class ImageStore:
             refuses: returns the image operations that the driver refuses, as in ``EngineInfo.refuses``.
         """
         self._images, self._refuses = images, refuses
+        self._ask: Callable[[str], None] | None = None
+
+    def asking(self, ask: Callable[[str], None]) -> ImageStore:
+        """Return the same images; if one is missing, their :meth:`ensure` first calls ``ask`` with its name."""
+        other = ImageStore(self._images, self._refuses)
+        other._ask = ask
+        return other
 
     @property
     def converts(self) -> bool:
@@ -162,6 +169,8 @@ class ImageStore:
         """
         recipe = recipe_of(name)
         reference = recipe.reference if recipe is not None else name
+        if self._ask is not None and not self.identifier(reference):
+            self._ask(name)
         bare = recipe is None and "/" not in reference  # Podman builds it under localhost/
         for known in (reference, f"localhost/{reference}") if bare else (reference,):
             if self.exists(known):

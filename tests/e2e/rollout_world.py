@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
+
 from hyperruntime.images.store import ImageStore
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
@@ -45,3 +47,10 @@ class World:
             phase="tests",
             facts={"left": still.stdout.decode(), "judged_in": used.stdout.decode()},
         )
+
+
+class OwnImages(World):
+    """Each item names the image of its containers."""
+
+    def spec(self, item: Item, base: ContainerSpec, images: ImageStore) -> ContainerSpec:
+        return attrs.evolve(base, image=images.ensure("localhost/hyperruntime/base:latest"))

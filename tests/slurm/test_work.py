@@ -15,6 +15,7 @@ from typing import IO, Any
 import attrs
 import pytest
 
+from hyperruntime.cluster.images import file_digest
 from hyperruntime.host.batch_job import BatchJob
 from hyperruntime.host.process import run_process, wait_until
 from hyperruntime.loop.run_files.archive import load_run
@@ -197,6 +198,21 @@ def test_a_head_in_a_job_that_is_put_back_in_the_queue_goes_on_by_itself(folder:
     requeue(job)
     assert wait_until(lambda: job not in jobs(), 200, 0.5), (folder / "said").read_text()
     assert [genid for genid, _, _ in lineage(folder, "again")] == sorted(["initial", *map(str, range(1, 7))])
+
+
+def test_each_node_gets_the_image_of_an_item_which_the_head_has_and_converts_nothing(folder: Path) -> None:
+    """Each node has a store of its own, without images; the image that the run names does not exist."""
+    setup = f'["export HYPERRUNTIME_APPTAINER_IMAGES={folder}/store-$SLURMD_NODENAME"]'
+    (folder / "cluster.toml").write_text(f"{SLURM}min_nodes = 2\nsetup = {setup}\n")
+    with scripted_model(counting) as model:
+        words = rollout("apptainer", model.url, "own", "--image", "localhost/none:1", *ON_NODES)
+        words[words.index(WORLD)] = WORLD.replace(":World", ":OwnImages")
+        done = hyperrun(folder, *words)
+    assert done.exit_code == 0, done.stderr.decode()
+    assert [each.reward for each in read_trajectories(folder / "own")] == [1.0] * 16
+    copies = list(folder.glob("store-*/images/*/image.sif"))
+    assert len(copies) == len(list(folder.glob("store-*"))) >= 2
+    assert len({file_digest(copy) for copy in copies}) == 1
 
 
 def test_rollouts_whose_head_is_in_a_job_that_is_put_back_in_the_queue_go_on_by_themselves(folder: Path) -> None:

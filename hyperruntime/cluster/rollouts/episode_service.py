@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -32,7 +33,11 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 OPEN, RUN, CLOSE = "rollout.open", "rollout.run", "rollout.close"
-MODEL, JOURNAL = "rollout.model", "rollout.journal"  # of the head; followed by the id of the run
+MODEL, JOURNAL, IMAGE = (
+    "rollout.model",
+    "rollout.journal",
+    "rollout.image",
+)  # of the head; followed by the id of the run
 TURNS, RECORD = "turns", "record"  # events of RUN
 PIECE_BYTES = 4 << 20
 _OF_COMMANDS = (b'{"is":"call"', b'{"is":"failed"', b'{"is":"anew"')
@@ -78,9 +83,14 @@ class EpisodeService:
             parts = await complete_parts(stack, options, Parts(model=model))
             items = await asyncio.to_thread(lambda: {item.id: item for item in parts.environment.items()})
             runtime = await self._node.runtime()
-            context = await stack.enter_async_context(open_here(runtime, options, parts))
+            ask = partial(self._fetch, asyncio.get_running_loop(), args["run"])
+            context = await stack.enter_async_context(open_here(runtime, options, parts, ask))
             self._runs[args["run"]] = _OpenRun(context, items, stack.pop_all())
         return Answer({"capacity": context.capacity})
+
+    def _fetch(self, loop: asyncio.AbstractEventLoop, run: str, image: str) -> None:
+        """Ask the head for an image, in a thread, and wait until it is here."""
+        asyncio.run_coroutine_threadsafe(self._head.call(f"{IMAGE}.{run}", {"image": image}), loop).result()
 
     async def _model(self, stack: AsyncExitStack, options: RolloutOptions, args: Mapping[str, Any]) -> Model:
         """Return the model's own client if its server can be reached from here, else one that asks the head."""

@@ -15,7 +15,17 @@ import attrs
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.head import Node
 from hyperruntime.cluster.peer import Answer, Call, Handler
-from hyperruntime.cluster.rollouts.episode_service import CLOSE, JOURNAL, MODEL, OPEN, PIECE_BYTES, RECORD, RUN, TURNS
+from hyperruntime.cluster.rollouts.episode_service import (
+    CLOSE,
+    IMAGE,
+    JOURNAL,
+    MODEL,
+    OPEN,
+    PIECE_BYTES,
+    RECORD,
+    RUN,
+    TURNS,
+)
 from hyperruntime.cluster.rollouts.relayed_model import is_reachable_from_nodes, model_handler
 from hyperruntime.errors import ClusterError, DriverLoadError, HyperRuntimeError, NodeLostError, SpecError
 from hyperruntime.json_values import is_integer, json_object
@@ -147,6 +157,7 @@ class NodeEpisodes:
         self._handlers: dict[str, Handler] = {
             f"{MODEL}.{self._run}": model_handler(self._model),
             f"{JOURNAL}.{self._run}": self._read_journal,
+            f"{IMAGE}.{self._run}": self._give_item_image,
         }
 
     async def __aenter__(self) -> NodeEpisodes:
@@ -306,6 +317,11 @@ class NodeEpisodes:
             raise
         except HyperRuntimeError as error:
             log.warning("image not given to node", node=node.name, image=image, error=str(error))
+
+    async def _give_item_image(self, call: Call) -> Answer:
+        """Give the node that asks the image of an item."""
+        await self._cluster.give_image(self._cluster.head.nodes[call.caller], str(call.args["image"]))
+        return Answer()
 
     def _opening(self) -> dict[str, Any]:
         options = self._options

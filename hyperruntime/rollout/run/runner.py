@@ -34,6 +34,7 @@ from hyperruntime.storage.atomic import make_directory
 if TYPE_CHECKING:
     from hyperruntime.rollout.run.slot_pools import PooledSlots
     from hyperruntime.runtime import Runtime
+    from hyperruntime.spec import ContainerSpec
 
 
 @attrs.define(kw_only=True)
@@ -178,15 +179,26 @@ async def check_model(options: RolloutOptions, parts: Parts) -> None:
 
 
 @asynccontextmanager
-async def open_here(runtime: Runtime, options: RolloutOptions, parts: CompleteParts) -> AsyncIterator[EpisodeContext]:
+async def open_here(
+    runtime: Runtime, options: RolloutOptions, parts: CompleteParts, ask: Callable[[str], None] | None = None
+) -> AsyncIterator[EpisodeContext]:
     """Yield what makes trajectories on this machine; at the end, close the slots that were created here.
 
     Args:
         runtime: where containers run.
         options: rollout options.
         parts: objects of the run.
+        ask: gets an image of an item that is missing, by its name, in a thread; None: it must be here.
     """
     environment, base = parts.environment, options.base_spec()
+
+    def spec_of(item: Item) -> ContainerSpec:
+        if ask is None:
+            return environment.spec(item, base, runtime.images)
+        images = runtime.images.asking(ask)
+        spec = environment.spec(item, base, images)
+        return attrs.evolve(spec, image=images.ensure(spec.image))
+
     async with AsyncExitStack() as stack:
         slots = parts.slots
         if slots is None:
@@ -198,7 +210,7 @@ async def open_here(runtime: Runtime, options: RolloutOptions, parts: CompletePa
             environment=environment,
             model=parts.model,
             slots=slots,
-            specs=Specs(lambda item: environment.spec(item, base, runtime.images)),
+            specs=Specs(spec_of),
             toolset=parts.toolset,
             agent=parts.agent,
         )

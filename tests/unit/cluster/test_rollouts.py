@@ -90,7 +90,9 @@ terminated: list[Boxes] = []  # their commands are ended by SIGTERM
 
 
 @asynccontextmanager
-async def open_boxes(runtime: Any, options: RolloutOptions, parts: CompleteParts) -> AsyncIterator[EpisodeContext]:
+async def open_boxes(
+    runtime: Any, options: RolloutOptions, parts: CompleteParts, ask: Callable[[str], None]
+) -> AsyncIterator[EpisodeContext]:
     assert options.env_names == ()
     base = options.base_spec()
     boxes = Boxes()
