@@ -54,7 +54,8 @@ class Cluster:
         self.config = config
         self.head = Head(handlers, heartbeat_s=config.heartbeat_s, patience_s=config.patience_s)
         self.error: ClusterError | None = None
-        self._directory, self._own_directory = directory, ExitStack()
+        self._directory = directory and directory.absolute()  # jobs may begin in another directory
+        self._own_directory = ExitStack()
         self._pilots: Pilots | None = None
         self._names = (f"node-{number}" for number in itertools.count(1))
         self._wanted = 0

@@ -54,9 +54,10 @@ class Pilots:
 
         Args:
             config: which nodes.
-            directory: for Parsl's files: job scripts, and the logs of jobs and of its processes. Nodes must see it.
+            directory: absolute; for Parsl's files: job scripts, and the logs of jobs and of its processes. Nodes must
+                see it.
         """
-        self._config, self._directory = config, directory.absolute()  # a job may begin in another directory
+        self._config, self._directory = config, directory
         self._kernel: Any = None
         self._failed: Sequence[str] = ()
         self._paused_until = 0.0

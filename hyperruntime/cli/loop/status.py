@@ -105,8 +105,13 @@ def _print_containers_of_nodes(run_dir: Path) -> None:
     """Print on which node each container of a run is, if the run is made on nodes now."""
     from hyperruntime.cluster.open_clusters import open_clusters
 
-    for cluster in open_clusters():
-        for node in cluster.nodes if cluster.makes(run_dir) else ():
+    try:
+        clusters = [cluster for cluster in open_clusters() if cluster.makes(run_dir)]
+    except OSError as error:
+        note(f"containers on nodes are not shown: {error.filename} cannot be read: {error.strerror}")
+        return
+    for cluster in clusters:
+        for node in cluster.nodes:
             for name in node.containers:
                 click.echo(f"container {name} on {node.name} ({node.host})")
 

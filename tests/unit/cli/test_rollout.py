@@ -136,6 +136,17 @@ def test_status_names_the_node_of_each_container(
         path.unlink()
 
 
+def test_status_works_if_the_cache_directory_is_none(
+    rollout_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert main(["status", str(rollout_dir)]) == 0
+    said = capsys.readouterr()
+    assert "2 trajectories" in said.out
+    assert "cannot be read: Not a directory" in said.err
+
+
 @pytest.mark.parametrize("command", [["resume"], ["evaluate"], ["generate", "--resume-from"]])
 def test_commands_of_the_loop_name_a_rollout_run(
     command: list[str], rollout_dir: Path, capsys: pytest.CaptureFixture[str]

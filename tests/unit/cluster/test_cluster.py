@@ -138,6 +138,22 @@ def test_a_first_job_that_fails_does_not_end_the_cluster(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_nodes_come_though_jobs_begin_in_another_directory_than_the_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PBS starts jobs in the home directory."""
+    monkeypatch.chdir(tmp_path)
+
+    async def test() -> None:
+        async with Cluster(ClusterConfig(max_nodes=1, setup=("cd /",)), Path("jobs")) as cluster:
+            cluster.want(1)
+            node = await cluster.wait_for_node()
+            assert (tmp_path / "jobs" / f"{node.name}.log").exists()
+
+    run(test)
+
+
+@pytest.mark.slow
 def test_jobs_that_fail_one_after_another_cost_no_node_that_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

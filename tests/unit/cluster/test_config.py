@@ -66,14 +66,6 @@ def test_every_form_of_a_walltime_is_asked_for_in_whole_minutes(
     assert made.walltime == asked
 
 
-def test_jobs_get_the_whole_path_of_their_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PBS starts jobs in the home directory."""
-    monkeypatch.chdir(tmp_path)
-    pilots = Pilots(ClusterConfig(provider="pbs"), Path("jobs"))
-    assert pilots._settings().logs == str(tmp_path / "jobs")
-    assert f"HYPERRUNTIME_JOBS={tmp_path}/jobs" in pilots._provider().worker_init
-
-
 def test_lsf_reads_the_script_from_the_input_of_bsub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """IBM Spectrum LSF, bsub: lines with #BSUB count in a script from standard input; by default -n is 1."""
     (tmp_path / "bsub").write_text(f'#!/bin/sh\ncat >{tmp_path}/job\necho "Job <7> is submitted to queue <normal>."\n')
