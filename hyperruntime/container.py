@@ -114,12 +114,12 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can run commands, as far as is known; up to date when it ends, and free to read."""
+        """Whether it can run commands, as far as is known; updated when it ends. Reading it makes no call."""
         return self._sessions.is_alive
 
     @property
     def watchdog_verdict(self) -> str:
-        """Why this library's watchdog ended it, as part of a sentence, or ""; up to date, and free to read."""
+        """Why this library's watchdog ended it, as part of a sentence, or "". Reading it makes no call."""
         watch = self._sessions.watch
         return watch.verdict if watch is not None else ""
 

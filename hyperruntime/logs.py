@@ -1,8 +1,9 @@
 """The library's logger: silent unless the program configures logging; structured if it configures structlog.
 
 An unconfigured structlog prints to standard output, which belongs to the embedding program. So an event goes to
-structlog only if the program configured it, else to the standard ``logging``. structlog takes long to import: a program
-may have it configured when it is imported, which this logger does for the first event that is to be shown.
+structlog only if the program configured it, else to the standard ``logging``. structlog takes long to import, so a
+program can pass its configuration to :func:`configure_on_import`: this logger imports structlog for the first event
+that is shown.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class _OnImport(MetaPathFinder, Loader):
     """Configures structlog when it is imported: here, or by a plug-in that logs by itself."""
 
     def __init__(self) -> None:
-        self.level: int | None = None  # that is shown; None: nothing is to be configured
+        self.level: int | None = None  # the least that is shown; None: there is no configuration
         self._configure: Callable[[], None] = lambda: None
         self._loader: Loader | None = None
 
@@ -64,13 +65,13 @@ _on_import = _OnImport()
 
 
 def configure_on_import(level: int, configure: Callable[[], None]) -> None:
-    """Have structlog configured when it is imported, or now if it is.
+    """Configure structlog when it is imported, or now if it is imported already.
 
-    This logger imports it for the first event that is to be shown.
+    This logger imports it for the first event that is shown.
 
     Args:
         level: the least level that is shown, of the standard ``logging``.
-        configure: called once, in the thread that imports structlog.
+        configure: configures structlog; called once, in the thread that imports it.
     """
     _on_import.set(level, configure)
 

@@ -65,8 +65,8 @@ class Option:
     Attributes:
         help: text of ``--help``.
         flag: as on the command line; "": the name of the field, without the suffix ``_s``.
-        kind: how the value is written, as in ``cli/field_options.py``, or ``path``; "": as the check, the default
-            and the suffix of the field (``_s``: a duration; ``_bytes``: a size) say.
+        kind: how the value is written, as in ``cli/field_options.py``, or ``path``; "": follows from the check, the
+            default and the suffix of the field (``_s``: a duration; ``_bytes``: a size).
         metavar: placeholder in the help; None: the kind's. With one, the allowed names are not listed.
         check: the check of the field.
         written: the default as users write it; "": the field's default.
@@ -157,7 +157,12 @@ def option_fields(kind: type) -> Iterator[OptionField]:
 
 
 def changed(options: _Options, values: Mapping[tuple[str, ...], Any]) -> _Options:
-    """Return options with other values at the given paths."""
+    """Return options with other values at the given paths.
+
+    Args:
+        options: the options, which stay as they are.
+        values: the new value of each path: the names of the fields that lead to it.
+    """
     groups: dict[str, dict[tuple[str, ...], Any]] = {}
     for (name, *rest), value in values.items():
         groups.setdefault(name, {})[tuple(rest)] = value

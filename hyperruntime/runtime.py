@@ -267,7 +267,7 @@ class Runtime(AsyncClosing):
         except EngineUnavailableError:
             if self._driver.probe() is known:
                 raise
-        log.info("what is known of the engine was out of date; starting once more", driver=self.name)
+        log.info("the probe of the engine was out of date; starting once more", driver=self.name)
         return Container(self._driver, self._owner, spec, labels)
 
     def _forget(self, container: Container) -> None:
@@ -304,7 +304,7 @@ def open_runtime(name: str | None = None, *, run_id: str = "") -> Runtime:
             reasons.append(f"\n  {candidate}: {' '.join(why.split())}")
     if not reasons:
         raise EngineUnavailableError(AUTO, "no driver is installed", "see `hyperrun doctor`")
-    raise EngineUnavailableError(AUTO, "no engine works here", f"`hyperrun doctor` knows more:{''.join(reasons)}")
+    raise EngineUnavailableError(AUTO, "no engine works here", f"run `hyperrun doctor` for details:{''.join(reasons)}")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hyperdomain_babyai.episode import Episode
 from hyperruntime.domain import Dialogue, DialogueDomain, Domain, Score, Split, Task
-from hyperruntime.errors import HyperRuntimeError, SpecError, unknown_name
+from hyperruntime.errors import ExtraMissingError, SpecError, unknown_name
 
 __all__ = ["BabyAI"]
 
@@ -66,11 +66,11 @@ class BabyAI:
 
         Raises:
             KeyError: the split is unknown.
-            HyperRuntimeError: minigrid is not installed.
+            ExtraMissingError: minigrid is not installed.
             SpecError: a level is unknown or duplicated.
         """
         if find_spec("minigrid") is None:
-            raise HyperRuntimeError("the domain babyai needs minigrid; run `pip install 'hyperruntime[babyai]'`")
+            raise ExtraMissingError("tasks of the domain babyai", "minigrid", "babyai")
         if self._levels is not LEVELS:
             _check_levels(self._levels)
         if split not in _FIRST_SEEDS:

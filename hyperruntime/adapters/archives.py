@@ -47,7 +47,7 @@ async def archive_tree(
         container: the container; its image needs ``tar``.
         path: absolute path of the directory.
         exclude: paths below it to leave out, with all that is in them.
-        limit_bytes: most bytes that the archive may have.
+        limit_bytes: largest size of the archive.
 
     Raises:
         TransferError: the directory cannot be read, or the archive is corrupt.
@@ -124,7 +124,7 @@ def _problem(member: Member) -> str:
 
 
 def _rewrite(archive: BinaryIO, root: str, exclude: set[str], path: str) -> BinaryIO:
-    """Return a new archive of the members of one that may be hostile: two readers of that can see different members."""
+    """Copy the members of a hostile archive into a new one: two readers can see different members in the old one."""
     archive.seek(0)
     target = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - returned
     try:

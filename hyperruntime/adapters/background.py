@@ -1,4 +1,4 @@
-"""Commands that a framework looks at from time to time, on terminals or on pipes."""
+"""Background commands that a framework polls, on terminals or on pipes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIRST = 1000
 
 
 class BackgroundCommand:
-    """A command whose output waits here until it is asked for: 1 MiB of it; of more, the head and the tail.
+    """A command whose output is buffered until :meth:`poll`; output above 1 MiB keeps its head and tail.
 
     Attributes:
         terminal: its terminal; None if its output goes to a pipe, with an empty input.
@@ -76,13 +76,16 @@ class BackgroundCommand:
             self.chunks.append(chunk)
 
     async def write(self, data: bytes) -> None:
-        """Write to its terminal; does nothing without one, and after its end, which its output shows."""
+        """Write to the terminal; does nothing without a terminal or after the end of the command."""
         if self.terminal is not None:
             with suppress(BrokenPipeError):
                 await self.terminal.awrite(data)
 
     async def close(self) -> None:
-        """Kill it with all that it started. What a command on a pipe left running when it ended by itself goes on."""
+        """Kill the command and all that it started.
+
+        If a command on a pipe has ended already, the processes that it left running continue.
+        """
         if self.terminal is not None:
             await self.terminal.aclose()
         elif not self.end.done():
@@ -93,7 +96,7 @@ class BackgroundCommand:
 class BackgroundCommands:
     """The commands of one session, by number.
 
-    There are at most 64. Then one that has ended is closed, else the one that was not polled for the longest time.
+    At most 64 are kept. One more closes a command that has ended, else the one that was polled least recently.
     """
 
     def __init__(self) -> None:

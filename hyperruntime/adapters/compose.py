@@ -75,7 +75,7 @@ def read_service(config: Mapping[str, Any], folder: Path) -> Service:
 
 
 def _check_main_program(given: Mapping[str, Any]) -> None:
-    """Accept a main program that only keeps a container running, which ours needs no program for."""
+    """Refuse a main program, unless it only keeps the container running, as our containers do by themselves."""
     found = {key: given[key] for key in _MAIN if given.get(key)}
     words = [word for value in found.values() for word in (shlex.split(value) if isinstance(value, str) else value)]
     if words and not _only_waits(words):

@@ -114,7 +114,7 @@ class HyperEnvironment:
             cwd: working directory: absolute, or relative to the environment's ``cwd``; "" is that one.
             timeout: time limit in seconds, after which the whole process tree is ended; None for the default.
             stdin_data: standard input; None means empty.
-            env: environment variables in addition to those of the environment; of the same name, these count.
+            env: environment variables that extend and override those of the environment.
 
         Returns:
             ``output``: standard output and standard error in the order in which they were written. ``returncode``: the

@@ -53,7 +53,7 @@ class Episodes:
         )
 
     async def run(self, item_id: str, make_model: Callable[[], M]) -> tuple[M, Trajectory]:
-        """Return a trajectory that has ended, and its model; one that infrastructure failed is made again.
+        """Return a trajectory that has ended, and its model; infrastructure failures are retried.
 
         Args:
             item_id: id of the item.

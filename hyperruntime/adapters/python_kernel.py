@@ -1,4 +1,4 @@
-"""A Python process in a container that keeps its variables from one text to the next; it is not trusted."""
+"""A Python process in a container that keeps its variables between pieces of code; it is not trusted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hyperruntime.gateway.request.parse import count_values
 from hyperruntime.json_values import parse_json
 
 _MOST_BYTES = 8 * 1024**2  # of a reply
-_MOST_VALUES = 1000  # of a reply, as count_values counts those of a few texts
+_MOST_VALUES = 1000  # JSON values of a reply; a valid reply has a few
 _LOG_BYTES = 1024**2
 _INTERRUPT_S = 5.0  # that code has to end after an interrupt
 _PIPE_BYTES = 65536
@@ -26,10 +26,10 @@ _PIPE_BYTES = 65536
 
 @attrs.frozen
 class PythonResult:
-    """What a text did, as the container says.
+    """The result of one piece of code, as the untrusted container reports it.
 
     Attributes:
-        output: value of the last expression, as text; None if there is none, or if the text failed.
+        output: value of the last expression, as text; None if there is none, or if the code failed.
         error: why it failed, such as a traceback; "" if it did not.
         kind: name of the class of the exception that ended it, or "".
         value: text of that exception, or "".
@@ -44,7 +44,7 @@ class PythonResult:
 
 
 class PythonKernel(Closing):
-    """One Python process of a container; one text at a time."""
+    """One Python process of a container; it runs one piece of code at a time."""
 
     def __init__(self, container: Container, *, user: str | None = None) -> None:
         """Start it; the image needs Python 3.8 or newer.
@@ -82,7 +82,7 @@ class PythonKernel(Closing):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can run another text."""
+        """Whether the process can run more code."""
         return not self._process.ended.is_set
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class PythonKernel(Closing):
         self._process.close()
 
     def run(self, code: str, timeout_s: float | None) -> PythonResult:
-        """Run a text; after ``timeout_s`` it is interrupted, and if that does not help, the process is killed.
+        """Run code; interrupt it after ``timeout_s``, and kill the process if the code does not stop.
 
         Args:
             code: Python.

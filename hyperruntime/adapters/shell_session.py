@@ -75,7 +75,7 @@ class ShellSession:
 
         Args:
             command: shell code; for a program that asks, a line.
-            expect: regular expressions; output behind the first match is that of the next call.
+            expect: regular expressions; output after the first match belongs to the next call.
             on_terminal: whether the command gets a terminal.
         """
         if self.asks and self._running.terminal is not None:
@@ -87,7 +87,7 @@ class ShellSession:
         return await self._running.output(expect)
 
     async def syntax_error(self, command: str) -> str:
-        """Return what bash says about shell code that it cannot parse, or ""; runs nothing of it."""
+        """Return bash's error message for shell code that it cannot parse, else ""; the code is not run."""
         unexecuted = shlex.quote(f"set -n\n{command}")
         if (await self._parser.arun(f"( eval {unexecuted} ) 2>/dev/null")).exit_code == 0:  # starts no program
             return ""

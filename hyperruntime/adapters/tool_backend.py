@@ -207,8 +207,8 @@ class SlotToolBackend:
     ) -> dict[str, Any]:
         """Return a file of the workspace, in the schema of :func:`~hyperruntime.pool.tools.artifact`.
 
-        Two keys differ, as programs expect them: ``entries`` is a list of texts, what is known of each entry is in
-        ``details``; and ``archive_base64`` is the ``content`` of an archive.
+        As programs expect, ``entries`` has only the names, ``details`` has the facts of each entry, and
+        ``archive_base64`` is the ``content`` of an archive.
 
         Args:
             slot: a slot that ``acquire`` returned.
@@ -288,7 +288,7 @@ class SlotToolBackend:
     def list_profiles(self) -> dict[str, dict[str, Any]]:
         """Return all profiles by name, as JSON values; of their environments only the names.
 
-        ``active`` tells whether the profile's pool is started.
+        ``active`` is true if the profile's pool is started.
         """
         started = self._pools.status() if self._pools is not None else {}
         return {

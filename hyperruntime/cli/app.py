@@ -34,8 +34,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "export": ("loop.one_generation", "export", "Write a generation as a runnable git repository."),
     "rollout": ("rollout.commands", "rollout", "Run and score agents in slots, and write training data."),
     "cluster": ("cluster.commands", "cluster", "Use many nodes of a batch system."),
-    "report": ("loop.report", "report", "Write one file of HTML about a run, or two."),
-    "watch": ("loop.watch", "watch", "Serve the page of a report live, while the run goes on."),
+    "report": ("loop.report", "report", "Write an HTML report about a run, or about two."),
+    "watch": ("loop.watch", "watch", "Serve the report of a run live, while it runs."),
     "completion": ("machine.completion", "completion", "Complete commands with Tab in bash, zsh or fish."),
     "bug-report": ("machine.bug_report", "bug_report", "Write an archive for a bug report, without keys."),
 }

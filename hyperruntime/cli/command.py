@@ -34,7 +34,7 @@ class State:
         signal: number of the ending signal, for the exit code; SIGINT before one comes.
         ending: whether an ending signal came; errors after it are reported with its exit code.
         has_live_page: whether ``--watch`` was given.
-        ended_at: monotonic time at which a handler took it; 0 before.
+        ended_at: monotonic time of the first ending signal; 0 before.
         watch: records ending signals; None outside of :func:`hyperruntime.cli.main`, in other threads than the main
             one, or if it could not start.
     """
@@ -103,7 +103,7 @@ def whole_name(name: str, known: Collection[str], preferred: Collection[str] = (
 
 
 def spread(args: Sequence[str], several: Collection[str], whole: Callable[[str], str] = str) -> list[str]:
-    """Return a command line as other tools have it with dashes in option names and one value after each option.
+    """Return a command line with dashes in option names and at most one value after each option.
 
     ``--eval_samples 5 -1`` becomes ``--eval-samples 5 --eval-samples -1``. Words after ``--`` do not change.
 

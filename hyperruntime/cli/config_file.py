@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hyperruntime.cli.command import AGENT_FILE
-from hyperruntime.cli.params import COUNTS, LIMITS, NAMES
+from hyperruntime.cli.params import COUNTS, LIMITS, NAMES, Parsed
 from hyperruntime.errors import AgentError, unknown_name
 from hyperruntime.json_values import parse_toml
 
@@ -40,7 +40,7 @@ def generate_table(path: Path, command: click.Command, name: str = "generate") -
         if param.type is LIMITS:
             table.update(LIMITS.convert(value, param, None))
         else:
-            table[param.name] = _listed(param, value)
+            table[param.name] = _for_click(param, value, f"{path}: [{name}]: {key}")
     return table
 
 
@@ -105,10 +105,19 @@ def _said(ctx: click.Context) -> dict[str, Any]:
     return said
 
 
-def _listed(param: click.Parameter, value: Any) -> Any:  # noqa: ANN401 - any TOML value
-    """Return a value in click's form: for a repeatable option, a list with one item for each use."""
+def _for_click(param: click.Parameter, value: Any, where: str) -> Any:  # noqa: ANN401 - any TOML value
+    """Return a value in click's form: for a repeatable option, a list with one item for each use.
+
+    Raises:
+        AgentError: the option takes one value, and this is a list or a table, or it is true or false.
+    """
     if not isinstance(param, click.Option) or not param.multiple:
-        return value
+        if isinstance(value, (list, dict)) and not isinstance(param.type, Parsed):
+            raise AgentError(f"{where} = {value!r}: give one value")
+        if isinstance(value, bool) and not isinstance(param.type, click.types.BoolParamType):
+            raise AgentError(f"{where} = {str(value).lower()}: give a value in place of true or false")
+        # click makes an integer of any number, 1 of 1.9
+        return str(value) if isinstance(value, float) and isinstance(param.type, click.types.IntParamType) else value
     if isinstance(value, dict):
         return [f"{name}={text}" for name, text in value.items()]
     return [value] if param.type in (NAMES, COUNTS) or not isinstance(value, list) else value

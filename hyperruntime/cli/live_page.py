@@ -15,7 +15,7 @@ from hyperruntime.cli.command import State
 from hyperruntime.cli.messages import note
 from hyperruntime.host.process import kill_group, reap, spawn
 
-_END_S = 5.0  # for the last news
+_END_S = 5.0  # for the last events
 
 
 def _store(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -73,7 +73,7 @@ class _PageProcess:
                 note(f"watch it at {line.decode(errors='replace').strip()}")
 
     def close(self) -> None:
-        """Let the viewers have the last news, and end the child."""
+        """Close the child's standard input, so that it sends the last events and ends; kill it after 5 s."""
         assert self._process.stdin is not None, "a pipe"
         with suppress(OSError):
             self._process.stdin.close()

@@ -1,4 +1,4 @@
-"""Parameter types of click options: sizes, durations, mounts, pairs. An invalid value is one sentence."""
+"""Parameter types of click options: sizes, durations, mounts, pairs. An invalid value is an error of one sentence."""
 
 # ruff: noqa: ANN401 - a value is of any type, from the command line or a TOML file
 
@@ -32,10 +32,15 @@ _LIMITS = ("memory", "cpus", "pids", "disk")
 
 
 class Parsed(_ParamType):
-    """A parameter type whose values a function converts: it gets the value and the option as the user writes it."""
+    """A parameter type whose values a function converts."""
 
     def __init__(self, name: str, parse: Callable[[Any, str], Any]) -> None:
-        """Create a type; `name` is its placeholder in the help."""
+        """Create a type.
+
+        Args:
+            name: its placeholder in the help.
+            parse: converts a value; gets the value and the option as the user writes it.
+        """
         self.name, self._parse = name, parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -51,7 +56,7 @@ def _count(value: Any, option: str) -> int | None:
     if value == "none":
         return None
     try:
-        return int(value)
+        return int(str(value))
     except ValueError:
         raise SpecError(option, value, "a whole number, or none") from None
 
@@ -72,7 +77,7 @@ def _names(value: Any, option: str) -> tuple[str, ...]:
 def _counts(value: Any, option: str) -> tuple[int, ...]:
     items = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
     try:
-        return tuple(int(item) for item in items)
+        return tuple(int(str(item)) for item in items)
     except ValueError:
         raise SpecError(option, value, "whole numbers separated by commas, such as 2,-1") from None
 

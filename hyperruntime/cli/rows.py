@@ -69,7 +69,7 @@ class Condition:
         """Return the rows for which it holds.
 
         Raises:
-            WrongUsageError: there is no such column, or its values are numbers and the given one is not.
+            WrongUsageError: the column does not exist, the operator needs a value, or the value must be a number.
         """
         column = find_column(columns, self.column, "--where")
         if self.operator == "~":
@@ -98,10 +98,14 @@ class Condition:
 
 
 def parse_condition(value: Any, option: str) -> Condition:  # noqa: ANN401 - from the command line
-    """Return a condition.
+    """Return the condition in a text.
+
+    Args:
+        value: the text.
+        option: name of the option, for the error message.
 
     Raises:
-        SpecError: the text is not one.
+        SpecError: the text is not a condition.
     """
     found = _CONDITION.fullmatch(str(value))
     if found is None:
@@ -118,7 +122,7 @@ class Choice:
 
     Attributes:
         where: conditions, which must all hold.
-        sort: name of the column to sort by, after "-" for falling values; "" keeps the order.
+        sort: name of the column to sort by, "-" before it means descending; "" keeps the order.
         tail: how many of the last rows to show; None means all.
     """
 

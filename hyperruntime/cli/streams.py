@@ -29,9 +29,9 @@ class OutputError(Exception):
     """Standard output cannot be written.
 
     Attributes:
-        exit_code: of a program whose reader is gone, as in ``hyperrun ... | head -1``, that of a program which SIGPIPE
-            ended: what git and coreutils show there; else 1.
-        is_quiet: whether the reader is gone, so that nothing is to be said.
+        exit_code: 141 (128 + SIGPIPE, as for git and coreutils) if the reader is gone, as in
+            ``hyperrun ... | head -1``; else 1.
+        is_quiet: whether the reader is gone, so that no message is printed.
     """
 
     def __init__(self, error: OSError) -> None:
@@ -92,8 +92,8 @@ class _Output(io.RawIOBase):
 def guarded_streams() -> Iterator[None]:
     """Make errors of standard output an :class:`OutputError`, and ignore those of standard error, inside the block.
 
-    A closed descriptor 0, 1 or 2 is occupied, so that no file of the program gets its number and is written to. Streams
-    that a caller replaced are left as they are.
+    A closed descriptor 0, 1 or 2 is opened on /dev/null, so that no file of the program gets its number. Streams that a
+    caller replaced do not change.
     """
     _occupy_closed()
     before = sys.stdout, sys.stderr

@@ -1,6 +1,6 @@
-"""Frames between the head and a node: in order, each once, over connections that may break and be made again.
+"""Frames between the head and a node: each arrives in order and exactly once, even if connections break.
 
-Each side numbers what it sends, and keeps it until the other side has confirmed it. A new connection begins with
+Each side numbers its frames, and keeps each one until the other side has confirmed it. A new connection begins with
 the number of the last frame that each side has; the rest is sent again. Wire: one byte for the kind, eight for the
 number, eight for the number of the last frame that came from the other side, then the frame.
 """
@@ -19,10 +19,10 @@ from aiohttp import WSMsgType
 from hyperruntime.errors import ClusterError, NodeLostError
 
 MOST_UNCONFIRMED_BYTES = 16 << 20
-CONFIRM_EACH, CONFIRM_BYTES, CONFIRM_S = 64, 1 << 20, 0.5  # without a frame that confirms, too
+CONFIRM_EACH, CONFIRM_BYTES, CONFIRM_S = 64, 1 << 20, 0.5  # frames, bytes or seconds until a separate confirmation
 LARGEST_FRAME_BYTES = 320 << 20  # more than the largest file or listing that a slot's methods return
-# While at most so many bytes are on their way, the connection's buffer is below the level at which writers wait
-# (asyncio's low-water marks: 16 KiB, and 128 KiB with TLS).
+# With at most this many unconfirmed bytes, a send does not wait for the connection's buffer (asyncio's low-water marks:
+# 16 KiB, and 128 KiB with TLS).
 _DIRECT_BYTES = 8 << 10
 _PREFIX = struct.Struct(">cQQ")
 _FRAME, _CONFIRM = b"f", b"c"
@@ -65,7 +65,7 @@ class Channel:
             ClusterError: the frame is larger than ``LARGEST_FRAME_BYTES``.
             NodeLostError: the channel was closed.
         """
-        if len(frame) + _PREFIX.size > LARGEST_FRAME_BYTES:  # it would end one connection after another
+        if len(frame) + _PREFIX.size > LARGEST_FRAME_BYTES:  # it would end each connection that carries it
             most = f"at most {LARGEST_FRAME_BYTES >> 20} MiB go between head and node at once, not {len(frame)} bytes"
             raise ClusterError(f"{most}; limit the output, or copy files by get and put")
         while self._closed is None and not self._room.is_set():
@@ -74,7 +74,7 @@ class Channel:
             raise self._closed
         self._keep(frame)
         if self._bytes <= _DIRECT_BYTES:
-            await self._push()  # in this task: to wake another one costs more than to send; nothing waits in there
+            await self._push()  # in this task: to wake another costs more than to send, which does not wait
         else:
             self._changed.set()
 
@@ -92,7 +92,7 @@ class Channel:
             self._room.clear()
 
     async def carry(self, socket: Any, peer_received: int) -> None:  # noqa: ANN401 - aiohttp's server and client sockets
-        """Send and receive over a connection until it ends; a connection before this one is dropped.
+        """Send and receive over a connection until it ends; an earlier connection is dropped.
 
         Args:
             socket: an open WebSocket of aiohttp.
@@ -112,7 +112,7 @@ class Channel:
             mine.cancel()
 
     def close(self, error: NodeLostError) -> None:
-        """End the channel for good; what waits to send raises the error."""
+        """End the channel for good; waiting senders raise the error."""
         if self._closed is None:
             self._closed = error
             self._room.set()
@@ -163,7 +163,7 @@ class Channel:
             self._room.set()
 
     async def _write(self, socket: Any) -> None:  # noqa: ANN401
-        """Send what no sender sends itself, and confirmations, until cancelled or the connection ends."""
+        """Send queued frames and confirmations until cancelled or the connection ends."""
         with suppress(OSError, ConnectionError):
             while True:
                 is_late = True
@@ -178,9 +178,9 @@ class Channel:
                     await socket.send_bytes(self._prefix(_CONFIRM, 0))
 
     async def _push(self) -> bool:
-        """Give the connection, if there is one, the frames that it has not had, unless another task is at it.
+        """Send the frames that this connection has not carried yet, unless another task is sending them.
 
-        Return False if the connection ends: its reader hears of it too, and the next one gets the frames.
+        Return False if the connection ends: its reader sees that too, and the next connection carries the frames.
         """
         socket = self._socket
         if socket is None or self._pushing is socket:
@@ -200,6 +200,6 @@ class Channel:
         return True
 
     def _prefix(self, kind: bytes, number: int) -> bytes:
-        """Return the beginning of a message, which confirms what has come."""
+        """Return the prefix of a message; it confirms all received frames."""
         self._confirmed_to_peer, self._owed_bytes = self.received, 0
         return _PREFIX.pack(kind, number, self.received)

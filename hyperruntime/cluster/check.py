@@ -43,8 +43,8 @@ async def _answer_time(_: Call) -> Answer:
 async def _answer_see(call: Call) -> Answer:
     """Answer the head's ``see``: whether a file of a shared directory is seen in time, and the lock beside it.
 
-    An event says that the directory was listed without the file: a file system between machines may keep such a
-    listing, and shows what comes later only when it is out of date. Source: nfs(5), acdirmax.
+    It emits an event after it has listed the directory without the file, because a network file system may cache that
+    listing and show the file only after the cache expires. Source: nfs(5), acdirmax.
     """
     path, timeout_s = str(call.args["path"]), float(call.args["timeout_s"])
     directory, locked_file = os.path.dirname(path), f"{path}.lock"
@@ -68,7 +68,7 @@ async def _answer_write(call: Call) -> Answer:
 
 
 class CheckService:
-    """What the head asks of a node to check it, and its containers.
+    """Lets the head check this node and list its containers.
 
     Attributes:
         handlers: ``check``, ``time``, ``see``, ``write`` and ``containers``.
@@ -126,7 +126,7 @@ async def _clock(node: Node) -> Finding:
         after = time.time()
         if is_number(there):
             skews.append((after - before, there - (before + after) / 2))
-    skew = min(skews)[1] if skews else 0.0  # of the call that took least
+    skew = min(skews)[1] if skews else 0.0  # of the fastest call, which is the most exact
     ok = abs(skew) <= _MOST_SKEW_S or None
     step = "" if ok else f"{ADMINISTRATOR} to start a time service; times in logs of nodes differ"
     return Finding(subject="clock", ok=ok, detail=f"{skew * 1e3:+.1f} ms from the head's", next_step=step)
@@ -147,7 +147,7 @@ async def _shared(node: Node, directory: Path) -> list[Finding]:
             await node.peer.call("write", {"path": f"{path}.answer"}, content)
             back = await asyncio.to_thread(wait_until_listed, f"{path}.answer", content, SEEN_S)
     except OSError as error:
-        raise ClusterError(f"{directory} cannot be written: {error.strerror or error}") from error
+        raise ClusterError(f"{directory} cannot be written: {error.strerror or error}; name another one") from error
     return [
         _seen("a file renamed by the head is seen on the node", told["waited_s"]),
         _seen("a file renamed by the node is seen by the head", back),

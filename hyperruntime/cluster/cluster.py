@@ -1,4 +1,4 @@
-"""A cluster: a head, and nodes that come when they are asked for and go when they are idle."""
+"""A cluster: a head, and nodes that are started on demand and ended when they are idle."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from hyperruntime.logs import get_logger
 log = get_logger(__name__)
 
 _LOOK_S = 0.5  # between two looks at idle nodes
-_MOST_FAILURES = 3  # of nodes one after another, before it counts as hopeless
+_MOST_FAILURES = 3  # consecutive failed starts of nodes, after which no other one is tried
 _FIRST_PAUSE_S = 1.0  # before the next node is asked for after a failure; doubled each time
 _END_S = 10.0  # for a node to end its containers
 
 
 class Cluster:
-    """Nodes by a batch system; ``async with Cluster(config, directory) as cluster:`` opens and closes it.
+    """Nodes from a batch system; ``async with Cluster(config, directory) as cluster:`` opens and closes it.
 
     All methods run on the event loop that opened it.
 
     Attributes:
         config: which nodes.
         head: the connections to them.
-        error: why no node can be had; None while one may come.
+        error: why no node can be started; None while one may still start.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class Cluster:
         return [node for node in self.head.nodes.values() if node.joined.is_set() and node.lost is None]
 
     def want(self, count: int) -> None:
-        """Ask for nodes until there are ``count``, or ``max_nodes``; lost ones are asked for again.
+        """Ask for nodes until there are ``count``, or ``max_nodes``; lost nodes are replaced.
 
-        Nodes that are idle are given back after ``idle_s``, above ``min_nodes``; then fewer are wanted.
+        Idle nodes above ``min_nodes`` are given back after ``idle_s``, which lowers the count.
         """
         self._wanted = max(self.config.min_nodes, min(count, self.config.max_nodes), self._wanted)
         self._ask()
@@ -128,15 +128,15 @@ class Cluster:
             function(node)
 
     def off_node(self, function: Callable[[Node], None]) -> None:
-        """Do not call a function of :meth:`on_node` any more; it need not be one."""
+        """Stop calling a function from :meth:`on_node`; an unknown function is ignored."""
         with suppress(ValueError):
             self._on_node.remove(function)
 
     async def wait_for_node(self) -> Node:
-        """Return a node that takes new work; wait for one, which :meth:`want` must have asked for.
+        """Return a node that takes new work; wait for one if there is none. Call :meth:`want` before.
 
         Raises:
-            ClusterError: no node could be had several times one after another; the message says why.
+            ClusterError: several consecutive starts of nodes failed; the message says why.
         """
         async with self._changed:
             await self._changed.wait_for(lambda: self.nodes() or self.error is not None)
@@ -193,10 +193,15 @@ class Cluster:
         except Exception as error:
             await self._end(node)
             why = str(error) if isinstance(error, HyperRuntimeError) else repr(error)
-            raise ClusterError(f"node {node.name} cannot have its images: {why}") from error
+            raise ClusterError(f"node {node.name} did not get its images: {why}") from error
 
     def retire(self, node: Node, why: str) -> None:
-        """Give a node no new work, and end it when it has none; its job is then given back."""
+        """Give a node no new work, and end it when it has none; its job is then given back.
+
+        Args:
+            node: the node.
+            why: the reason, for logs and the cluster's state.
+        """
         node.leave(why)
 
     def _welcome(self, node: Node) -> None:
@@ -263,7 +268,7 @@ class Cluster:
         node.dismissed = True
         node.leave("the head ends it")
         with suppress(HyperRuntimeError):
-            while node.lost is None:  # a call that is cancelled while the node is away may be one that never begins
+            while node.lost is None:  # again: a call that is cancelled while the node is away may never reach it
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_END_S):
                         await node.peer.call("end")
@@ -277,7 +282,7 @@ class Cluster:
         self._keep(notify())
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work beside everything else."""
+        """Run work in the background."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -22,16 +22,16 @@ def _walltime(instance: object, attribute: attrs.Attribute[Any], value: object) 
         raise SpecError(attribute.name, value, "a time such as '01:30:00' or '2-00:00:00'")
 
 
-def _lines(value: object) -> tuple[str, ...]:
-    if (
-        isinstance(value, str)
-        or not isinstance(value, list | tuple)
-        or not all(isinstance(line, str) for line in value)
-    ):
-        raise SpecError(
-            "options, setup, withhold or images", value, 'a list of texts, such as ["module load apptainer"]'
-        )
-    return tuple(value)
+def _lines(name: str) -> tuple[str, ...]:
+    """Return a field that is a list of texts."""
+
+    def convert(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list | tuple) or not all(isinstance(line, str) for line in value):
+            raise SpecError(name, value, 'a list of texts, such as ["module load apptainer"]')
+        return tuple(value)
+
+    field: tuple[str, ...] = attrs.field(default=(), converter=convert)
+    return field
 
 
 @attrs.frozen(kw_only=True)
@@ -73,11 +73,11 @@ class ClusterConfig:
     cores_per_node: int | None = attrs.field(default=None, validator=AtLeast(1))
     memory_gb_per_node: int | None = attrs.field(default=None, validator=AtLeast(1))
     gpus_per_node: int = attrs.field(default=0, validator=AtLeast(0))
-    options: tuple[str, ...] = attrs.field(default=(), converter=_lines)
-    setup: tuple[str, ...] = attrs.field(default=(), converter=_lines)
-    withhold: tuple[str, ...] = attrs.field(default=(), converter=_lines)
+    options: tuple[str, ...] = _lines("options")
+    setup: tuple[str, ...] = _lines("setup")
+    withhold: tuple[str, ...] = _lines("withhold")
     scratch: str = ""
-    images: tuple[str, ...] = attrs.field(default=(), converter=_lines)
+    images: tuple[str, ...] = _lines("images")
     runtime: str = "auto"
     address: str = ""
     port: int = attrs.field(default=0, validator=AtLeast(0))

@@ -65,8 +65,8 @@ class Node:
         lost: the reason why it is gone; None while it is there, or may come back.
         leaving: why it takes no new work: it was told to end, or its time is nearly over; "" if it does.
         dismissed: whether the head told it to end.
-        job_ends: whether the batch system has told its job to end; it may have told the containers' processes, too, so
-            that what they do from now on says nothing of them.
+        job_ends: whether the batch system has told its job to end. Processes in containers may have got SIGTERM too, so
+            their results are not valid from then on.
         uses: how much work it has, see :meth:`in_use`.
         idle_since: when it last became idle, by the event loop's clock.
         ended: whether it is lost for good.
@@ -92,12 +92,12 @@ class Node:
         return hmac.compare_digest(token.encode(), self._token.encode())
 
     def is_known_as(self, session: str) -> bool:
-        """Return whether this is the process that connected first, or the first one."""
+        """Return whether a session is that of the process that connected first; the first call sets it."""
         self._session = self._session or session
         return session == self._session
 
     async def carry(self, connection: web.WebSocketResponse, received: int, patience_s: float) -> None:
-        """Carry messages over a connection until it ends; then the node is away, and after a time lost.
+        """Carry messages over a connection until it ends; the node is then away, and lost after ``patience_s``.
 
         A node that the head has told to end is lost at once.
 
@@ -133,7 +133,7 @@ class Node:
             self.idle_since = asyncio.get_running_loop().time()
 
     def leave(self, why: str) -> None:
-        """Give it no new work from now on; what it does may end in the time that it has left."""
+        """Give it no new work from now on; running work may finish in the time that is left."""
         if not self.leaving:
             self.leaving = why
             log.info("node leaving", node=self.name, why=why)
@@ -234,20 +234,20 @@ class Head:
         await self._serving.aclose()
 
     def serve(self, handlers: Mapping[str, Handler]) -> None:
-        """Let nodes call more methods, also those that are there.
+        """Let all nodes call more methods, connected ones too.
 
         Args:
-            handlers: by name; no other name may be the same.
+            handlers: by names that are not in use.
         """
         self._handlers.update(handlers)
 
     def stop_serving(self, handlers: Mapping[str, Handler]) -> None:
-        """Forget methods of :meth:`serve`."""
+        """Remove methods that :meth:`serve` added."""
         for name in handlers:
             self._handlers.pop(name, None)
 
     def invite(self, name: str) -> Invitation:
-        """Expect a node; it may connect with the invitation that is returned, as often as it must."""
+        """Expect a node, and return its invitation, with which it may connect again and again until it is lost."""
         token = make_token()
         self.nodes[name] = Node(name, token, self._handlers)
         return Invitation(name, self._addresses, self._certificate, token, self._heartbeat_s, self._patience_s)
@@ -306,7 +306,7 @@ async def _listen(host: str, port: int) -> socket.socket:
 
 
 def own_address() -> str:
-    """Return the address of the interface that leads out of this machine, or that of this machine alone."""
+    """Return the address of the interface with the default route, or 127.0.0.1 if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing; a documentation address (RFC 5737)

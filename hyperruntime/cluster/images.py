@@ -167,7 +167,7 @@ class ImageSource:
         """Make nothing yet.
 
         Args:
-            directory: for archives. Where nodes see it they read them there, else they are sent over the connection.
+            directory: for archives. Nodes that see it read them there; other nodes get them over the connection.
         """
         self._directory = directory
         self._known: dict[str, asyncio.Task[_Known]] = {}
@@ -184,7 +184,7 @@ class ImageSource:
             others: nodes that may have the image.
 
         Raises:
-            ClusterError: neither the head's machine nor a node has it, no registry can, and it cannot be made.
+            ClusterError: neither the head's machine nor a node has it, and it can be neither pulled nor made.
             ImageError: it cannot be pulled, loaded or made.
             NodeLostError: the node was lost meanwhile.
         """
@@ -258,9 +258,9 @@ class ImageSource:
     async def _archive(self, known: _Known, others: list[Node], found: _Found) -> Path | None:
         """Return an archive of an image for a node; None if neither the head's machine nor a node has it.
 
-        The first node of an engine may get the archive of another engine, and convert it. The others of that engine get
-        what it made of it. So nothing is converted twice. Other nodes that pull one image at once ask its registry, not
-        each other.
+        The first node of an engine may get another engine's archive, and convert it. The other nodes of that engine get
+        the converted image, so that nothing is converted twice. Otherwise nodes that pull an image at the same time ask
+        its registry, not each other.
         """
         engine = found.engine
         async with known.making:
@@ -320,7 +320,7 @@ async def _identify(node: Node, known: _Known) -> _Found:
 
 
 def _identify_here(reference: str) -> tuple[str, str] | None:
-    """Return the engine of this machine and its identifier of an image; None if it has no engine or not the image."""
+    """Return the engine of this machine and its identifier of an image; None if it lacks the engine or the image."""
     try:
         with open_runtime() as runtime:
             found = runtime.images.identifier(reference)

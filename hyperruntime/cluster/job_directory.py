@@ -25,7 +25,7 @@ _NO_RECORD_S = 60.0  # until a directory without its owner's record counts as le
 
 @contextmanager
 def job_directory(parent: Path, prefix: str) -> Iterator[Path]:
-    """Yield a new directory and remove it at the end, and then and before also those of heads that were killed.
+    """Yield a new directory and remove it afterwards; before and after, remove those of killed heads too.
 
     Args:
         parent: made if it is missing.
@@ -48,7 +48,7 @@ def job_directory(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def _remove_left(parent: Path, prefix: str) -> None:
-    """Remove the directories of dead heads. Their jobs may still write: a name that is gone stops that."""
+    """Remove the directories of dead heads; rename them first, so that jobs that still run cannot write to them."""
     for left in parent.glob(f"{prefix}*"):
         with suppress(OSError, TypeError, ValueError, KeyError):
             if _is_left(left):
@@ -58,7 +58,7 @@ def _remove_left(parent: Path, prefix: str) -> None:
 
 
 def _is_left(directory: Path) -> bool:
-    """Return whether the head is dead; one on another machine is if the batch system says that its job ended."""
+    """Return whether the head is dead; for another machine, whether the batch system says that its job has ended."""
     if not (directory / _OWNER).exists():
         return time.time() - directory.stat().st_mtime > _NO_RECORD_S
     record = json_object_of_file(directory / _OWNER) or {}

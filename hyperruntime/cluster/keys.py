@@ -1,4 +1,4 @@
-"""The keys of one head: a certificate that nodes trust alone, and a token for each node."""
+"""The keys of one head: its certificate, the only one that its nodes trust, and a token for each node."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def make_keys(directory: Path) -> Keys:
     except (OSError, TimeoutError) as error:
         raise ClusterError(f"no keys can be made in {directory}: {error}") from error
     if result.exit_code != 0:
-        raise ClusterError(f"no keys can be made: openssl fails: {result.error_text}")
+        raise ClusterError(f"no keys can be made: openssl failed: {result.error_text}")
     return keys
 
 
 def client_context(certificate: str) -> ssl.SSLContext:
-    """Return the TLS settings of a node, which trusts this certificate alone, under any address.
+    """Return the TLS settings of a node: it trusts only this certificate, under any address.
 
     Args:
         certificate: PEM.

@@ -61,7 +61,7 @@ def error_of_json(value: Any) -> HyperRuntimeError:  # noqa: ANN401 - whatever t
 
 
 def _class_named(name: str) -> type[HyperRuntimeError] | None:
-    """Return the error class of this name: of ``hyperruntime.errors``, else the only one that is loaded."""
+    """Return the error class of a name: from ``hyperruntime.errors``, else the only loaded one, else None."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, HyperRuntimeError):
         return kind

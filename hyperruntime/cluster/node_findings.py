@@ -1,4 +1,4 @@
-"""What works on a node, and whether it is what work needs; each failure with its next step."""
+"""Check what works on a node, and whether work there needs more; each failure has a next step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Needs:
 
 
 def node_findings(needs: Needs) -> Iterator[Finding]:
-    """Yield what works on this machine, and whether it is what work needs; runs on the node."""
+    """Yield what works on this machine, and what work needs but does not have; runs on the node."""
     yield _user_namespaces()
     yield _subordinate_ids()
     yield _cgroups()
@@ -61,7 +61,8 @@ def node_findings(needs: Needs) -> Iterator[Finding]:
 def _any_engine(wanted: str, working: Sequence[str]) -> Finding:
     ok = bool(working) if wanted == "auto" else wanted in working
     detail = ", ".join(working) or "none works"
-    step = f"run `hyperrun doctor {'' if wanted == 'auto' else wanted}`".rstrip() + " in a job; it says what is missing"
+    command = "hyperrun doctor" if wanted == "auto" else f"hyperrun doctor {wanted}"
+    step = f"run `{command}` in a job; it says what is missing"
     return Finding(
         subject="engine for work" if wanted == "auto" else f"engine for work: {wanted}",
         ok=ok,
@@ -115,9 +116,7 @@ def _scratch(asked: str) -> Finding:
     place = os.path.expandvars(asked) or tempfile.gettempdir()
     if "$" in place or not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
         step = "name in `scratch` a local directory that exists in each job"
-        return Finding(
-            subject="scratch", ok=False, detail=f"{place} is no directory that can be written", next_step=step
-        )
+        return Finding(subject="scratch", ok=False, detail=f"{place} is not a writable directory", next_step=step)
     free = shutil.disk_usage(place).free
     ok = free >= 4 * GIB or None
     step = "name another directory in `scratch`, or use fewer slots a node"

@@ -45,7 +45,7 @@ _LEAST_DIAL_S = 0.5
 
 
 def node_facts() -> dict[str, Any]:
-    """Return what a node says of itself: ``host``, ``pid``, ``cpus``, ``time``, ``job`` and ``age_s``.
+    """Return the facts that a node reports: ``host``, ``pid``, ``cpus``, ``time``, ``job`` and ``age_s``.
 
     The host is the batch system's name of the node if it gives one; the time is in seconds since 1970; the job is its
     number in the batch system, or ""; the age is the job's, in seconds.
@@ -58,7 +58,7 @@ def node_facts() -> dict[str, Any]:
 
 
 def _job_began() -> float:
-    """Return when this process's job began, in seconds since 1970; without the job's word, when the process began."""
+    """Return when this process's job began, in seconds since 1970; if that is unknown, when the process began."""
     try:
         return float(os.environ[JOB_BEGAN])
     except (KeyError, ValueError):
@@ -71,7 +71,7 @@ def own_version() -> str:
 
 
 class NodeServer:
-    """Serves the calls of one head until the head is lost or says so.
+    """Serves the calls of one head until the head is lost.
 
     Attributes:
         peer: calls the head.
@@ -90,7 +90,7 @@ class NodeServer:
         self._context = client_context(invitation.certificate)
 
     async def serve(self) -> None:
-        """Connect, and again after each loss, until the head was away for the invitation's ``patience_s``.
+        """Connect, and reconnect after each loss, until the head was away for the invitation's ``patience_s``.
 
         Raises:
             ClusterError: the head refuses this node.
@@ -161,8 +161,8 @@ class NodeServer:
 async def run_node(invitation: Invitation, settings: NodeSettings, make_services: MakeServices = all_services) -> None:
     """Serve a head with all services until it is lost, or says ``end``; then end what the services started.
 
-    SIGTERM (a batch system's notice, such as before a preemption) makes the head give this node no new work; what runs
-    goes on until the job is killed, or the head says ``end``.
+    After SIGTERM (a batch system's notice, such as before a preemption) the head gives this node no new work. Running
+    work goes on until the job is killed, or the head says ``end``.
 
     Args:
         invitation: from the head.
@@ -196,7 +196,7 @@ async def run_node(invitation: Invitation, settings: NodeSettings, make_services
         finally:
             ending.cancel()
             await close_services(services, context)
-            serving.cancel()  # after the end of the services, of which the head is told
+            serving.cancel()  # last: while services end, they still report to the head
     with suppress(asyncio.CancelledError):
         await serving
 
@@ -211,7 +211,7 @@ def _log_to(path: Path) -> None:
 
 @contextmanager
 def _noticing_sigterm(head: Peer, noticed: asyncio.Event) -> Iterator[None]:
-    """Tell the head once of SIGTERM, and set an event; does nothing in a thread that is not the main one."""
+    """Report SIGTERM to the head once, and set an event; does nothing outside the main thread."""
     telling: set[asyncio.Task[Answer]] = set()
 
     def tell() -> None:

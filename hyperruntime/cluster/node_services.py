@@ -52,7 +52,7 @@ def scratch_directory(asked: str) -> Path:
     """
     place = os.path.expandvars(asked) or tempfile.gettempdir()
     if "$" in place or not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
-        raise ClusterError(f"scratch: {place} is no directory that can be written; name one that exists in each job")
+        raise ClusterError(f"scratch: {place} is not a writable directory; name one that exists in each job")
     return Path(place)
 
 
@@ -98,9 +98,9 @@ class NodeContext:
             log.warning("node not pruned", error=str(error))
 
     async def check_not_ended(self, exit_code: int | None) -> None:
-        """Raise if the batch system has told this node to end, for its SIGTERM reaches the processes in containers too.
+        """Raise if the batch system ends this node's job: its SIGTERM reaches the processes in containers too.
 
-        It may reach a command a moment before the node server.
+        SIGTERM may reach a command a moment before the node server.
 
         Args:
             exit_code: of the command that has ended; None if none has run.
@@ -182,7 +182,7 @@ def all_services(context: NodeContext) -> Sequence[NodeService]:
 
 
 async def close_services(services: Sequence[NodeService], context: NodeContext) -> None:
-    """End all services and then their context; an error of one does not keep the others."""
+    """End all services and then their context; if one fails, the others are still ended."""
     closing: list[Awaitable[None]] = [service.close() for service in services]
     for result in await asyncio.gather(*closing, return_exceptions=True):
         if isinstance(result, BaseException):

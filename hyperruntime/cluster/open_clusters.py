@@ -99,13 +99,13 @@ class ClusterState:
         return time.time() - self.written < _STALE_S
 
     def makes(self, run_dir: Path) -> bool:
-        """Return whether its nodes make a run: then the files of its jobs are beside the run's directory, or in it."""
+        """Return whether its nodes work on a run: the files of its jobs are then beside the run directory, or in it."""
         run, place = run_dir.absolute(), Path(self.directory)
         beside = place.parent == run.parent and place.name.startswith(f".{run.name}.jobs-")
         return beside or place.parent == run
 
     def end(self) -> None:
-        """Tell the head to end, as Ctrl-C does, or as ``kill`` if it ignores that; it cancels its jobs.
+        """Send the head SIGINT, or SIGTERM if it ignores SIGINT; it then cancels its jobs and ends.
 
         Raises:
             ProcessLookupError: it has ended.
@@ -114,7 +114,7 @@ class ClusterState:
 
 
 def _ignores_interrupts(pid: int) -> bool:
-    """Return whether a process ignores SIGINT, as one does that a script started with ``&``. Source: proc(5)."""
+    """Return whether a process ignores SIGINT, as background processes of a script do. Source: proc(5)."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             name, _, mask = line.partition(":")
@@ -161,7 +161,7 @@ class ClusterFile:
         self._containers: dict[str, tuple[str, ...]] = {}
 
     async def keep_writing(self) -> None:
-        """Write every ``WRITE_S`` until cancelled, also after a time in which it cannot be written."""
+        """Write the file every ``WRITE_S`` seconds until cancelled; a failure is logged once and retried."""
         told = False
         while True:
             await self._ask()

@@ -42,7 +42,7 @@ class Call:
         args: a JSON object.
         body: bytes beside it.
         emit: sends an event to the caller before the answer; waits while the channel is full.
-        read: returns the next piece of a body that comes after the call, and b"" at its end; None: there is none.
+        read: returns the next piece of a body that comes after the call, and b"" at its end; None without such a body.
     """
 
     caller: str
@@ -159,11 +159,12 @@ class Peer:
                 raise HyperRuntimeError(f"the other side knows no method {header.get('method')!r}")
             answer = await handler(Call(self.name, header.get("args") or {}, body, emit))
             await self.channel.send(pack({"is": "answer", "id": number, "value": answer.value}, answer.body))
-        except asyncio.CancelledError:
-            raise
         except NodeLostError:
             return
-        except Exception as error:  # noqa: BLE001 - the caller gets every error
+        except (Exception, asyncio.CancelledError) as error:  # the caller gets every error
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # not by something that the handler awaits
             self.channel.send_soon(pack({"is": "error", "id": number, "error": error_to_json(error)}))
         finally:
             del self._running[number]

@@ -31,15 +31,15 @@ _POOL = "parsl.executors.high_throughput.process_worker_pool"  # by module: it m
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
 _JOB = re.compile(r"EXIT CODE: (-?\d+)(?: STDOUT: .*?)?(?: STDERR: (.*?))?(?= Error \d+:|$)")  # of Parsl's error
 _PLAIN_PATH = re.compile(r"[\w./+,:=@%-]+")  # Parsl writes paths into scripts as they are
-_MOST_FAILED_JOBS = 3  # one after another, of which no node came
+_MOST_FAILED_JOBS = 3  # consecutive jobs whose nodes did not connect
 _FAILED = ("FAILED", "MISSING")  # Parsl's states of a job that did not start, or ended before its node connected
-_PAUSE_S = 60.0  # until more nodes are asked for, after so many jobs failed
+_PAUSE_S = 60.0  # after so many failed jobs, before more nodes are asked for
 _POLL_S = 0.2  # until what is missing is asked for
 _NOT_AGAIN = {"slurm": ("#SBATCH --no-requeue",), "pbs": ("#PBS -r n",)}  # a new job waits less than one put back
 _IDLE_S = 2.0  # of a job without a node server, before it is cancelled
-_SOON_S, _SOON_FOR_S = 2.0, 120.0  # between two questions for the states of jobs after a node was lost, and how long so
+_SOON_S, _SOON_FOR_S = 2.0, 120.0  # after a node was lost: between two queries of job states, and for how long
 _EARLY_S = 60.0
-_LEAST_PATIENCE_S = 12  # of Parsl's managers; a job without a node server ends so long after its head was killed
+_LEAST_PATIENCE_S = 12  # of Parsl's managers: a job without a node server ends so long after its head was killed
 
 
 class Pilots:
@@ -71,13 +71,13 @@ class Pilots:
             ClusterError: Parsl is not installed, or does not start; or the directory's path cannot be in a job script.
         """
         if not _PLAIN_PATH.fullmatch(str(self._directory)):
-            step = "put the run where spaces, quotes and other characters of the shell are in no name"
+            step = "put the run in a path without spaces, quotes or other special characters of the shell"
             raise ClusterError(f"{str(self._directory)!r} cannot be named in the scripts of jobs; {step}")
         logging.getLogger("parsl").propagate = False  # it writes parsl.log in the directory
         try:
             from parsl.dataflow.dflow import DataFlowKernel
         except ImportError as error:
-            raise ClusterError("many nodes need Parsl: `pip install 'hyperruntime[hpc]'`") from error
+            raise ClusterError("a cluster needs Parsl; install it: `pip install 'hyperruntime[hpc]'`") from error
         try:
             config = self._parsl_config()
             for executor in config.executors:
@@ -104,7 +104,7 @@ class Pilots:
         return future
 
     def look_soon(self) -> None:
-        """Ask for the states of jobs often for a while: a node was lost, and Parsl replaces a job only if it ended."""
+        """Query job states more often for a while: a node was lost, and Parsl replaces only jobs that have ended."""
         self._soon_until = time.monotonic() + _SOON_FOR_S
 
     def stop(self) -> None:
@@ -125,7 +125,7 @@ class Pilots:
         try:
             walltime_s = seconds_of_walltime(text)
         except ValueError as error:
-            raise ClusterError(f"a provider of parsl={self._config.parsl!r} has no walltime: {error}") from error
+            raise ClusterError(f"a provider of parsl={self._config.parsl!r} has a bad walltime: {error}") from error
         if walltime_s <= self._config.drain_s:
             step = f"name a longer walltime, or a smaller drain_s, which is {self._config.drain_s:g}"
             raise ClusterError(f"the walltime {text} in parsl={self._config.parsl!r} leaves no time for work; {step}")
@@ -135,7 +135,7 @@ class Pilots:
         return NodeSettings(self._config.runtime, self._config.scratch, str(self._directory))
 
     def _ask_soon(self, provider: Any) -> None:  # noqa: ANN401
-        """Let :meth:`look_soon` shorten the time between two questions, which is a minute for most batch systems."""
+        """Let :meth:`look_soon` shorten the time between two queries, which is a minute for most batch systems."""
         kind = type(provider)
 
         def interval(own: Any) -> float:  # noqa: ANN401
@@ -190,10 +190,10 @@ class Pilots:
         )
 
     def _judge_jobs(self, executor: Any, status: Mapping[str, Any]) -> None:  # noqa: ANN401
-        """Ask for no more nodes for a while if the newest jobs all failed before their nodes came.
+        """Ask for no more nodes for a while if the newest jobs all failed before their nodes connected.
 
-        Without any node that is connected, all that are asked for fail. Parsl's own handlers do so after the first job
-        that fails, or also while nodes are connected.
+        If no node is connected, all pending requests for nodes fail. Parsl's own handlers let them fail after the first
+        failed job, or even while nodes are connected.
         """
         from parsl.jobs.error_handlers import windowed_error_handler
 
@@ -289,14 +289,14 @@ def _own_config(name: str) -> Any:  # noqa: ANN401
     try:
         return getattr(importlib.import_module(module), function)()
     except Exception as error:
-        raise ClusterError(f"parsl={name!r} makes no config: {type(error).__name__}: {error}") from error
+        raise ClusterError(f"parsl={name!r} does not return a config: {type(error).__name__}: {error}") from error
 
 
 def launch_command(usual: str, drains_s: float) -> str:
     """Return the command of a node's job.
 
     Args:
-        usual: Parsl's, with the names that it replaces.
+        usual: Parsl's command, with its placeholders.
         drains_s: seconds from the job's start after which the head wants another node in its place. The job must
             take no other node server then, even if its program started slowly.
     """
@@ -328,7 +328,7 @@ def serve_node(invitation: Invitation, settings: NodeSettings) -> None:
     before = name.read_text()
     try:
         with_children.restore_tmpdir()
-        name.write_text(with_children.NODE_NAME)  # by which the job's process knows that it may finish its work
+        name.write_text(with_children.NODE_NAME)  # the job's process knows it by this name, and lets it finish its work
         asyncio.run(run_node(invitation, settings))
     except NodeLostError:
         os.kill(job, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What a file system between machines keeps of the promises of a local one: how late others see a change, and locks."""
+"""Measure a shared file system: how late other machines see a change, and whether they see locks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _POLL_S = 0.01
 
 
 def write_whole(path: str, content: bytes) -> None:
-    """Write a file so that others see all of it or none: to another name, fsync, then rename."""
+    """Write a file so that others see all of it or none: write to another name, sync, then rename."""
     temporary = f"{path}.{os.getpid()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -29,7 +29,12 @@ def write_whole(path: str, content: bytes) -> None:
 
 
 def wait_until_listed(path: str, content: bytes, timeout_s: float) -> float | None:
-    """Wait until the listing of its directory has a file, with this content.
+    """Wait until a file is in the listing of its directory, and has this content.
+
+    Args:
+        path: the file.
+        content: all of its content.
+        timeout_s: seconds to wait.
 
     Returns:
         The seconds that it took, or None if the time is up.

@@ -1,7 +1,7 @@
 """``python -m hyperruntime.cluster.with_children MODULE``: run a module; when it has ended, end all that it started.
 
-Directories of processes that were killed are removed, too. The module's temporary files are in a directory of the job:
-the sockets of Parsl's ``multiprocessing`` stay behind in it if SIGTERM ends their process.
+It also removes the private directories of killed processes. ``TMPDIR`` of the module is a directory of the job, because
+Parsl's ``multiprocessing`` leaves its sockets there if SIGTERM ends its process.
 
 Processes of a job whose parent was killed belong to init and outlive the job, unless the batch system uses cgroups.
 This process adopts them instead. Source: prctl(2), PR_SET_CHILD_SUBREAPER.
@@ -35,7 +35,7 @@ _SET_CHILD_SUBREAPER = 36
 _PAUSE_S, _LOOK_S = 0.05, 5.0
 _SEEN_S = 10.0  # until a new directory is seen here
 _GUARDS_S = 5.0  # for the guards of killed owners, which remove containers
-_ALONE_S = 20.0  # of Parsl's manager without a connection, after which no answer will come
+_ALONE_S = 20.0  # without a connection of Parsl's manager, after which no answer will come
 _NOTICE_S = 600.0  # for a node server to finish what it has after SIGTERM; the batch system kills it before
 
 
@@ -67,9 +67,9 @@ def _end_children(was_told: bool) -> None:
 
 
 def _end_without_head(manager: int) -> None:
-    """End Parsl's manager, and so the job, if it lost its interchange before that answered.
+    """End Parsl's manager, and so the job, if its interchange ended before the first answer.
 
-    It would wait for this first answer without a limit, and keep the node, if the head was killed while the job began.
+    If the head is killed while the job begins, the manager waits for that answer without a limit, and keeps the node.
     """
     alone_since = time.monotonic()
     while time.monotonic() - alone_since < _ALONE_S:
@@ -98,8 +98,8 @@ def _waits_alone(manager: psutil.Process) -> bool:
 def main() -> int:
     """Run the module of the command line in a process that ends with this one; return its exit code.
 
-    A job may begin after its head was killed, and another head has removed the directory of its jobs: then nothing is
-    run. Parsl's manager makes that directory again if it is removed a moment later; then it is removed at the end.
+    If the directory of jobs does not exist, nothing is run: its head was killed, and another head removed it.
+    If it is removed a moment later, Parsl's manager makes it again; it is then removed at the end.
     """
     if not (jobs := os.environ.get(JOBS)):
         return _run()
@@ -107,11 +107,12 @@ def main() -> int:
     while not os.path.isdir(jobs):
         if time.monotonic() > deadline:
             sys.stderr.write(
-                f"the directory of jobs {jobs} is not seen here; its head has ended, or it is not shared\n"
+                f"the directory of jobs {jobs} is not seen here: its head has ended, or nodes do not share it; put it "
+                "where all nodes see it\n"
             )
             return 1
         time.sleep(_PAUSE_S)
-    opened = os.open(jobs, os.O_PATH | os.O_CLOEXEC)  # while it is open, no other directory gets its number
+    opened = os.open(jobs, os.O_PATH | os.O_CLOEXEC)  # while it is open, no other directory gets its inode number
     try:
         return _run()
     finally:
@@ -121,7 +122,7 @@ def main() -> int:
 
 
 def restore_tmpdir() -> None:
-    """Let this process, which the module started, have the job's own ``TMPDIR`` again."""
+    """Restore the job's own ``TMPDIR`` in this process, which the module started."""
     if (own := os.environ.pop(TMPDIR, None)) is None:
         return
     tempfile.tempdir = None

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-_MOST_TURNS = 100  # of the event loop, if there are always new tasks
+_MOST_TURNS = 100  # of the event loop, if new tasks keep coming
 
 
 class BackgroundLoop:
@@ -50,9 +50,13 @@ class BackgroundLoop:
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run work to its end; an interrupted or late wait cancels it.
 
+        Args:
+            work: the work.
+            timeout_s: seconds to wait for it; None means no limit.
+
         Raises:
             Exception: as for :meth:`submit`.
-            TimeoutError: it took longer than ``timeout_s`` seconds.
+            TimeoutError: it took longer than ``timeout_s``.
         """
         future = self.submit(work)
         try:
@@ -76,8 +80,8 @@ class BackgroundLoop:
 async def cancel_other_tasks() -> None:
     """Cancel all other tasks of the running event loop and wait for their ends, as ``asyncio.run`` does at its end.
 
-    A task that has not begun does so first, because only its own code closes what it was given, such as a connection
-    that asyncio has just accepted.
+    Tasks that have not begun are started first, because only their own code closes what they were given, such as a
+    connection that asyncio has just accepted.
     """
     for _ in range(_MOST_TURNS):
         tasks = asyncio.all_tasks() - {asyncio.current_task()}

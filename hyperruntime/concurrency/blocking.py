@@ -22,7 +22,7 @@ _PAUSE_S = 0.0005  # between two starts: hundreds of new threads at once keep an
 
 
 class _Seat:
-    """One idle thread; whoever gives it a job wakes only this thread."""
+    """One idle thread; giving it a job wakes no other thread."""
 
     def __init__(self) -> None:
         self._job: Callable[[], None] | None = None
@@ -43,8 +43,8 @@ class _Seat:
 class Threads:
     """Daemon threads for one kind of work; they start as work needs them, and stay.
 
-    A job goes to the thread that was idle last. With one queue for all, each job would also wake a second thread in
-    vain, because :class:`queue.SimpleQueue` passes its lock on.
+    A job goes to the thread that was idle last. With one queue for all, each job would also wake a second thread
+    for nothing, because :class:`queue.SimpleQueue` passes its lock on.
     """
 
     def __init__(self, name: str, most: int) -> None:

@@ -33,7 +33,7 @@ class Closing(ABC):
 
 
 class AsyncClosing(Closing):
-    """The same for an event loop, which is not blocked."""
+    """A :class:`Closing` for event loops too: it closes in a thread, and does not block the loop."""
 
     async def aclose(self) -> None:
         """Do what ``close`` does in a thread; it goes on if the caller is cancelled."""

@@ -35,7 +35,7 @@ def exhausted(error: BaseException) -> str:
 
 
 def _lost_memory_error(error: BaseException) -> bool:
-    """Return whether the interpreter had no memory for a MemoryError; recognised by a limit on its memory.
+    """Return whether the interpreter had no memory to make a MemoryError; only believed under a memory limit.
 
     CPython then raises a SystemError, or, from its parser, a SyntaxError about correct text. Only text that a program
     generated, as dataclasses do, counts as correct: a file may have an error of its own.

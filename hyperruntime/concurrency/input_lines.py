@@ -1,4 +1,4 @@
-"""Lines of standard input for an event loop, which may stop to read them at any time."""
+"""Lines of standard input for an event loop, which may stop reading at any time."""
 
 from __future__ import annotations
 

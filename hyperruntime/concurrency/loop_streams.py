@@ -22,7 +22,7 @@ class LoopStreams:
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Raise an error in each thread that waits, such as for a client that does not read; called on the loop."""
+        """Raise CancelledError in each waiting thread, such as for a client that does not read; called on the loop."""
         self._closed.set()
         for future in tuple(self._waiting):
             future.cancel()

@@ -40,5 +40,7 @@ def parallel_map(workers: int, function: Callable[[Given], Made], items: Sequenc
             wait(futures, return_when=FIRST_EXCEPTION)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-    failed = next((future for future in futures if not future.cancelled() and future.exception()), None)
-    return tuple(future.result() for future in ((failed,) if failed is not None else futures))
+    errors = [error for future in futures if not future.cancelled() and (error := future.exception()) is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, CancelledError)):  # one of `function` first
+        raise error
+    return tuple(future.result() for future in futures)

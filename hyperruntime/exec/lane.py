@@ -76,7 +76,7 @@ class Lane:
     """
 
     program = "lane"
-    _max_rest_bytes = 65536  # of an earlier, longer script that may stay in the file: the shell returns before them
+    _max_rest_bytes = 65536  # of a longer, earlier script that may stay in the file: the shell returns before them
 
     def __init__(self, exchange: str, mark: Mark, user: RunAs | None = None, *, checks: bool = False) -> None:
         """Make the directory and its FIFOs; nothing runs yet.

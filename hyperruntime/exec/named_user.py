@@ -26,7 +26,7 @@ def find_user(user: str, passwd: str, groups: str) -> RunAs:
 
     Raises:
         UserNotFoundError: the user or the group is unknown in the container.
-        SpecError: the user is root with another group.
+        SpecError: the uid or the gid is 0, because a :class:`RunAs` cannot be root.
 
     Source: passwd(5), group(5).
     """

@@ -23,7 +23,7 @@ class OutputBuffer:
 
     Attributes:
         total_bytes: number of bytes written, kept or not.
-        start: the first 8 KiB, whatever the limit.
+        start: the first 8 KiB, even if the limit is lower.
     """
 
     def __init__(self, limit_bytes: int) -> None:

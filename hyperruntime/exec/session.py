@@ -170,7 +170,12 @@ class Session:
         return not tree.spans or self._ender.end(tree)
 
     def find_processes(self, spans: Iterable[Span], pid: int | None = None) -> list[int]:
-        """Return the pids here of the processes whose mark is in one of ``spans``; with a pid, of that one only."""
+        """Return the pids on this machine of the processes whose mark is in one of ``spans``.
+
+        Args:
+            spans: ranges of marks, as ``/proc/PID/limits`` prints them.
+            pid: the only process to look at; None means all.
+        """
         pids = filter(str.isdigit, os.listdir("/proc")) if pid is None else (str(pid),)
         return [int(name) for name, _ in find_limited(self._mark_limit.title, tuple(spans), pids)]
 
@@ -232,8 +237,8 @@ class Session:
     def close(self, timeout_s: float) -> bool:
         """End the session; return whether the attached process ended by itself within ``timeout_s``.
 
-        One that a signal killed did not, and may have removed nothing: a batch system that ends a job sends SIGTERM to
-        all its processes.
+        A process that a signal killed does not count, because it may have removed nothing: a batch system that ends a
+        job sends SIGTERM to all its processes.
         """
         with self._lock:
             self._closing = True

@@ -10,7 +10,7 @@ from hyperruntime.concurrency.blocking import EXECS, blocking
 
 
 class TakesSignals(ABC):
-    """Something that runs in a container and takes signals."""
+    """A process, terminal or shell in a container, which takes signals."""
 
     __slots__ = ()
 

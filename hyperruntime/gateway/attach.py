@@ -39,7 +39,7 @@ class Access(Closing):
         """Open a seat for the container, and start the forwarder in it.
 
         Args:
-            gateway: the gateway that serves the container, or the way to one on another machine.
+            gateway: the gateway that serves the container, or a proxy for one on another machine.
             container: a running container; it needs no network.
             name: the name of the seat in the log.
             budget: the budget of this container, in addition to the run's; or a meter that several containers share.

@@ -25,10 +25,10 @@ _SEAT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}")
 
 
 class Seats(Protocol):
-    """Gives seats to containers: a gateway, or the way to a gateway on another machine."""
+    """Gives seats to containers: a gateway, or a proxy for a gateway on another machine."""
 
     def seat(self, name: str, directory: str, budget: Budget | Meter | None = None) -> Seat:
-        """Return a new seat, and listen on its socket in ``directory``."""
+        """Return a new seat, and listen on its socket in ``directory``; see :meth:`Gateway.seat`."""
         ...
 
     def drop(self, seat: Seat) -> None:

@@ -62,10 +62,10 @@ class Sender:
     """Sends requests to all upstreams of a gateway; used in the gateway's event loop."""
 
     def __init__(self, config: GatewayConfig, redactor: Redactor) -> None:
-        """Load the keys and the tapes, and give the keys to the redactor.
+        """Load the keys and the recorded answers, and give the keys to the redactor.
 
         Raises:
-            GatewayError: a key or a tape cannot be loaded.
+            GatewayError: a key or a file of recorded answers cannot be loaded.
         """
         self._config = config
         self._redactor = redactor

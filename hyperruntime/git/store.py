@@ -284,7 +284,8 @@ class RepositoryStore(BareRepository):
         for facts, path in zip(fields[::2], fields[1::2], strict=True):
             old_mode, mode, _, blob, _ = facts[1:].split()
             if problem := escape_problem(path):
-                raise PatchError("the diff tries to leave the repository", ((os.fsdecode(path), problem),))
+                name = os.fsdecode(path)
+                raise PatchError(f"the diff tries to leave the repository: {name!r} is {problem}", ((name, problem),))
             submodule = "a submodule cannot be changed" if SUBMODULE in (old_mode, mode) else ""
             if problem := rules.problem(path) or submodule:
                 dropped[path] = problem

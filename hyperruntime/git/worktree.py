@@ -133,7 +133,7 @@ class WorkTree(Closing):
             if path == b".git" or is_bytecode(path):
                 continue
             if len(self.found) + len(self.problems) >= MAX_ENTRIES:
-                raise PatchError(f"the agent's directory holds more than {MAX_ENTRIES} files")
+                raise PatchError(f"the agent's directory holds more than {MAX_ENTRIES} files; keep data outside of it")
             try:
                 self._look(directory, name, path, depth)
             except FileNotFoundError:

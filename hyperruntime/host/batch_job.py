@@ -1,4 +1,4 @@
-"""The batch job that a process belongs to, and what the batch system says of it. Only Slurm is known."""
+"""The batch job that a process belongs to, and what the batch system reports about it. Only Slurm is supported."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class BatchJob:
         return mine is not None and same and mine.slurm_restarts > self.slurm_restarts
 
     def is_over(self) -> bool:
-        """Return whether Slurm says that the job ended; False also if it cannot be asked, or is another Slurm."""
+        """Return whether Slurm reports the job as ended; False also if it cannot be asked, or is another cluster's."""
         if not self.slurm_job.isdigit() or find_program("squeue") is None or not self._is_of_this_cluster():
             return False
         said = _run("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={self.slurm_job}")

@@ -17,7 +17,7 @@ _ROUND_S = 0.1
 
 
 def end_inner(pid: int, timeout_s: float) -> None:
-    """Kill a program's descendants in other pid namespaces until the program has ended by itself.
+    """Kill a program's descendants in other pid namespaces until the program itself has ended.
 
     Args:
         pid: pid of the program, a child of this process.

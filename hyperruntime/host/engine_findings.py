@@ -23,7 +23,13 @@ def failure_finding(subject: str, error: Exception, next_step: str = "") -> Find
 
 
 def space_finding(subject: str, place: str, next_step: str) -> Finding:
-    """Return whether a directory, which need not exist yet, has 2 GiB of free space."""
+    """Return whether a directory has 2 GiB of free space.
+
+    Args:
+        subject: the finding's subject.
+        place: the directory, which need not exist yet.
+        next_step: what to do if there is less space.
+    """
     existing = place
     while not os.path.exists(existing):
         existing = os.path.dirname(existing)
@@ -51,7 +57,7 @@ def limit_findings(limits: Mapping[str, Enforcement], rlimit_note: str, next_ste
 
 
 def file_system(path: str) -> str:
-    """Return the type of the file system of a path, or "" if it cannot be told."""
+    """Return the type of the file system of a path, or "" if it is unknown."""
     wanted = os.path.realpath(path) + "/"
     try:
         mounts = reversed(psutil.disk_partitions(all=True))  # a later mount hides an earlier one

@@ -126,6 +126,11 @@ def csv_line(fields: Sequence[str]) -> str:
 def program_needed(engine: str, program: str, install_hint: str) -> Iterator[None]:
     """Translate the errors of starting an engine's program.
 
+    Args:
+        engine: the driver's name.
+        program: the program's name.
+        install_hint: what to do if the program is missing.
+
     Raises:
         EngineUnavailableError: the program is missing or cannot be started.
         SpecError: the arguments are too long for the kernel.
@@ -153,7 +158,7 @@ def shell_args(workdir: str | None, *, is_init: bool = False) -> list[str]:
 
     Args:
         workdir: the directory; None means that of the image.
-        is_init: whether the engine gives the container no init: a shell that waits for the shell is one.
+        is_init: whether the container has no init; then another shell, which waits for the shell, is its init.
     """
     start = "/bin/sh; exit $?" if is_init else "exec /bin/sh"
     if workdir is None:
@@ -163,7 +168,7 @@ def shell_args(workdir: str | None, *, is_init: bool = False) -> list[str]:
 
 
 def start_refusal(error_text: str, spec: ContainerSpec, user: str | None, full: str) -> SpecError | EngineError | None:
-    """Return the error for what several engines say about a container or a shell that did not start, or None.
+    """Return the error for a container or a shell that did not start; None if the engine's messages are unknown.
 
     Args:
         error_text: the engine's messages.

@@ -289,7 +289,11 @@ def remove_owned(directory: str | os.PathLike[str]) -> None:
 
 
 def stale_directories(*more_roots: Path) -> Iterator[Path]:
-    """Yield this user's private directories whose owner is dead."""
+    """Yield this user's private directories whose owner is dead.
+
+    Args:
+        more_roots: directories to search, besides those for temporary files and sockets.
+    """
     roots = {os.path.realpath(root) for root in (tempfile.gettempdir(), *_short_roots(), *map(str, more_roots))}
     for path in (path for root in sorted(roots) for path in Path(root).glob(f"{_prefix()}*")):
         try:

@@ -96,7 +96,7 @@ class TrustedProbe(Generic[P]):
     """A probe that is trusted until a container fails to start; safe to use from many threads."""
 
     def __init__(self, engine: str, probe: Callable[[], tuple[P, bool]]) -> None:
-        """Find nothing out yet.
+        """Store the settings; nothing is probed yet.
 
         Args:
             engine: name of the engine.

@@ -42,6 +42,7 @@ __all__ = [
     "wait_until",
 ]
 _TAIL_BYTES = 64 * 1024
+_DRAIN_S = 1.0
 DEVNULL = subprocess.DEVNULL
 PIPE = subprocess.PIPE
 STDOUT = subprocess.STDOUT
@@ -49,7 +50,7 @@ TimeoutExpired = subprocess.TimeoutExpired
 HostProcess = subprocess.Popen[bytes]
 _streaming: dict[HostProcess, Callable[[int], None] | None] = {}  # processes of stream_process, with before_kill
 _STACK = re.compile(r"^(runtime stack:|goroutine \d+ \[|SIG[A-Z]+: )", re.MULTILINE)
-_CRASH = re.compile(r"^(fatal error|panic|runtime|runtime/cgo): .*", re.MULTILINE)  # Go's words before a stack
+_CRASH = re.compile(r"^(fatal error|panic|runtime|runtime/cgo): .*", re.MULTILINE)  # printed by Go before a stack trace
 
 
 @attrs.frozen(kw_only=True)
@@ -77,7 +78,7 @@ class ProcessResult:
 def last_line(text: str, prefix: str = "") -> str:
     """Return the last line that is not blank, or "", without ``prefix``, a regular expression.
 
-    Of a crashed Go program, as Podman without memory, it is the line before the stack.
+    For a crashed Go program, such as Podman out of memory, it is the line before the stack trace.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if _STACK.search(text) and (crash := _CRASH.search(text)):
@@ -111,7 +112,11 @@ def run_process(
         stdout, stderr = process.communicate(input, timeout=timeout_s)
     except subprocess.TimeoutExpired:
         kill_group(process)
-        process.communicate()
+        with suppress(subprocess.TimeoutExpired):  # a child in another session may keep the pipes open
+            process.communicate(timeout=_DRAIN_S)
+        for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+            pipe.close()
+        process.wait()
         raise TimeoutError(f"{args[0]} ran past {timeout_s} s and was ended") from None
     except BaseException:
         kill_group(process)
@@ -130,6 +135,7 @@ def stream_process(
     """Run a program and hand each line of its merged output to ``on_line`` while it runs.
 
     Args:
+        args: argv.
         on_line: called with each line, without its line end.
         cwd: working directory; None means this process's.
         env: whole environment; None as for :func:`spawn`.
@@ -315,7 +321,7 @@ def read_proc(pid: int | str, name: str) -> bytes:
 
 
 def overload() -> float:
-    """Return by how many times this machine is slower than an idle one, from 1 to 3: runnable processes for each CPU.
+    """Return how many times slower than an idle machine this one is, from 1 to 3: its runnable processes per CPU.
 
     Source: proc(5): the fourth field of ``/proc/loadavg`` begins with the number of runnable processes and threads.
     """
@@ -343,7 +349,11 @@ class ProcessShell:
     """An attached shell that is a process of the engine's command line; most drivers return it."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        """Take over a process whose input and output are pipes; ``stderr=STDOUT`` saves one."""
+        """Take over a process whose input and output are pipes; ``stderr=STDOUT`` saves one.
+
+        Raises:
+            ValueError: a pipe is missing, or ``stderr`` has a pipe of its own.
+        """
         if process.stdin is None or process.stdout is None or process.stderr is not None:
             raise ValueError("an attached shell needs stdin=PIPE, stdout=PIPE and stderr=STDOUT")
         self._process, self._stdin, self._stdout = process, process.stdin, process.stdout

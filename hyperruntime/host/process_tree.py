@@ -112,12 +112,22 @@ def members(namespaces: Iterable[Namespace]) -> dict[int, list[str]]:
 
 
 def rough_memory_bytes(pids: Iterable[str], tmpfs: Iterable[str] = ()) -> int:
-    """Return an upper bound of the memory of processes and memory file systems; shared pages count for each process."""
+    """Return an upper bound of the memory of processes and memory file systems; shared pages count for each process.
+
+    Args:
+        pids: pids on the host.
+        tmpfs: paths on the host of memory file systems.
+    """
     return sum(_kib(read_proc(pid, "status"), (b"VmRSS", b"VmSwap")) for pid in pids) * _KIB + tmpfs_bytes(tmpfs)
 
 
 def exact_memory_bytes(pids: Iterable[str], tmpfs: Iterable[str] = ()) -> int:
-    """Return the memory of processes and memory file systems, each shared page once; slower than the upper bound."""
+    """Return the memory of processes and memory file systems, each shared page once; slower than the upper bound.
+
+    Args:
+        pids: pids on the host.
+        tmpfs: paths on the host of memory file systems.
+    """
     used = shared = 0
     for pid in pids:
         rollup = read_proc(pid, "smaps_rollup")
@@ -166,7 +176,7 @@ def cgroup_paths(text: str) -> tuple[Path, ...]:
 
 
 def kernel_killed_in(cgroup: Path) -> bool:
-    """Return whether the kernel killed a process out of memory. Source: cgroup-v1 memory.txt, cgroup-v2.rst."""
+    """Return whether the kernel killed a process for lack of memory. Source: cgroup-v1 memory.txt, cgroup-v2.rst."""
     for name in ("memory.events", "memory.oom_control"):
         with suppress(OSError):
             if _KILLED.search((cgroup / name).read_text()):

@@ -16,8 +16,8 @@ def remove_tree(path: str | os.PathLike[str]) -> None:
     """Remove a directory tree without following links; skip entries that cannot be removed.
 
     ``shutil.rmtree`` holds a descriptor and a stack frame for each level, so it fails on a tree of a few thousand
-    levels, which ``mkdir`` and ``chdir`` can make although no path can name it. This function first moves directories
-    below 50 levels up.
+    levels, which ``mkdir`` and ``chdir`` can make although no path can name it. This function moves directories that
+    are deeper than 50 levels to the top.
     """
     with suppress(OSError):
         with closing_descriptor(os.open(path, _DIRECTORY)) as root:

@@ -1,7 +1,8 @@
-"""A seccomp filter for engines that bring none: a program for the kernel, and a profile for engines that read one.
+"""A seccomp filter for engines that have none of their own: as a BPF program, and as an OCI profile.
 
-It denies what an agent's program does not need and what has often led into the kernel: modules, BPF, keys, mounts,
-namespaces, io_uring, and sockets of the virtual machine's host, which no network namespace hides.
+It denies system calls that programs of agents do not need and that exploits of the kernel often use: for modules, BPF,
+keys, mounts, namespaces and io_uring. It also denies vsock, because a network namespace does not hide the host of a
+virtual machine.
 Sources: seccomp(2), linux/seccomp.h, linux/bpf_common.h, the kernel's system call tables, OCI runtime specification
 ("Seccomp").
 """

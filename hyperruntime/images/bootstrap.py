@@ -70,7 +70,7 @@ _WRITE_SOURCES = (
     + ' > "$1/etc/apt/sources.list"'
 )
 
-# Containers may have a single user, to whom apt cannot switch; and pip may install beside Debian's packages.
+# A container may have only root, so apt cannot switch to its own user; pip may install beside Debian's packages.
 _ALLOW_APT_AND_PIP = (
     """mkdir -p "$1/etc/apt/apt.conf.d" && echo 'APT::Sandbox::User "root";' > "$1/etc/apt/apt.conf.d/90root" """
     """&& printf '[global]\\nbreak-system-packages = true\\nroot-user-action = ignore\\n' > "$1/etc/pip.conf" """

@@ -22,8 +22,8 @@ _UNSURE = set("$\\\"'")  # names with variables or quotes can mean any file
 def dockerfile_digest(dockerfile: Path, context: Path) -> str:
     """Return a digest of a Dockerfile and of the files of its context that its instructions name.
 
-    Other files of the context have no part in it, such as logs that are written beside the Dockerfile. A file that
-    ``.dockerignore`` excludes counts, if an instruction names it or its directory.
+    Other files of the context, such as logs beside the Dockerfile, do not count. A file that ``.dockerignore`` excludes
+    counts if an instruction names it or its directory.
 
     Args:
         dockerfile: the file.
@@ -43,13 +43,13 @@ def dockerfile_digest(dockerfile: Path, context: Path) -> str:
 
 
 def inputs_digest(text: str, folder: Path, paths: Iterable[Path]) -> str:
-    """Return a digest of a recipe's text and of files and links with their names and modes.
+    """Return a digest of a recipe's text and of files and links, with their names, modes and sizes.
 
-    Of a file that this user may not read, only these count.
+    For a file that this user may not read, only the name, mode and size count.
 
     Args:
         text: the text.
-        folder: where the names begin.
+        folder: directory that the names are relative to.
         paths: the files and links; other kinds are ignored.
 
     Raises:
@@ -69,7 +69,7 @@ def inputs_digest(text: str, folder: Path, paths: Iterable[Path]) -> str:
 
 
 def _sources(instruction: Instruction) -> Iterator[str]:
-    """Yield the names of what an instruction reads of the context; patterns as in the Dockerfile."""
+    """Yield the names of the context's files that an instruction reads, with patterns as in the Dockerfile."""
     given = _OPTIONS.match(instruction.rest)
     options = given[0].split() if given else []
     if instruction.name == "RUN":
@@ -88,7 +88,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _words(text: str) -> list[str]:
     if text.startswith("["):
-        with suppress(ValueError):  # as in a Dockerfile, text that is no JSON is words
+        with suppress(ValueError):  # as in a Dockerfile, text that is not JSON is words
             return [str(word) for word in parse_json(text)]
     return text.split()
 

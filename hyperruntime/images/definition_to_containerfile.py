@@ -54,7 +54,13 @@ def containerfile_of(
     Raises:
         SpecError: the definition file is invalid, or no Containerfile can express it.
     """
-    definition = parse_definition(definition_file.read_text(), build_args)
+    try:
+        text = definition_file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SpecError(
+            "containerfile", str(definition_file), f"text in UTF-8; its byte {error.start} is not"
+        ) from None
+    definition = parse_definition(text, build_args)
     with owned_directory() as directory:
         folder = Path(directory) / "build"
         (folder / _PAYLOAD).mkdir(parents=True)

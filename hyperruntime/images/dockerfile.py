@@ -74,7 +74,7 @@ class Instruction:
 
 
 def read_dockerfile(path: Path) -> str:
-    """Return the text of a Dockerfile, with its line ends and with bytes that are not UTF-8."""
+    """Return the text of a Dockerfile with unchanged line ends; bytes that are not UTF-8 become lone surrogates."""
     return path.read_bytes().decode(errors="surrogateescape")
 
 
@@ -199,7 +199,7 @@ def with_registry(
         dockerfile: the file.
         registry: such as ``docker.io``.
         build_args: values for ``ARG``.
-        is_here: returns whether an image is on this machine already; its name is kept.
+        is_here: returns whether an image is on this machine already; such a name is kept.
     """
     if registry is None:
         yield dockerfile

@@ -1,7 +1,7 @@
 """Translate the here-documents of Dockerfiles, for builders that cannot read them: all but BuildKit.
 
 ``RUN`` keeps its text, in one line that the shell of the step evaluates. ``COPY`` copies a file that is written beside
-the build context. What cannot be translated exactly raises SpecError with the number of the line.
+the build context. If an exact translation does not exist, SpecError names the line.
 
 Source: the Dockerfile reference of docs.docker.com, "Here-Documents", "Environment replacement" and "ARG".
 """
@@ -54,7 +54,7 @@ def without_heredocs(
     Args:
         containerfile: the file to translate.
         build_args: values for ``ARG``.
-        prefix: what stands before the path, in that directory, of a file to copy.
+        prefix: put before the path of each file to copy, which is relative to that directory.
 
     Raises:
         SpecError: a here-document cannot be translated.
@@ -78,7 +78,7 @@ def translate(text: str, payload: Path, build_args: Mapping[str, str], prefix: s
         text: the Dockerfile.
         payload: an empty directory for the files.
         build_args: values for ``ARG``.
-        prefix: what stands before a path in ``payload``.
+        prefix: put before the path of each of these files, which is relative to ``payload``.
 
     Raises:
         SpecError: a here-document cannot be translated.

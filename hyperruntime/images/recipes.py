@@ -170,6 +170,9 @@ def requirements_context(requirements: Path, on_output: Callable[[str], None]) -
     Args:
         requirements: a requirements file of pip.
         on_output: called with each line that pip writes.
+
+    Raises:
+        ImageBuildError: the block raised it; if a wheel was missing, the message says why.
     """
     with owned_directory() as directory:
         folder = Path(directory) / "requirements"

@@ -61,7 +61,7 @@ class ImageStore:
 
     @property
     def converts(self) -> bool:
-        """Whether a pull converts the image, as to a SIF: takes long, and gives another identifier each time."""
+        """Whether a pull converts the image, as to a SIF: it takes long, and each pull gives another identifier."""
         return bool(getattr(self._images, "converts", False))
 
     def exists(self, reference: str) -> bool:

@@ -126,7 +126,7 @@ class Fleet:
         now = asyncio.get_running_loop().time()
         self._retire(now)
         for member in tuple(self.roster.members):
-            if member.draining and member.is_settled:
+            if member.draining and member.is_idle:
                 self.roster.members.remove(member)
                 self._closing += 1
                 self._spawn(self._recycle(member))
@@ -335,7 +335,7 @@ class Fleet:
     def _ask_idle(self, member: PoolMember) -> None:
         """Start a health check of an unused container if one is due."""
         interval, now = self._config.health_interval_s, asyncio.get_running_loop().time()
-        if interval is None or member.draining or not member.is_settled:
+        if interval is None or member.draining or not member.is_idle:
             return
         if now - max(member.asked, member.idle_since) < interval:
             return
@@ -349,7 +349,7 @@ class Fleet:
                 answers = True
             finally:
                 member.asked = asyncio.get_running_loop().time()
-            if not answers and not self._closed and member.is_settled:  # a user of it notices by a command
+            if not answers and not self._closed and member.is_idle:  # a user of it notices by a command
                 self.lose(member, "it did not answer")
 
         self._spawn(ask())

@@ -128,7 +128,7 @@ class LeaseFiles:
 
 
 class SyncLeaseFiles:
-    """The same for programs without asyncio."""
+    """:class:`LeaseFiles` for programs without asyncio."""
 
     _loop: BackgroundLoop
     _lease: LeaseFiles

@@ -44,7 +44,7 @@ class RunningCall:
             self._task.cancel()
 
     def end(self) -> bool:
-        """End the call; return whether :meth:`cancel` was called, and nobody else has cancelled its task."""
+        """End the call; return whether :meth:`cancel` was called, and no other code cancelled its task."""
         self.done.set_result(None)
         return self._is_cancelled and self._task.uncancel() <= self._before
 
@@ -119,7 +119,7 @@ class LeaseTable:
         """Return the lease of a handle, even if its container was lost.
 
         Raises:
-            StaleLeaseError: the lease was released or expired, or is not of this pool.
+            StaleLeaseError: the lease was released or expired, or does not belong to this pool.
         """
         if not isinstance(slot, Slot):
             raise StaleLeaseError(f"{slot!r} is not a Slot; use what acquire() returned")

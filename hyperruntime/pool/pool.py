@@ -154,7 +154,7 @@ class SlotPool:
                 is reset when another acquire needs a slot, or after ``idle_timeout_s``.
 
         Raises:
-            StaleLeaseError: the slot was released before, its lease expired, or it is not of this pool.
+            StaleLeaseError: the slot was released before, its lease expired, or it does not belong to this pool.
         """
         grant = self._grants.find(slot)
         if not reset_workspace and grant.verdict is None and not grant.cell.member.draining:
@@ -198,7 +198,10 @@ class SlotPool:
         """Call a tool in a slot; the calls of one slot run one after another, in the order they came.
 
         Args:
-            timeout_s: most seconds for the call; None leaves it to ``args`` and the policy.
+            slot: what :meth:`acquire` returned.
+            tool: the tool's name.
+            args: the tool's arguments; not trusted.
+            timeout_s: maximum seconds for the call; None leaves it to ``args`` and the policy.
             policy: limits and rights; None means the config's ``tools``.
 
         Raises:
@@ -215,7 +218,7 @@ class SlotPool:
 
         Args:
             requests: the slot, the tool's name and its arguments for each call.
-            timeout_s: most seconds for each call; None leaves it to the arguments and the policy.
+            timeout_s: maximum seconds for each call; None leaves it to the arguments and the policy.
         """
         return await run_batch(requests, self.execute, timeout_s=timeout_s)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hyperruntime.container import Container
     from hyperruntime.pool.slots.slot_exec import SlotExec
 
-_SLOW, _FEWER = 2.0, 0.9  # times the quickest start, which is slow; then times the limit
+_SLOW, _FEWER = 2.0, 0.9  # a start above _SLOW times the quickest one multiplies the limit by _FEWER
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.25, 15.0
 _TRIES = 3
 _PERMANENT = (DeviceNotFoundError, EngineUnavailableError, ImageError, SpecError, StorageError, UnsupportedOptionError)
@@ -87,7 +87,7 @@ class PoolMember:
         return any(cell.state in (CellState.LEASED, CellState.KEPT) for cell in self.cells)
 
     @property
-    def is_settled(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no slot is leased, kept for a task, or being cleaned."""
         return not any(cell.state in (CellState.LEASED, CellState.KEPT, CellState.CLEANING) for cell in self.cells)
 

@@ -46,7 +46,7 @@ PYTHON_ARGS = ("python3", "-I", "-S", "-")
 _START_S, _END_S = 20.0, 5.0
 _MOST_WAITING = 64  # clients for which the forwarder has no connection yet; further ones wait in the kernel's queue
 _MOST_TUNNELS = 2 * IDLE  # connections from the container that no client uses: the container is not trusted
-_GREET_S, _PAUSE_S = 5.0, 0.2  # that such a connection has to say the token; until the next try without descriptors
+_GREET_S, _PAUSE_S = 5.0, 0.2  # for such a connection to send the token; before a retry when no descriptor is left
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _TOKEN_BYTES = 32
 _MAX_PORT = 65535
@@ -118,7 +118,7 @@ class ContainerPorts:
         """Listen on the host, connect all clients to a port of the container, and return host and port.
 
         The container needs no network, and the program that listens in it may start later. The image needs Python 3. A
-        second call for the same port returns the same address. It ends with the container.
+        second call with the same arguments returns the same address. The forwarding ends with the container.
 
         Args:
             port: TCP port on the container's 127.0.0.1 or ::1.
@@ -175,7 +175,7 @@ class Forward:
         self._wake, self._lock = os.eventfd(0), threading.Lock()
         self._idle: deque[socket.socket] = deque()
         self._waiting: deque[socket.socket] = deque()
-        self._greeting: dict[socket.socket, float] = {}  # with the end of the time that it has to say the token
+        self._greeting: dict[socket.socket, float] = {}  # with the time until which each may send the token
         self._paused_until = 0.0
         self._started, self._closing = threading.Event(), False
         self._error: HyperRuntimeError | None = None
@@ -194,7 +194,7 @@ class Forward:
 
     def _failure(self, start_s: float) -> HyperRuntimeError | None:
         if self._error is None and not self._started.is_set():
-            return ExecStartError(f"the forwarder of {self.address} did not start within {start_s:g} s")
+            return ExecStartError(f"the forwarder of {self.address} did not start within {start_s:g} s; retry")
         return self._error
 
     @property
@@ -264,7 +264,7 @@ class Forward:
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _drop_silent(self) -> None:
-        """Close the connections from the container that did not say the token in time."""
+        """Close the connections from the container that did not send the token in time."""
         now = time.monotonic()
         for tunnel in [tunnel for tunnel, until in self._greeting.items() if until <= now]:
             self._selector.unregister(tunnel).data.close()

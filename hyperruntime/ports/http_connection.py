@@ -124,10 +124,10 @@ class BoundedConnection(web.RequestHandler):
 
 
 class BoundedProtocol(asyncio.Protocol):
-    """What bounds the connections of uvicorn: a base of a class, before uvicorn's own class of connections.
+    """Bounds the connections of uvicorn: a base class, to be listed before uvicorn's own protocol class.
 
-    A connection is closed if its server is at its limit, or if for a whole period no request began or was served. So
-    bytes that come now and then cannot keep it open.
+    A connection is closed if its server is at its limit, or if for a whole period no request began or was served. So a
+    client that sends a byte now and then cannot keep it open.
 
     Attributes:
         bounds: counts the connections of all servers of this process; a class may have its own.
@@ -188,7 +188,7 @@ async def serving_app(
     tls: ssl.SSLContext | None = None,
     **options: Any,  # noqa: ANN401
 ) -> AsyncIterator[asyncio.Server]:
-    """Serve an application inside the block, on bounded connections; yield what accepts them, which may end earlier.
+    """Serve an application inside the block, on bounded connections; yield the server, which may be closed earlier.
 
     Args:
         app: the application; it was not served before.
@@ -198,7 +198,7 @@ async def serving_app(
         shutdown_s: seconds that requests have at the end.
         ends_requests: whether a request ends when its client is gone.
         may_upgrade: whether a client may ask for another protocol, such as WebSocket.
-        tls: with which clients must use TLS; None: they must not.
+        tls: settings of TLS, which clients must use; None means plain HTTP.
         options: options of ``aiohttp.web.RequestHandler``.
     """
     app.middlewares.insert(0, _timed)

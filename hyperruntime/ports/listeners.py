@@ -25,7 +25,7 @@ class ListenError(HyperRuntimeError):
 def names_this_machine(host: str) -> bool:
     """Return whether the ``Host`` header of a request names this machine.
 
-    A page of another site whose name points here (DNS rebinding) has that site's name in it.
+    With DNS rebinding, the header has the name of another site, which was made to point to this machine.
     """
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     return name.lower() in _HOSTS

@@ -134,7 +134,7 @@ class _Walk:
 
     def _check_time(self) -> None:
         if time.monotonic() > self._until:
-            raise TimeoutError("the tree is too large to reclaim before the deadline")
+            raise TimeoutError("it holds too many files for the time that was left")
 
 
 def _inode(descriptor: int) -> Inode:

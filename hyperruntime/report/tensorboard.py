@@ -40,7 +40,7 @@ def scalars(facts: Mapping[str, Any]) -> Iterator[Scalar]:
     """Yield the numbers of a run.
 
     Args:
-        facts: of the page about the run: its columns.
+        facts: columns of the run, as its page has them.
     """
     name = "score" if facts["kind"] == "loop" else "reward"
     columns: dict[str, Sequence[float | None]] = {
@@ -64,8 +64,8 @@ def write_events(facts: Mapping[str, Any], folder: Path) -> Path:
     Events of an earlier export of this run are replaced.
 
     Args:
-        facts: of the page about the run: its name and its columns.
-        folder: what is given to ``tensorboard --logdir``.
+        facts: name and columns of the run, as its page has them.
+        folder: directory for ``tensorboard --logdir``.
 
     Raises:
         ExtraMissingError: TensorBoard is not installed.

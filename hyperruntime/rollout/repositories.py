@@ -144,7 +144,9 @@ class Repositories:
             os.utime(manifest)
             made = str(parse_json(Path(manifest).read_bytes())["commit"])
         except Timeout:
-            raise RepositoryError(f"another process still fetches {url} after {self._timeout_s:.0f} s") from None
+            raise RepositoryError(
+                f"another process still fetches {url} after {self._timeout_s:.0f} s; try again later"
+            ) from None
         except HyperRuntimeError:
             raise
         except OSError as error:

@@ -1,4 +1,4 @@
-"""A background process of a container, whose output its caller takes from time to time."""
+"""A background process of a container, whose output its caller polls."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Background:
 
         Args:
             wait_s: seconds to wait for output or its end.
-            whole_characters: leave the first bytes of a character of UTF-8 for the next time.
+            whole_characters: keep an incomplete character of UTF-8 at the end for the next call.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
@@ -93,7 +93,7 @@ class Background:
 
 
 def _whole_length(data: bytes) -> int:
-    """Return the length without the first bytes of a character of UTF-8 at the end."""
+    """Return the length without an incomplete character of UTF-8 at the end."""
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 != 0x80:  # not a continuation

@@ -22,7 +22,7 @@ from hyperruntime.spec import ContainerSpec
 
 log = get_logger(__name__)
 
-_ENDED_S = 60.0  # that an ended container is kept, for the last output of its processes
+_ENDED_S = 60.0  # time that an ended container is kept, for the last output of its processes
 _MOST_LOST = 1000
 
 
@@ -44,7 +44,7 @@ class Served:
         starting: how many more are starting.
         requests: how many requests use it.
         used_at: monotonic time at which the last one ended.
-        timer: ends it for want of use.
+        timer: ends it after a time without requests.
     """
 
     container: Container
@@ -140,7 +140,7 @@ class Containers:
 
     @contextmanager
     def using(self, name: str) -> Iterator[Served]:
-        """Yield a container, which is not ended for want of use inside the block.
+        """Yield a container, which does not count as unused inside the block.
 
         Raises:
             ResourceNotFoundError: the service has none of this name.
@@ -175,7 +175,7 @@ class Containers:
         await asyncio.gather(*self._ending, return_exceptions=True)  # errors were logged
 
     def _await_use(self, served: Served) -> None:
-        """End a container that nobody uses, after a time: a short one if it has ended by itself."""
+        """Start the timer that ends an unused container; it is short if the container has ended by itself."""
         if served.timer is not None:
             served.timer.cancel()
         idle_s = self.rules.idle_s
@@ -217,7 +217,7 @@ class Containers:
             await served.container.aclose()
         except BaseException as error:
             log.warning("container not ended", name=name, error=str(error))
-            self._served[name] = served  # so that a client, or the timer, tries again
+            self._served[name] = served  # so that a client or the timer retries
             self._await_use(served)
             raise
         for process in served.processes.values():

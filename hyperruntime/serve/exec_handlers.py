@@ -18,7 +18,7 @@ from hyperruntime.serve.models import Command, ExecCommand
 from hyperruntime.serve.typed_json import read
 from hyperruntime.spec import ExecResult
 
-_LATE_S = 5.0  # after its deadline, until a command is given up whose output the client does not read
+_LATE_S = 5.0  # after its deadline, a command is ended even if its client does not read the output
 _LEAST_BYTES = 2
 _MOST_OUTPUT_BYTES = 16 * 1024**2
 
@@ -81,7 +81,12 @@ async def _run_streamed(container: Container, command: Command, call: Call) -> E
 
 
 async def finished(running: asyncio.Future[ExecResult], streams: LoopStreams, timeout_s: float | None) -> ExecResult:
-    """Return the result of an exec; a caller that does not read its output cannot keep it beyond its deadline.
+    """Return the result of an exec; end it soon after its deadline, even if the caller does not read its output.
+
+    Args:
+        running: the exec.
+        streams: its streams, which are closed at its end.
+        timeout_s: its deadline in seconds; None means no limit.
 
     Raises:
         TransferTimeoutError: the deadline passed a few seconds ago, and the output was not read.
@@ -97,5 +102,5 @@ async def finished(running: asyncio.Future[ExecResult], streams: LoopStreams, ti
         if not running.cancelled():
             running.exception()  # so that it counts as seen
     if was_late:
-        raise TransferTimeoutError(f"the output was not read for {timeout_s} s, so the command was ended")
+        raise TransferTimeoutError(f"the output was not read in {timeout_s} s, so the command was ended; read faster")
     return running.result()

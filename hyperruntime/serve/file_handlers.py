@@ -26,7 +26,7 @@ from hyperruntime.units import format_duration
 
 _MODE = re.compile(r"0?[0-7]{1,4}")
 _NOTES_BYTES = 4096
-# Of a directory its content; of anything else, itself.
+# Archives the content of a directory, or any other file itself.
 _READ = """
 [ -e "$1" ] || [ -L "$1" ] || { echo "No such file or directory" >&2; exit 3; }
 if [ -d "$1" ]; then exec tar -cf - -C "$1" .; fi
@@ -117,7 +117,7 @@ class FileHandlers:
 async def _run(
     container: Container, words: tuple[str, ...], asked: FilePath, streams: LoopStreams, options: ExecKeywords
 ) -> ExecResult:
-    """Run a program of ours with the options of a copy."""
+    """Run one of the scripts above with the options of a copy."""
     options = {**options, "user": asked.user, "workdir": "/", "env": {"LC_ALL": "C"}}
     options |= {"timeout_s": DEFAULT_TIMEOUT_S, "output_limit_bytes": _NOTES_BYTES}
     running = asyncio.ensure_future(container.aexec(("/bin/sh", "-c", *words), **options))

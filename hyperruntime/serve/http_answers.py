@@ -1,4 +1,4 @@
-"""Answers of handlers as those of HTTP: JSON, bytes, and streams at the pace of their reader."""
+"""Turn answers of handlers into HTTP answers: JSON, bytes, and streams at the pace of their reader."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def answer_with(route: Route, request: web.Request, args: Mapping[str, Any
         route: the route of the request.
         request: the request.
         args: the arguments of the call.
-        run: calls the handler; it takes what gets the handler's events.
+        run: calls the handler; its argument is called with the handler's events.
 
     Raises:
         HyperRuntimeError: as the handler, before the answer has begun.

@@ -1,4 +1,4 @@
-"""Requests of HTTP as the arguments and the body of a call: path, query, JSON, bytes; and what all requests hold."""
+"""Turn HTTP requests into the arguments and the body of a call, and limit the memory that all requests hold."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Budget:
 
     @contextmanager
     def request(self, *, runs_command: bool) -> Iterator[Held]:
-        """Yield what counts the bytes of a request; all of them are given back after the block.
+        """Yield the counter of a request's bytes; they no longer count after the block.
 
         Raises:
             CapacityError: it would run a command, and too many requests do.
@@ -125,7 +125,7 @@ async def call_parts(
     """
     args: dict[str, Any] = {**_query_of(route, request), **request.match_info}
     if request.headers.get("Content-Encoding", "identity") != "identity":
-        raise RequestError(415, "bodies are not decompressed here; send it without Content-Encoding")
+        raise RequestError(415, "bodies are not decompressed here; send the body without Content-Encoding")
     if route.takes != "json":
         read(route.request, args)
         return args, await _whole_body(request, limits.file_bytes, held) if route.takes == "bytes" else b""
@@ -163,14 +163,18 @@ def _json_of(body: bytes, taken: dict[str, Any]) -> dict[str, Any]:
     except ValueError as error:  # UnicodeDecodeError is one too
         raise RequestError(400, f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise RequestError(400, "the body is not a JSON object")
+        raise RequestError(400, "the body is not a JSON object; send one, such as {}")
     if twice := sorted(value.keys() & taken.keys()):
         raise SpecError(twice[0], value[twice[0]], "given in the path, so not in the body")
     return value
 
 
 def bytes_of(text: str, encoding: str) -> bytes:
-    """Return the bytes of an input in the form that its request names.
+    """Return the bytes of an input.
+
+    Args:
+        text: the input, as it is in the request.
+        encoding: its form: ``text`` or ``base64``.
 
     Raises:
         SpecError: it has another form.
@@ -186,9 +190,9 @@ def bytes_of(text: str, encoding: str) -> bytes:
 
 
 def piece_reader(request: web.Request) -> Callable[[], Coroutine[Any, Any, bytes]]:
-    """Return what reads the next piece of a body, and returns b"" at its end.
+    """Return a function that reads the next piece of a body, and returns b"" at its end.
 
-    It raises a RequestError if the client sends nothing for a minute, or breaks off.
+    The function raises a RequestError if the client sends nothing for a minute, or disconnects.
     """
 
     async def next_piece() -> bytes:
@@ -197,10 +201,10 @@ def piece_reader(request: web.Request) -> Callable[[], Coroutine[Any, Any, bytes
                 async with asyncio.timeout(_LOOK_S):
                     return await _piece_of(request)
             if _is_malformed(request):
-                # aiohttp reports it to nobody. With the body ended, it answers at once and closes the connection.
+                # aiohttp does not report it. With the body ended, it answers at once and closes the connection.
                 request.content.feed_eof()
                 request.protocol.close()
-                raise RequestError(400, "the body is not one of HTTP: a chunk is malformed")
+                raise RequestError(400, "the body is not valid HTTP: a chunk is malformed; correct the chunked form")
         raise RequestError(408, f"nothing of the body came for {_STALLED_S:g} s")
 
     return next_piece

@@ -1,7 +1,7 @@
 """The HTTP server of a service of containers: who may ask, and which handler answers.
 
-A request names this machine as its host (DNS rebinding), comes from no web page (``Origin``), and has the token. There
-are no cookies. See docs/decisions/0059-http-service.md.
+A request must name this machine as its host (against DNS rebinding), must not come from a web page (``Origin``), and
+must have the token. There are no cookies. See docs/decisions/0059-http-service.md.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class HttpServer:
 
 @asynccontextmanager
 async def serving(server: HttpServer, service: NodeService, listener: socket.socket) -> AsyncIterator[None]:
-    """Serve on a listening socket inside the block; then end the service, and with it the requests that wait for it."""
+    """Serve on a listening socket inside the block; then end the service and the requests that wait for it."""
     options: dict[str, Any] = {
         "keepalive_timeout": _KEEP_ALIVE_S,
         "auto_decompress": False,

@@ -28,7 +28,7 @@ from hyperruntime.serve.service_errors import CapacityError, InputNotReadError, 
 from hyperruntime.serve.typed_json import read, to_json
 
 _MOST_WAIT_S = 60.0
-_MOST_INPUT_S = 10.0  # that a request waits for room
+_MOST_INPUT_S = 10.0  # for a request to wait for room
 
 
 class ProcessHandlers:

@@ -25,7 +25,7 @@ _ASK = "ask for less, or start the service with another --{}"
 
 
 def is_name_of_image(reference: str) -> bool:
-    """Return whether every engine takes a reference as the name of an image, and none as a path of this machine."""
+    """Return whether every engine reads a reference as the name of an image, and none as a path of this machine."""
     has_transport = reference.partition(":")[0] in _TRANSPORTS
     return bool(_NAME.fullmatch(reference)) and not has_transport and not reference.endswith(_FILE_ENDS)
 
@@ -62,7 +62,7 @@ class ContainerRules:
         image = image_reference(new.image)
         if not is_name_of_image(image):
             raise NotAllowedError(
-                f"image {image!r} is not allowed here: only names of images are, no paths or transports"
+                f"image {image!r} is not allowed here; give the name of an image, not a path or a transport"
             )
         if self.images and not any(fnmatchcase(image, image_reference(one)) for one in self.images):
             raise NotAllowedError(
@@ -73,7 +73,7 @@ class ContainerRules:
                 f"network {new.network!r} is not allowed here; {_ASK.format('network')}: {', '.join(self.networks)}"
             )
         if new.pull != "never" and not self.may_pull:
-            raise NotAllowedError("images are not pulled here; pull it first, or start the service with --pull")
+            raise NotAllowedError(f"image {image!r} is not pulled here; pull it, or start the service with --pull")
         return ContainerSpec(
             image=image,
             env=new.env,

@@ -26,7 +26,7 @@ class InputNotReadError(ServiceError):
 
 
 class RequestError(ServiceError):
-    """A request of HTTP is not one of the service: wrong token, host, path, method, type or size of the body.
+    """An HTTP request has a wrong token, host, path, method, body type or body size.
 
     Attributes:
         status: the status of the answer.

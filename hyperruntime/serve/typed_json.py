@@ -164,7 +164,7 @@ def _schema(kind: Any) -> dict[str, Any]:  # noqa: ANN401
 
 
 def docs_of(kind: type) -> dict[str, str]:
-    """Return what the docstring of a class, and those of its bases, say of each field; under "" that of the class."""
+    """Return the descriptions of fields from the docstrings of a class and its bases; under "" that of the class."""
     said: dict[str, str] = {}
     for each in reversed(kind.__mro__[:-1]):
         first, _, rest = inspect.cleandoc(each.__doc__ or "").partition("\nAttributes:\n")

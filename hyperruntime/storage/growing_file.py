@@ -24,7 +24,7 @@ class GrowingFile:
         self.position = self.inode = 0
 
     def was_replaced(self) -> bool:
-        """Return whether the file is another one now, or is shorter; then what was read is not valid any more."""
+        """Return whether the file was replaced or truncated, so that the lines read before are stale."""
         try:
             found = os.stat(self.path)
         except OSError:
@@ -37,7 +37,7 @@ class GrowingFile:
     def new_lines(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield the offset, the length and the text of each new whole line; a line without its end is read later.
 
-        There are none once the file was replaced, see :meth:`was_replaced`.
+        A replaced file yields none, see :meth:`was_replaced`.
 
         Raises:
             OSError: the file exists but cannot be read.

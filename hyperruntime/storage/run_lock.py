@@ -1,15 +1,15 @@
 """Own a run directory, so that only one process at a time works on it.
 
 The directory holds a lease: the machine, boot, pid, start time and batch job of its owner, and the inode of the
-directory, so that a copy of the directory has no owner. The owner renews the lease every few seconds. If the owner is
-of this boot, its process is checked. Otherwise the directory may be taken over when the lease was not renewed for two
-minutes, or for some seconds if the batch system says that the owner's job is over. Where something is
-taken or removed, all times come from the directory's file system, so the clocks of the machines may differ. An owner
-that lost its lease, because it was frozen for too long, detects this before it writes, and ends its run.
+directory, so that a copy of the directory has no owner. The owner renews the lease every few seconds. If the owner's
+process is visible from here, it is checked. Otherwise the owner is dead if it did not renew the lease for two minutes,
+or for some seconds if the batch system says that its job is over. Before a takeover or a removal, all times come from
+the directory's file system, so the clocks of the machines may differ. An owner that lost its lease, because it was
+frozen for too long, detects this before it writes, and ends its run.
 
-No lock of the file system is used, because locks may not work between machines. Two steps that are atomic on NFS, too,
-decide between processes that want a directory at once: a new lease is linked to its name, which fails if the name
-exists; and the successor of a dead owner is linked to a name that each lease has for one successor only.
+Locks of the file system are not used, because they may not work between machines. Two steps decide between processes
+that want a directory at once, and are atomic on NFS too. A new lease is linked to its name, which fails if the name
+exists. The successor of a dead owner is linked to the one successor name of that owner's lease.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def _name_of(record: Path) -> str:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """Give a file a second name, if no file has it; return whether it did. Source: open(2), O_EXCL, on NFS."""
+    """Give a file a second name; return False if another file has it. Source: open(2), O_EXCL, on NFS."""
     try:
         os.link(source, target)
     except FileExistsError:
@@ -288,7 +288,7 @@ def _link(source: Path, target: Path) -> bool:
 
 
 def _create(path: Path, data: bytes) -> bool:
-    """Make a file, if it does not exist, on a file system without hard links; return whether it did."""
+    """Make a file on a file system without hard links; return False if it exists."""
     try:
         with open(path, "xb", buffering=0) as file:
             file.write(data)

@@ -33,7 +33,7 @@ def default_token_file() -> Path:
 
 
 def new_token() -> str:
-    """Return a token that nobody can guess."""
+    """Return a new random token of 256 bits."""
     return secrets.token_urlsafe(32)
 
 

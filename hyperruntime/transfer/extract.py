@@ -218,9 +218,9 @@ class _Extraction:
 def link_problem(target: bytes, depth: int) -> str:
     """Return the reason why a symbolic link could lead out of its tree; empty if it cannot.
 
-    ``..`` is allowed only at the start of a target. There it leaves a real directory, and these can be counted. After a
-    name it leaves the directory that the name resolves to, which may be a link. So no chain of allowed links
-    leads out of the tree.
+    ``..`` is allowed only at the start of a target: there it leaves a real directory, whose depth is known. After a
+    name, it would leave the directory to which the name resolves, and the name may be a link. So no chain of allowed
+    links leads out of the tree.
 
     Args:
         target: target of the link, as stored.

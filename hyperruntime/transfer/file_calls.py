@@ -53,7 +53,7 @@ class FileStat:
     """The facts of a path in a container.
 
     Attributes:
-        kind: what it is.
+        kind: its type.
         size_bytes: its size.
         mode: its permission bits, such as 0o644.
         uid: its owner.
@@ -271,7 +271,8 @@ def stat_call(path: str, *, follow_symlinks: bool, timeout_s: float | None) -> F
                 modified_s=int(modified),
             )
         except ValueError:
-            raise FileError(path, f"the image's `stat` printed {result.stdout[:100]!r}") from None
+            odd = f"the image's `stat` printed {result.stdout[:100]!r}; use an image with that of GNU or BusyBox"
+            raise FileError(path, odd) from None
 
     return FileCall(args=_command("stat", "-L" if follow_symlinks else "", _checked(path)), parse=parse)
 

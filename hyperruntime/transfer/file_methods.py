@@ -160,8 +160,8 @@ class ContainerFiles:
     ) -> None:
         """Write many files in one exec, each as :meth:`write_file` does.
 
-        A file that fails does not stop the others. Only when the content of one cannot be stored, as on a full disk, do
-        all after it fail too.
+        A file that fails does not stop the others. But if the content of one cannot be stored, as on a full disk, all
+        after it fail too.
 
         Args:
             files: the content of each absolute path in the container.

@@ -79,14 +79,14 @@ class Sandbox(BaseSandbox):
         return ExecuteResponse(output=output, exit_code=result.exit_code, truncated=result.truncated)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Write files in one call, and return what became of each."""
+        """Write files in one call, and return the result of each."""
         errors: dict[str, str] = {path: "invalid_path" for path, _ in files if not _is_valid(path)}
         valid = {path: data for path, data in files if path not in errors}
         self.container.write_files(valid, on_error=lambda error: errors.update({error.path: _word(error)}))
         return [FileUploadResponse(path=path, error=errors.get(path)) for path, _ in files]
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Read files in one call, and return what became of each."""
+        """Read files in one call, and return the content or the error of each."""
         errors: dict[str, str] = {path: "invalid_path" for path in paths if not _is_valid(path)}
         valid = [path for path in paths if path not in errors]
         found = self.container.read_files(valid, on_error=lambda error: errors.update({error.path: _word(error)}))

@@ -62,7 +62,11 @@ _prepared: dict[Plan, Prepared] = {}
 
 
 def read_config(config: BaseModel | str | None) -> Plan:
-    """Return what a configuration asks for; None asks for the base image. What cannot be honoured is refused."""
+    """Return what a configuration asks for; None asks for the base image.
+
+    Raises:
+        SpecError: the file cannot be read, or has a key that a container cannot have.
+    """
     if isinstance(config, ComposeConfig):
         return _of_compose(config, Path.cwd())
     if config is None:

@@ -25,7 +25,7 @@ _LOST = (errors.ContainerLostError, errors.ContainerStateError, errors.ExecLostE
 
 @util.sandboxenv(name=NAME)
 class HyperRuntimeSandbox(util.SandboxEnvironment):
-    """A container, as a sandbox of inspect_ai; the base class has the meaning of each method."""
+    """A container, as a sandbox of inspect_ai; the base class documents each method."""
 
     def __init__(self, container: hr.Container, runtime: str, working_dir: str, user: str | None) -> None:
         """Wrap a container of an engine; relative paths begin at ``working_dir``, and ``user`` is the usual user."""
@@ -127,7 +127,12 @@ class HyperRuntimeSandbox(util.SandboxEnvironment):
         return data.decode() if text else data
 
     async def connection(self, *, user: str | None = None) -> util.SandboxConnection:
-        """Return the command that opens a shell in the container."""
+        """Return the command that opens a shell in the container.
+
+        Raises:
+            NotImplementedError: the engine is neither Podman nor Docker.
+            ConnectionError: the container has ended.
+        """
         if self._runtime not in ("podman", "docker"):
             raise NotImplementedError(f"{self._runtime} has no command that enters a running container")
         if not self.container.is_alive:
@@ -138,7 +143,7 @@ class HyperRuntimeSandbox(util.SandboxEnvironment):
         return util.SandboxConnection(type=NAME, command=command, container=self.container.name)
 
     def default_polling_interval(self) -> float:
-        """Return the seconds between two looks at a service; each is one exec."""
+        """Return the seconds between two polls of a service; each poll is one exec."""
         return 0.2
 
     def _path(self, path: str) -> str:

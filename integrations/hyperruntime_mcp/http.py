@@ -57,7 +57,7 @@ class HttpSessions:
                 await serving
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; nothing is read of one without the token."""
+        """Answer a request. The body of a request without the token is not read."""
         if not self._may(scope):
             refused = {"error": "the bearer token is missing or wrong"}
             await JSONResponse(refused, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)

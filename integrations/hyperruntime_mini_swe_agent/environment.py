@@ -23,7 +23,7 @@ _DAY_S = 86_400.0
 _INSTEAD = {  # of keys of the framework's environments for other programs
     "executable": "`runtime`, which names an engine",
     "run_args": "the table `container`, such as {network: bridge, user: agent, limits: {cpus: 2}}",
-    "pull_timeout": "no key for it: a pull has no time limit here",
+    "pull_timeout": "nothing instead: a pull has no time limit",
     "global_args": "the table `container`",
     "exec_args": "the table `container`",
 }
@@ -39,7 +39,7 @@ class EnvironmentConfig(BaseModel):
         forward_env: names of variables of the host that commands get.
         timeout: seconds after which a command is ended with all its processes.
         interpreter: the program that runs a command.
-        container_timeout: how long the container may exist, as ``sleep`` has it, such as ``2h``; None means no limit.
+        container_timeout: how long the container may exist, as ``sleep`` takes it, such as ``2h``; None means no limit.
         runtime: the engine; None means ``HYPERRUNTIME_RUNTIME``, else the first one that works.
         container: more fields of the container, such as ``network``, ``user``, ``pull``, and the table ``limits``.
     """
@@ -66,7 +66,7 @@ class EnvironmentConfig(BaseModel):
         return given
 
     def container_fields(self) -> dict[str, Any]:
-        """Return the fields of the container; a limit in ``container`` counts more than ``container_timeout``."""
+        """Return the fields of the container; a limit in ``container`` overrides ``container_timeout``."""
         if self.container_timeout in (None, "inf", "infinity"):
             return self.container
         limits = {"wall_s": _sleep_s(str(self.container_timeout)), **self.container.get("limits", {})}

@@ -52,7 +52,7 @@ class SessionState(sessions.SandboxSessionState):
 
 
 class SandboxClient(sessions.BaseSandboxClient[SandboxOptions | None]):
-    """Makes sessions that are containers; the base class has the meaning of methods and of what is not listed below."""
+    """Makes sessions that are containers; the base class documents the methods."""
 
     backend_id = "hyperruntime"
     supports_default_options = True
@@ -123,7 +123,7 @@ def _as(kind: type[sdk.SandboxError], causes: tuple[type[Exception], ...], **fie
 
 
 class Session(sessions.BaseSandboxSession):
-    """A container as a sandbox; the base class has the meaning of each method."""
+    """A container as a sandbox; the base class documents each method."""
 
     def __init__(self, state: SessionState, start: Callable[..., Any], container: hr.Container | None) -> None:
         """Take over a container; without one, ``start`` makes one."""

@@ -60,7 +60,7 @@ class Pools:
         """Yield a fresh slot, which is reset or replaced afterwards.
 
         Args:
-            tables: keys of the slot's profile, and ``runtime``, the name of the engine; later tables come first.
+            tables: keys of the slot's profile, and ``runtime``, the engine; a later table overrides earlier ones.
 
         Raises:
             HyperRuntimeError: a key is invalid, or no slot can be had; the message says why.

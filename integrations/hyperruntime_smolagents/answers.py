@@ -26,13 +26,13 @@ def read_answer(text: str) -> Any:  # noqa: ANN401 - the agent's answer
     """Return the value of a final answer in the framework's JSON.
 
     Raises:
-        Exception: it has another form, or what its values name would take much more memory than its text.
+        Exception: it has another form, or its values would take much more memory than its text.
     """
     if not text.startswith(SafeSerializer.SAFE_PREFIX):
-        raise ValueError("it is a pickle")
+        raise ValueError("it is a pickle; return a value that JSON can express")
     data = text.removeprefix(SafeSerializer.SAFE_PREFIX).encode()
     if count_values(data) > _MOST_VALUES:
-        raise ValueError(f"it has more than {_MOST_VALUES} values")
+        raise ValueError(f"it has more than {_MOST_VALUES} values; return fewer")
     value = parse_json(data)
     _check(value)
     return SafeSerializer.from_json_safe(value)
@@ -55,7 +55,7 @@ def _check(value: object) -> None:
     if hashed > _MOST_HASHED:
         raise ValueError(f"its sets have more than {_MOST_HASHED} members; return a list")
     if pixels > _MOST_PIXELS:
-        raise ValueError(f"its images have more than {_MOST_PIXELS} pixels")
+        raise ValueError(f"its images have more than {_MOST_PIXELS} pixels; make them smaller")
 
 
 def _pixels(image: Mapping[str, Any]) -> int:

@@ -111,7 +111,11 @@ class Executor(RemotePythonExecutor):
         return additional_imports
 
     def send_tools(self, tools: dict[str, Tool]) -> None:
-        """Define the tools in the container; their code runs there."""
+        """Define the tools in the container; their code runs there.
+
+        Raises:
+            UnsupportedOptionError: one of them is an agent.
+        """
         if others := [name for name, tool in tools.items() if not isinstance(tool, Tool)]:
             why = f"{others[0]!r} is an agent, and its code runs on the host; use agents without others"
             raise UnsupportedOptionError(_NAME, "managed_agents", why)

@@ -23,7 +23,7 @@ class ContainerError(exceptions.SwerexException, RuntimeError):
 
 
 class Runtime(abstract.AbstractRuntime):
-    """A container, as a runtime of SWE-ReX; the base class has the meaning of each method."""
+    """A container, as a runtime of SWE-ReX; the base class documents each method."""
 
     def __init__(self, container: hr.Container) -> None:
         """Wrap a running container, which the caller closes."""

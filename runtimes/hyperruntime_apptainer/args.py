@@ -190,10 +190,10 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
 
 
 def unshare_args(spec: ContainerSpec, settings: Settings, places: Places) -> list[str]:
-    """Return the ``unshare`` command that makes this user root of new namespaces, and what needs this root: mounts, and
-    a ban on further user namespaces, which no filter of system calls can express.
+    """Return the ``unshare`` command that makes this user root of new namespaces, and what only this root can do.
 
-    The outer pid namespace lets one kill of ``unshare`` end all processes, including Apptainer's helpers.
+    This is to mount, and to forbid further user namespaces, which no filter of system calls can express. The outer pid
+    namespace lets one kill of ``unshare`` end all processes, including Apptainer's helpers.
     """
     args = ["unshare", *(ALL_IDS if settings.users else ONE_ID), "--mount", "--pid", "--fork"]
     args += ["--kill-child=KILL", "--mount-proc"]

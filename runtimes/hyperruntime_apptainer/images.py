@@ -27,7 +27,7 @@ class ApptainerImages:
     """The images of one user.
 
     Attributes:
-        converts: that a pull makes a SIF of the image.
+        converts: True, because a pull converts the image to a SIF.
     """
 
     converts = True
@@ -116,7 +116,8 @@ class ApptainerImages:
             return (self._load_sif(archive, f"localhost/{archive.stem.lower()}:latest"),)
         saved = read_archive(archive)
         if not saved:
-            raise ImageError(f"{archive} cannot be loaded as an image: it is not an image archive")
+            why = "it is not an image archive; use a SIF, or a file of `podman save` or `docker save`"
+            raise ImageError(f"{archive} cannot be loaded as an image: {why}")
         loaded = []
         for image in saved:
             self._store.make(image.id, image.reference, partial(build.sif_from_archive, image), workdir=image.workdir)

@@ -20,8 +20,8 @@ HOSTS_ETC = (*ETC, "os-release", "protocols", "services", "ssl/certs", "ssl/open
 HIDDEN, OWN_ETC = ("/usr/local/etc", "/usr/etc"), str(Path(__file__).parent / "etc")
 USERS = ("--perms", "0644", "--file", "7", "/etc/passwd", "--perms", "0644", "--file", "8", "/etc/group")
 PATH, SHM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "/dev/shm"  # noqa: S108 - in the container
-# bwrap dies with the *thread* that started it, so a shell starts it. The shell's arguments are the container's record.
 DIRECTORIES = ("/etc", "/home", "/mnt", "/opt", "/root", "/run", "/srv", "/var")
+# bwrap dies with the *thread* that started it, so a shell starts it. The shell's arguments are the container's record.
 KEEPER = 'filter=$3 etc=$4; shift 4; "$@" 7<"$etc/passwd" 8<"$etc/group" 9<"$filter"; exit $?'
 # Root needs capabilities only where it has other users to manage; the commands inherit no more than these.
 ROOT = ("--bounding-set=-all" + "".join(f",+{name.lower()}" for name in CAPABILITIES), "--inh-caps=-all")

@@ -143,7 +143,7 @@ def keepers() -> Iterator[tuple[psutil.Process, ContainerRecord]]:
 
 
 def end(is_meant: Callable[[ContainerRecord], bool]) -> None:
-    """Kill keepers, wait at most 10 s for their trees, and kill what had no time to ask to end with its parent."""
+    """Kill keepers, wait at most 10 s for their descendants, and kill those that did not end with their parent."""
     doomed = {one: process.process_start_ticks(one.pid) or 0 for one, record in keepers() if is_meant(record)}
 
     def have_ended() -> bool:

@@ -125,7 +125,7 @@ class DockerContainer:
         remove(self._engine, self.id)
 
     def _start(self, config: Mapping[str, Any]) -> SocketShell:
-        """Create, attach and start: attached first, the container never runs without a holder of its input."""
+        """Create the container, attach to it, then start it, so that it never runs while nobody holds its input."""
         from docker.errors import APIError
 
         api, shell = self._engine.api(), None

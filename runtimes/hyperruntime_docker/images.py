@@ -91,6 +91,9 @@ class DockerImages:
         Args:
             reference: the image.
             archive: the file to write.
+
+        Raises:
+            EngineError: the daemon has no such image, or refused.
         """
         with translated(f"image {reference!r} cannot be saved"), archive.open("wb") as file:
             for chunk in self._engine.api(patient=True).get_image(familiar(reference)):

@@ -82,7 +82,11 @@ class SocketShell:
         return b"".join(self._tail)[-_TAIL_BYTES:].decode(errors="replace").strip()
 
     def read(self) -> bytes:
-        """Return the next output of both streams; see :class:`~hyperruntime.attached_shell.AttachedShell`."""
+        """Return the next output of both streams; see :class:`~hyperruntime.attached_shell.AttachedShell`.
+
+        Raises:
+            BlockingIOError: there is nothing to read, or no whole frame yet.
+        """
         early, self._early = self._early, b""
         chunk = early or self._connection.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT)
         parts = list(self._frames.split(chunk))

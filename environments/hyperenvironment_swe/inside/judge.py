@@ -123,7 +123,7 @@ class Judge:
         return ""
 
     def signature(self, path):
-        """Return what changes whenever a file does; only root can set the time of the last change."""
+        """Return facts that differ after each change of a file: only root can set the time of the last change."""
         try:
             found = os.lstat(os.path.join(self.tree, path))
         except OSError:
@@ -368,7 +368,7 @@ class Tail:
 
 
 def ended(process, output, timeout_s):
-    """Wait for a process, and read its output meanwhile; tell whether it ended by itself."""
+    """Wait for a process, and read its output meanwhile; return whether it ended by itself."""
     deadline = time.monotonic() + timeout_s
     while process.poll() is None:
         if time.monotonic() > deadline:

@@ -58,7 +58,7 @@ def read_line():
 
 
 def has_line():
-    """Wait for a line; tell whether there will be one."""
+    """Wait for a line; return whether there is one."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     return bool(poll.poll()[0][1] & select.POLLIN)
@@ -95,7 +95,7 @@ def wait_for(child):
 
 
 def has_children():
-    """Tell whether anything is left of the processes that a group of tests started."""
+    """Return whether anything is left of the processes that a group of tests started."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -105,7 +105,7 @@ def has_children():
 
 
 def sender(descriptor):
-    """Return what writes one line of the report, and keeps whether anything failed."""
+    """Return a function that writes one line of the report, and keeps whether anything failed."""
 
     def send(**facts):
         send.failed |= facts.get("outcome") == "failed" or facts["kind"] == "collect"
@@ -177,7 +177,7 @@ def starts_without_tree(pytest, args, asked):
 
 
 def has_tree():
-    """Tell whether a module of the tree is imported."""
+    """Return whether a module of the tree is imported."""
     files = [os.path.realpath(one.__file__) for one in list(sys.modules.values()) if getattr(one, "__file__", None)]
     return any(is_below(file, os.getcwd()) and not is_below(file, sys.prefix) for file in files)
 
@@ -198,7 +198,7 @@ def foreign_plugins(own_plugins):
 
 
 def is_below(path, directory):
-    """Tell whether a real path is in a directory."""
+    """Return whether a real path is in a directory."""
     return (path + os.sep).startswith(os.path.realpath(directory) + os.sep)
 
 

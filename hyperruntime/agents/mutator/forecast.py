@@ -12,10 +12,10 @@ PRIOR_LOSS = 0.01
 
 
 class Forecast:
-    """Known trial results, and the mean of them that is weighted by likeness.
+    """Known trial results; a forecast is their mean, weighted by similarity.
 
-    A result far below the best counts as ``WORST`` below it, so one failure does not rule out all that is like it. A
-    program that is like no other is expected to be about as good as the best, so new ideas get their trial.
+    A result far below the best counts as ``WORST`` below it, so one failure does not exclude all similar programs. A
+    program without similar ones is expected to be about as good as the best, so new ideas are tried.
     """
 
     def __init__(self, library, trials):

@@ -22,7 +22,7 @@ from memory import TRIALS, recall, recall_trials
 from operators import Workshop, plan
 
 CANDIDATES = 3
-NEW_KINDS = 2  # so many candidates have blocks and stages, in this order, that were never tried
+NEW_KINDS = 2  # candidates with a combination of blocks and stages that was never tried
 DRAFTS = 12
 ATTEMPTS = 60
 PROGRAM = "packing.py"

@@ -27,7 +27,7 @@ _WORDS = {True: "ok", False: "FAIL", None: "note"}
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--image", default="", metavar="IMAGE", help="Report whether the node has this image.")
 @click.option(
-    "--directory", type=click.Path(path_type=Path), default=Path("."), show_default=True, help="Where runs will be."
+    "--directory", type=click.Path(path_type=Path), default=Path("."), show_default=True, help="For runs; nodes see it."
 )
 @click.option("--timeout", type=DURATION, default="10m", show_default=True, help="How long to wait for the job.")
 @json_option
@@ -61,7 +61,7 @@ async def _checked(
     from hyperruntime.cluster.node_types import node_types
 
     if not directory.is_dir():
-        raise ClusterError(f"{directory} is no directory; name one that all nodes share with --directory")
+        raise ClusterError(f"{directory} is not a directory; name one that all nodes share with --directory")
     one = attrs.evolve(config, min_nodes=0, max_nodes=1, port=0, images=())  # each type has a head and a job of its own
     kinds = await asyncio.to_thread(node_types, one)
     checks = (_findings(kind.config(one), directory, image, timeout_s) for kind in kinds)
@@ -70,7 +70,7 @@ async def _checked(
 
 
 def _or_failed(found: Sequence[Finding] | BaseException) -> Sequence[Finding]:
-    """Return findings; an error of ours becomes one."""
+    """Return the findings; a HyperRuntimeError becomes a failed finding."""
     if isinstance(found, HyperRuntimeError):
         step = "try the table's `setup` and options in a job of your own, then correct them"
         return (Finding(subject="node", ok=False, detail=str(found), next_step=step),)

@@ -26,7 +26,7 @@ _one_cluster = click.option("--cluster", "name", metavar="NAME", help="The clust
 def status(as_json: bool) -> None:
     """List the nodes of this user's open clusters: of `cluster up`, and of commands with --cluster.
 
-    `work` is how many things a node does at once. `hyperrun cluster status --json` names each node's containers.
+    `work` is the number of tasks that run on a node now. `hyperrun cluster status --json` names each node's containers.
     """
     from hyperruntime.cluster.open_clusters import open_clusters
 
@@ -44,7 +44,7 @@ def status(as_json: bool) -> None:
 @click.argument("node")
 @_one_cluster
 def logs(node: str, name: str | None) -> None:
-    """Print what NODE has logged, and what its job wrote if it never joined."""
+    """Print NODE's log; if the node never joined, print the output of all jobs of its cluster."""
     state = _find(name)
     if node not in (known := [one.name for one in state.nodes]):
         raise ClusterError(f"cluster {state.name} has no node {node!r}; it has {', '.join(known) or 'none yet'}")
@@ -74,7 +74,10 @@ def down(name: str | None, timeout: float) -> None:
     except ProcessLookupError:
         return
     if not wait_until(lambda: not state.is_open, timeout, 0.05):
-        raise ClusterError(f"cluster {state.name} has not ended within {timeout:g} s; its head is process {state.pid}")
+        raise ClusterError(
+            f"cluster {state.name} has not ended within {timeout:g} s; wait longer with --timeout, or kill its head, "
+            f"process {state.pid}"
+        )
 
 
 def _find(name: str | None) -> ClusterState:

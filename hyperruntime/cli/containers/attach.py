@@ -1,4 +1,4 @@
-"""Connect the terminal of ``hyperrun`` with one in a container, and restore it afterwards, however that ends."""
+"""Connect the terminal of ``hyperrun`` with one in a container, and restore it afterwards in every case."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _size() -> tuple[int, int]:
 
 @contextmanager
 def _raw(state: State) -> Iterator[None]:
-    """Make our terminal pass on each key, and restore it after the block, or at once when an ending signal comes.
+    """Put our terminal into raw mode; restore it after the block, or at once on an ending signal.
 
     A second signal ends this process without its cleanup, so the thread that watches signals restores the terminal too.
     """
@@ -115,7 +115,7 @@ def _connect(terminal: Terminal, *, has_input: bool) -> None:
 
 
 def _pass_on_keys(terminal: Terminal, only: bytes | None) -> bool:
-    """Read what was typed and write it to the terminal, or ``only`` some keys of it; return whether more can come."""
+    """Forward typed keys to the terminal, only those in ``only`` if it is given; return whether more can come."""
     try:
         keys = os.read(0, _CHUNK_BYTES)
         if passed := keys if only is None else bytes(key for key in keys if key in only):
@@ -172,7 +172,7 @@ class _Output:
             self._modes.update((mode, letter) for mode in modes.split(b";") if mode in _MODES)
 
     def _reset(self) -> bytes:
-        """Return what takes back the modes that a program left in our terminal because it was killed."""
+        """Return the escape sequences that reset the modes which a killed program left set."""
         left = [mode for mode, letter in self._modes.items() if letter != _USUAL.get(mode, b"l")]
         words = [b"\x1b[?%s%s" % (mode, _USUAL.get(mode, b"l")) for mode in left]
         return b"".join((*words, b"\x1b[0m\r\n")) if words else b""

@@ -66,7 +66,7 @@ Serve = Callable[..., Coroutine[Any, Any, None]]
     type=click.IntRange(min=1),
     default=50_000,
     show_default=True,
-    help="Characters of each output that a client gets; of more, head and tail.",
+    help="Longest output for a client, in characters; longer output keeps its head and tail.",
 )
 @click.option(
     "--sessions",
@@ -75,8 +75,8 @@ Serve = Callable[..., Coroutine[Any, Any, None]]
     show_default=True,
     help="With --http: sessions that may have a container at once.",
 )
-@click.option("--pools", metavar="FILE", help="Profiles of a pool (TOML or YAML), instead of the options before.")
-@click.option("--profile", metavar="NAME", help="With --pools: the profile; its default profile if none is given.")
+@click.option("--pools", metavar="FILE", help="Profiles of a pool (TOML or YAML), instead of the options above.")
+@click.option("--profile", metavar="NAME", help="With --pools: the profile; default: the default profile of FILE.")
 @click.option("--http", is_flag=True, help="Serve over HTTP, instead of on standard input and output.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on; by default any.")
@@ -135,7 +135,7 @@ def _config(ctx: click.Context, image: str, options: Mapping[str, Any]) -> PoolC
     pools, profile, is_http = (fields.pop(name) for name in ("pools", "profile", "http"))
     if pools is not None:
         if said := given(ctx, {"image", *fields}):
-            raise WrongUsageError(f"{_flag(ctx, said)} is a matter of the profile; leave it out, or --pools")
+            raise WrongUsageError(f"{_flag(ctx, said)} and --pools exclude each other; set it in the profile")
         return _profile(pools, profile)
     if profile is not None:
         raise WrongUsageError("--profile needs --pools")
@@ -164,7 +164,7 @@ def _profile(file: str, name: str | None) -> PoolConfig:
 
 
 def _with_image(runtime: Runtime, config: PoolConfig) -> PoolConfig:
-    """Return the config after its image was built, if it is a missing one that needs no registry."""
+    """Build the image if it is a shipped recipe and missing; return the config with its reference."""
     if recipe_of(config.spec.image) is None:
         return config
     image = runtime.images.ensure(config.spec.image, on_output=Lines())
@@ -178,7 +178,7 @@ def _over_http(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     token = new_token() if file is None else token_of(Path(file).expanduser())
     with closing(listen_on(host, options["port"])) as listener:
         if not is_loopback(listener):
-            note(f"{host} is not of the loopback: the token and all else go over the network without encryption")
+            note(f"{host} is not a loopback address: the token and all data cross the network without encryption")
         name = f"[{host}]" if ":" in host else host
         click.echo(f"http://{name}:{listener.getsockname()[1]}/mcp")
         click.echo(f"Authorization: Bearer {token}" if file is None else f"the token is in {file}")

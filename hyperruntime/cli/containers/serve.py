@@ -30,7 +30,7 @@ _LIMITS = ("memory_bytes", "cpus", "pids", "disk_bytes", "wall_s")
 
 @attrs.frozen(kw_only=True)
 class _Address:
-    """Where to listen, and what opens it."""
+    """The address to listen on, and the token that requests need."""
 
     host: str
     port: int | None
@@ -68,11 +68,11 @@ class _Address:
 @click.option("--image", "images", multiple=True, metavar="PATTERN", help="Allow only these images; may be repeated.")
 @click.option("--network", "networks", type=click.Choice(NETWORKS), multiple=True, help="Allow it; may be repeated.")
 @click.option("--pull", "may_pull", is_flag=True, help="Allow pulls of images.")
-@click.option("--max-containers", type=click.IntRange(min=1), default=64, show_default=True, help="Most at once.")
+@click.option("--max-containers", type=click.IntRange(min=1), default=64, show_default=True, help="Maximum at once.")
 @click.option(
-    "--idle", "idle_s", type=DURATION, default=1800.0, show_default="30m", help="End containers not used for so long."
+    "--idle", "idle_s", type=DURATION, default=1800.0, show_default="30m", help="End containers unused for this time."
 )
-@click.option("--lifetime", "wall_s", type=DURATION, help="End containers after so long.")
+@click.option("--lifetime", "wall_s", type=DURATION, help="End containers after this time.")
 @click.option("--memory", "memory_bytes", type=SIZE, help="Limit of memory of each container, such as 512m.")
 @click.option("--cpus", type=float, help="Limit of cores of each container, such as 1.5.")
 @click.option("--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True, help="Limit of processes of each.")

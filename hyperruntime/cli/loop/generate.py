@@ -129,14 +129,16 @@ def resume(
 def _existing_run(values: Mapping[str, Any]) -> str | None:
     """Return the run that has the run id of these options; None if it must be started.
 
-    A start that was killed on another machine left a directory with a lease and without a run; it is waited for, too.
+    A start that was killed on another machine may have left a directory with a lease but no run; wait for the lease.
     """
     layout = Layout(run_of_id(values))
-    if layout.run.is_file() or layout.archive.is_file():
-        return str(layout.root)
-    if layout.root.is_dir():
-        wait_for_lease(layout.root)
-    return None
+    if not _is_run(layout) and layout.root.is_dir():
+        wait_for_lease(layout.root)  # the owner may also live and store the run now
+    return str(layout.root) if _is_run(layout) else None
+
+
+def _is_run(layout: Layout) -> bool:
+    return layout.run.is_file() or layout.archive.is_file()
 
 
 def go_on(

@@ -111,7 +111,7 @@ def failure_counts(records: Sequence[GenerationRecord]) -> dict[str, int]:
 
 
 def ensembles_failed(records: Sequence[GenerationRecord]) -> str:
-    """Return why the last ensemble failed, if no new generation has one that could be evaluated; else ""."""
+    """Return why the last ensemble failed if the ensembles of all new generations failed, else ""."""
     evaluated = [record for record in records if record.failure is None]
     new = [record for record in evaluated if record.parent is not None] or evaluated
     return new[-1].ensemble_failure if new and all(record.ensemble_failure for record in new) else ""

@@ -30,7 +30,7 @@ _RESUME = click.option("--resume-from", type=RUN_DIRECTORY, metavar="RUN_DIR",
 _RESUME_OR_START = click.option("--resume-or-start", is_flag=True,
     help="Resume the run of this --run-id if it exists, else start it; implies --wait. For batch jobs.")  # fmt: skip
 _WAIT = click.option("--wait", is_flag=True,
-    help="Wait for the lease of a process on another machine that may be dead, at most 2 minutes.")  # fmt: skip
+    help="Wait, at most 2 minutes, while a process on another machine that may be dead owns the run.")  # fmt: skip
 _LIMITS = click.option("--limits", type=LIMITS, is_eager=True, expose_value=False, callback=use_limits,
     metavar="memory=SIZE,cpus=N,pids=N,disk=SIZE", help="Set several of the next four options.")  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""``hyperrun report``: one file of HTML about a run, or pictures of it."""
+"""``hyperrun report``: an HTML report about a run, or pictures of it."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ def report(
     tensorboard: str | None,
     as_json: bool,
 ) -> None:
-    """Write one file of HTML about the run in RUN_DIR, or about two runs side by side.
+    """Write an HTML report about the run in RUN_DIR, or about two runs side by side.
 
     It shows the lineage, scores, changes, transcripts, use of models and failures; for rollouts, groups, conversations
-    and tokens. It needs no network, and keys are removed. Details that do not fit into the size are left out, the
-    lowest scores and the oldest first.
+    and tokens. It is one file that needs no network, and keys are removed. Details that do not fit into the size are
+    left out, the lowest scores and the oldest first.
     """
     if pictures is not None or tensorboard is not None:
         if other is not None or output is not None or (pictures is not None and tensorboard is not None):
             raise WrongUsageError(
-                "--pictures and --tensorboard write one run into their directory; leave out the second run, --output "
-                "and the other one"
+                "--pictures and --tensorboard cannot be combined with each other, --output or a second run; leave "
+                "the others out"
             )
         if pictures is not None:
             _pictures(run_dir, pictures, as_json=as_json)

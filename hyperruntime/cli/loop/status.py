@@ -56,14 +56,14 @@ class Shown(Protocol):
     ),
 )
 @click.argument("run_dir", type=ANY_RUN_DIRECTORY)
-@click.option("--watch", is_flag=True, help="Show it again as it goes on, until the run ends.")
+@click.option("--watch", is_flag=True, help="Update the display until the run ends.")
 @table_options
 @json_option
 def status(run_dir: str, watch: bool, where: tuple[Condition, ...], sort: str, tail: int | None, as_json: bool) -> None:
     """Show the generations of the run in RUN_DIR, which may still run; damaged lines are reported and skipped.
 
     A rollout run is shown as one line, and as a table of trajectories with --where, --sort, --tail or --watch. For a
-    run that is made on nodes now, a line for each container names its node.
+    run that is made on nodes now, a line for each container (with --json, `containers`) names its node.
     """
     choice = Choice(where=where, sort=sort, tail=tail)
     if as_json and (watch or choice.is_made):
@@ -71,26 +71,37 @@ def status(run_dir: str, watch: bool, where: tuple[Condition, ...], sort: str, t
     is_rollouts = is_rollout(Path(run_dir))
     if watch:
         _watch(_Rollouts(Path(run_dir)) if is_rollouts else _Loop(Path(run_dir)), choice)
-    elif is_rollouts:
-        _print_rollout(run_dir, choice, as_json=as_json)
+    elif as_json:
+        print_json(_rollout_to_json(run_dir) if is_rollouts else _loop_to_json(load_run(run_dir)))
     else:
-        _print_loop(load_run(run_dir), choice, as_json=as_json)
-    if not watch and not as_json and not choice.is_made:
-        _print_containers_of_nodes(Path(run_dir))
+        if is_rollouts:
+            _print_rollout(run_dir, choice)
+        else:
+            _print_loop(load_run(run_dir), choice)
+        if not choice.is_made:
+            for one in _containers_on_nodes(Path(run_dir)):
+                click.echo(f"container {one['name']} on {one['node']} ({one['host']})")
 
 
-def _print_loop(view: RunView, choice: Choice, *, as_json: bool) -> None:
-    if as_json:
-        facts = {"state": view.state, "seed": view.seed, "problems": list(view.problems)}
-        print_json(run_to_json(view.run_dir, view.generations, **facts))
-        return
+def _loop_to_json(view: RunView) -> dict[str, Any]:
+    facts = {"state": view.state, "seed": view.seed, "problems": list(view.problems)}
+    return run_to_json(view.run_dir, view.generations, **facts, containers=_containers_on_nodes(Path(view.run_dir)))
+
+
+def _rollout_to_json(run_dir: str) -> dict[str, Any]:
+    from hyperruntime.cli.trajectories import rollout_facts
+
+    return {**rollout_facts(run_dir), "containers": _containers_on_nodes(Path(run_dir))}
+
+
+def _print_loop(view: RunView, choice: Choice) -> None:
     columns = generation_columns(view.generations)
     rows = choice.rows(columns)
     click.echo(_loop_line(view))
     if rows:
         print_columns(columns, rows)
     elif view.generations:
-        note("no generation is like that")
+        note("no generation meets the conditions")
     if used := [record.usage for record in view.generations if record.usage is not None]:
         spent = total_spent(used)
         tokens = f"{spent.input_tokens} tokens read, {spent.output_tokens} written"
@@ -101,19 +112,16 @@ def _print_loop(view: RunView, choice: Choice, *, as_json: bool) -> None:
         note(f"continue with: hyperrun resume {shlex.quote(view.run_dir)}")
 
 
-def _print_containers_of_nodes(run_dir: Path) -> None:
-    """Print on which node each container of a run is, if the run is made on nodes now."""
+def _containers_on_nodes(run_dir: Path) -> list[dict[str, str]]:
+    """Return the name, node and host of each container of a run that is made on nodes now."""
     from hyperruntime.cluster.open_clusters import open_clusters
 
     try:
-        clusters = [cluster for cluster in open_clusters() if cluster.makes(run_dir)]
+        nodes = [node for cluster in open_clusters() if cluster.makes(run_dir) for node in cluster.nodes]
     except OSError as error:
         note(f"containers on nodes are not shown: {error.filename} cannot be read: {error.strerror}")
-        return
-    for cluster in clusters:
-        for node in cluster.nodes:
-            for name in node.containers:
-                click.echo(f"container {name} on {node.name} ({node.host})")
+        return []
+    return [{"name": name, "node": node.name, "host": node.host} for node in nodes for name in node.containers]
 
 
 def _loop_line(view: RunView) -> str:
@@ -125,26 +133,18 @@ def _loop_line(view: RunView) -> str:
     return f"{view.run_dir}: {view.state}, {made}, {top}, seed {view.seed}{failed}"
 
 
-def _print_rollout(run_dir: str, choice: Choice, *, as_json: bool) -> None:
+def _print_rollout(run_dir: str, choice: Choice) -> None:
     """Print what the files of a rollout run say about it."""
-    if not as_json:
-        run = _Rollouts(Path(run_dir))
-        run.read_new()
-        line, is_running = run.state()
-        if choice.is_made:
-            columns = run.columns()
-            rows = choice.rows(columns)
-            click.echo(line)
-            if rows:
-                print_columns(columns, rows)
-        else:
-            click.echo(line)
-        if not is_running:
-            note(f"continue with: hyperrun rollout run --resume-from {shlex.quote(run_dir)}")
-        return
-    from hyperruntime.cli.trajectories import rollout_facts
-
-    print_json(rollout_facts(run_dir))
+    run = _Rollouts(Path(run_dir))
+    run.read_new()
+    line, is_running = run.state()
+    columns = run.columns()
+    rows = choice.rows(columns) if choice.is_made else []
+    click.echo(line)
+    if rows:
+        print_columns(columns, rows)
+    if not is_running:
+        note(f"continue with: hyperrun rollout run --resume-from {shlex.quote(run_dir)}")
 
 
 class _Loop:

@@ -38,8 +38,8 @@ _NICE = 10  # the server of --watch gives way to the run
 def watch(state: State, /, run_dir: str, port: int | None, socket: str | None, with_parent: bool) -> None:
     """Serve the page of `hyperrun report` about the run in RUN_DIR, live, until Ctrl-C.
 
-    It reads the files of the run alone, so another process, or a cluster, may make the run. The printed address has a
-    token; who has it can read the page. The address stays the same when the command is started again on the same port.
+    It reads only the files of the run, so another process, or a cluster, may make the run. Everyone who knows the
+    printed address, which has a token, can read the page. After a restart on the same port the address is the same.
     """
     if port is not None and socket is not None:
         raise WrongUsageError("--port and --socket exclude each other; leave one out")
@@ -81,7 +81,7 @@ async def _serve(run_dir: str, port: int, socket: str | None, *, with_parent: bo
             try:
                 await parent_ended.wait()
             finally:
-                await asyncio.shield(server.end())  # or open pages ask on, at a port that another user may take
+                await asyncio.shield(server.end())  # else open pages keep polling a port that another user may take
     finally:
         listener.close()
         if socket is not None:

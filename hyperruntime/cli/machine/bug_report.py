@@ -51,7 +51,7 @@ class Source:
     Attributes:
         name: its path in the report.
         value: its content if it is a table of values, else None.
-        private: what else is in the file; its secrets are removed, but it is not in the report.
+        private: other content of the file: not in the report, but its secrets are removed from the report.
         text: its end if it is a log, else "".
         folder: its directory.
     """

@@ -99,7 +99,14 @@ class SecretValues:
         hidden: bool = False,
         listed: bool = False,
     ) -> None:
-        """Collect the secrets of a JSON or TOML value by the names in it."""
+        """Collect the secrets of a JSON or TOML value by the names in it.
+
+        Args:
+            value: the value.
+            name: name of the value, such as the key of a table.
+            hidden: whether every text in it is secret.
+            listed: whether it is an item of a list.
+        """
         if isinstance(value, Mapping):
             for key, entry in value.items():
                 self.learn_values(entry, str(key), hidden=hidden or name in _VARIABLES)
@@ -124,6 +131,7 @@ class SecretValues:
         """Return a JSON or TOML value without secrets.
 
         Booleans and None stay, and numbers unless their name is secret or they are in a table of variables.
+        The arguments are those of :meth:`learn_values`.
         """
         if isinstance(value, Mapping):
             hidden = hidden or name in _VARIABLES

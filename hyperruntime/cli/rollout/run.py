@@ -112,11 +112,11 @@ def run_directory(values: dict[str, Any], *, again: bool = False) -> Iterator[Pa
 
     Args:
         values: options by name.
-        again: yield also the directory of a run that exists; wait while its owner may be dead, on another machine.
+        again: also yield the directory of an existing run; first wait while an owner that may be dead holds its lease.
 
     Raises:
-        WrongUsageError: the directory has a run already, or no name is chosen by which a run is found again; or the run
-            id is invalid.
+        WrongUsageError: the directory has a run already, the run id is invalid, or ``again`` lacks a run id and a
+            directory.
     """
     chosen, run_id = values["output_dir"], values["run_id"] or new_run_id()
     if not _RUN_ID.fullmatch(run_id):

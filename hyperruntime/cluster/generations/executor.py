@@ -64,7 +64,7 @@ class Nodes(Protocol):
 class ClusterExecutor(Executor):
     """Runs tasks of :mod:`hyperruntime.loop.run.tasks` on nodes.
 
-    A node gets at most its part of ``parallel``, the next task goes to the node that has least.
+    A node gets at most its share of ``parallel``; the next task goes to the node with the least work.
     """
 
     def __init__(self, loop: BackgroundLoop, nodes: Nodes, models: NodeModels, parallel: int, most_nodes: int) -> None:
@@ -90,6 +90,9 @@ class ClusterExecutor(Executor):
             task: a :class:`GenerationTask` or a :class:`QuestionTask`.
             args: must be empty.
             more: must be empty.
+
+        Raises:
+            TypeError: the task has another type, or there are more arguments.
         """
         if args or more or not isinstance(task, GenerationTask | QuestionTask):
             raise TypeError(f"a cluster runs only tasks of generations, not {task!r}")
@@ -112,7 +115,6 @@ class ClusterExecutor(Executor):
                     return await self._make_on(node, attrs.evolve(task, first=number))
             except (NodeLostError, *_NODES_FAULT) as error:
                 losses += 1
-                log.warning("generation made again", generation=task.plan.genid, attempt=number, reason=str(error))
                 if not isinstance(error, NodeLostError):
                     self._nodes.retire(node, str(error))
                     faults += 1
@@ -120,6 +122,7 @@ class ClusterExecutor(Executor):
                     raise
                 if losses == MOST_LOSSES:
                     return await asyncio.to_thread(_given_up, task.context, task.plan, number, str(error))
+                log.warning("generation made again", generation=task.plan.genid, attempt=number, reason=str(error))
             finally:
                 self._changed.set()
 
@@ -141,7 +144,7 @@ class ClusterExecutor(Executor):
     async def _ask(self, task: QuestionTask) -> Said:
         question, models = task.question, task.context.models
         assert isinstance(models, ModelAccess), "the head has the gateway"
-        faults = 0
+        losses, faults = 0, 0
         while True:
             node = await self._free_node(task.context, most=sys.maxsize)
             args = {"question": attrs.asdict(question), "genid": question.number}
@@ -149,12 +152,13 @@ class ClusterExecutor(Executor):
                 with node.in_use(), self._models.granted(node.name, question.number, models):
                     return structured(Said, (await self._call(node, "question", args, task.context)).value)
             except (NodeLostError, *_NODES_FAULT) as error:
-                log.warning("question asked again", generation=question.number, reason=str(error))
+                losses += 1
                 if not isinstance(error, NodeLostError):
                     self._nodes.retire(node, str(error))
                     faults += 1
-                if faults == MOST_FAULTS:
+                if faults == MOST_FAULTS or losses == MOST_LOSSES:
                     raise
+                log.warning("question asked again", generation=question.number, reason=str(error))
             except ValueError as error:
                 raise HyperRuntimeError(f"node {node.name} sent an answer that cannot be read") from error
 
@@ -203,7 +207,7 @@ def _tell(context: RunContext, said: Answer) -> None:
 
 
 def _take(context: RunContext, plan: GenerationPlan, name: str, value: Any) -> GenerationRecord:  # noqa: ANN401 - JSON
-    """Return the record of a generation that a node made; its files and its state are then the run's."""
+    """Return the record of a generation that a node made; move its files and its state into the run."""
     try:
         record = record_from_json(value["record"])
         tree = value["tree"]

@@ -67,7 +67,13 @@ class NodeModels:
 
     @contextmanager
     def granted(self, node: str, genid: GenId, models: ModelAccess) -> Iterator[None]:
-        """Let a node use the models for a generation during a block."""
+        """Let a node use the models for a generation during a block.
+
+        Args:
+            node: the name of the node.
+            genid: the generation.
+            models: the models of the run.
+        """
         self._granted[node, genid] = models
         try:
             yield

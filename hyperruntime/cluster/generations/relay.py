@@ -39,7 +39,7 @@ class RelayedSeat(Seat):
         self._models, self.number = models, number
 
     def check(self) -> None:
-        """Raise what the head's seat says; the errors are those of :meth:`Seat.check`."""
+        """Check the head's seat; raises the errors of :meth:`Seat.check`."""
         self._models.ask("models.check", {"seat": self.number})
 
 
@@ -67,11 +67,17 @@ class RelayedModels:
             self.ask("models.begin", {"genid": self._genid})
 
     def usage(self, genid: GenId) -> Spent | None:
-        """Return None: the head knows it."""
+        """Return None: the head counts it."""
         return None
 
     def open(self, container: LoopContainer, genid: GenId, step: str) -> Access | None:
-        """Return a container's access to the models; None without a gateway."""
+        """Return a container's access to the models; None without a gateway.
+
+        Args:
+            container: the container.
+            genid: the generation; not used, because this object serves only one.
+            step: name of the step, for the seat.
+        """
         if self._grace_s is None:
             return None
         return open_access(self, container, step, None, self._grace_s)
@@ -81,7 +87,7 @@ class RelayedModels:
         return self._run(self._head.call(method, args))
 
     def seat(self, name: str, directory: str, budget: Budget | Meter | None = None) -> Seat:
-        """Return a seat of the head's gateway, and listen on its socket here; the head knows its budget."""
+        """Return a seat of the head's gateway, and listen on its socket here; only the head knows its budget."""
         return self._run(self._seat(name, directory))
 
     def drop(self, seat: Seat) -> None:
@@ -110,7 +116,7 @@ class RelayedModels:
             await asyncio.wait({serving})
 
     async def _serve(self, seat: RelayedSeat, listener: Any, ready: asyncio.Future[None]) -> None:  # noqa: ANN401
-        """Hold the head's seat by a call that lasts, and carry connections until cancelled."""
+        """Keep the head's seat open by a long call, and carry connections until cancelled."""
         carrying: set[asyncio.Task[None]] = set()
 
         def hear(said: Answer) -> None:

@@ -60,7 +60,7 @@ class RunCluster(Closing):
     """
 
     def __init__(self, config: ClusterConfig, run_dir: Path) -> None:
-        """Connect to nothing, and ask for the first node.
+        """Open the cluster, and ask for the first node.
 
         Args:
             config: which nodes.

@@ -167,4 +167,4 @@ def _structured(kind: type[T], value: object) -> T:
     try:
         return structured(kind, value if isinstance(value, dict) else {})
     except ValueError as error:
-        raise HyperRuntimeError(f"the head sent what cannot be read: {error}") from error
+        raise HyperRuntimeError(f"the head sent an invalid {kind.__name__}: {error}") from error

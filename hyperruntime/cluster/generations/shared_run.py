@@ -27,7 +27,7 @@ _ATTEMPT = re.compile(r"gen_\w+\.[0-9a-f]{32}|\.gen_\w+\.[0-9a-f]{32}\.partial")
 
 
 def wait_for_state(context: RunContext, plan: GenerationPlan, shown: int = 0) -> None:
-    """Wait until this machine sees what a generation starts from: its state, its parent, and the view.
+    """Wait until this machine sees the inputs of a generation: its state, its parent, and the view.
 
     Args:
         context: context of the run here.
@@ -72,7 +72,7 @@ def move_into_run(layout: Layout, genid: GenId, name: str) -> dict[str, int]:
 
 
 def take_from_node(layout: Layout, genid: GenId, name: str, tree: object) -> None:
-    """Wait until all files that a node moved into the run are seen here; they are then the generation's in progress.
+    """Wait until this machine sees all files that a node moved into the run; make them the generation in progress.
 
     Args:
         layout: paths of the run.
@@ -86,16 +86,19 @@ def take_from_node(layout: Layout, genid: GenId, name: str, tree: object) -> Non
     """
     source, target = layout.work / name, layout.partial(genid)
     if not wait_until(lambda: _tree_or_none(source) == tree, LATE_S, POLL_S):
-        raise ClusterError(f"the files of generation {genid} are not seen at {str(source)!r} within {LATE_S:g} s")
+        raise ClusterError(
+            f"the files of generation {genid} are not seen at {str(source)!r} within {LATE_S:g} s; put runs where all "
+            "nodes see them"
+        )
     remove_tree(target)
     with storage_errors(target):
         os.rename(source, target)
 
 
 def remove_unfinished(layout: Layout) -> None:
-    """Remove what nodes that are lost have moved into the run, wholly or in part; no node may work on it any more.
+    """Remove what lost nodes have moved into the run, complete or not; call it when no node works on the run.
 
-    Nothing is removed while a live process owns the run: then the nodes are that one's.
+    Nothing is removed while a live process owns the run, because its nodes may still work on it.
     """
     if read_lease(layout.root) is not None and not is_abandoned(layout.root):
         return
@@ -131,7 +134,9 @@ def _wait(context: RunContext, what: str, is_seen: Callable[[], bool]) -> None:
         return is_seen()
 
     if not wait_until(is_over, LATE_S, POLL_S):
-        raise ClusterError(f"{what} of the run {root!r} is not seen on this node within {LATE_S:g} s")
+        raise ClusterError(
+            f"{what} of run {root!r} is not seen on this node within {LATE_S:g} s; put runs where all nodes see them"
+        )
 
 
 def _has(context: RunContext, commit: str) -> bool:

@@ -37,7 +37,7 @@ MODEL, JOURNAL, IMAGE = (
     "rollout.model",
     "rollout.journal",
     "rollout.image",
-)  # of the head; followed by the id of the run
+)  # methods of the head; each name is followed by the id of the run
 TURNS, RECORD = "turns", "record"  # events of RUN
 PIECE_BYTES = 4 << 20
 _OF_COMMANDS = (b'{"is":"call"', b'{"is":"failed"', b'{"is":"anew"')
@@ -105,15 +105,16 @@ class EpisodeService:
         return RelayedModel(args["model"], self._head, f"{MODEL}.{args['run']}", remembers=args["remembers"])
 
     async def _run(self, call: Call) -> Answer:
-        """Make one attempt at a trajectory, unless the node is told to end, or ends; return whether it does."""
-        if call.args["run"] not in self._runs:
+        """Make one attempt at a trajectory; the answer says ``ends`` if this node is told to end before, or ends."""
+        run = self._runs.get(call.args["run"])
+        if run is None:
             return Answer({"ends": True})
-        making = asyncio.ensure_future(self._make(call))
+        making = asyncio.ensure_future(self._make(run, call))
         told = asyncio.ensure_future(self._node.told_to_end.wait())
         both: set[asyncio.Future[Any]] = {making, told}
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if told.done():
+            if told.done() or call.args["run"] not in self._runs:  # its slots were closed
                 return Answer({"ends": True})
             await making
         finally:
@@ -123,14 +124,13 @@ class EpisodeService:
             _ = making.cancelled() or making.exception()
         return Answer()
 
-    async def _make(self, call: Call) -> None:
+    async def _make(self, run: _OpenRun, call: Call) -> None:
         """Make an attempt at a trajectory; emit the lines of its journal, and its record in pieces.
 
-        A batch system that ends the node's job sends SIGTERM to the processes in containers too. What commands said is
-        sent only a while later, with all that follows it: what they said when SIGTERM ended them is never sent.
+        A batch system that ends the node's job sends SIGTERM to the processes in containers too. So the results of
+        commands, and the lines after them, are sent with a delay: results that SIGTERM caused are never sent.
         """
         args = call.args
-        run = self._runs[args["run"]]
         item = run.items.get(args["item"])
         if item is None:
             raise SpecError("item", args["item"], "an item of the environment, also on the nodes")

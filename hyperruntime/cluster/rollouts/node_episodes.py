@@ -48,7 +48,7 @@ _MOST_LOST = 20  # nodes that one trajectory may lose, one after another
 _MOST_UNFIT = 3  # nodes that cannot open a run, one after another
 _CACHES_KEPT = 256  # keys that the head remembers for a node
 _LOOK_S = 0.5
-_CLOSE_S = 10.0  # a command that was interrupted ends after 30 s, and before then it cancels the jobs
+_CLOSE_S = 10.0  # an interrupted command is ended after 30 s, and must cancel the jobs before
 
 
 async def run_rollouts_on(
@@ -74,7 +74,7 @@ async def run_rollouts_on(
         keep: as of ``run_rollouts``.
 
     Raises:
-        ClusterError: no node can be had, or nodes cannot open the run.
+        ClusterError: no node can be started, or nodes cannot open the run.
         HyperRuntimeError: as of ``run_rollouts``.
     """
 
@@ -112,7 +112,7 @@ class _Place:
 def place_for(key: str, places: Sequence[_Place]) -> _Place | None:
     """Return where a trajectory should be made, or None if no place is free.
 
-    That is the place with most room; or one that has the item's caches, unless it has less than half of that room.
+    That is the place with the most room; a place with the item's caches is preferred if it has at least half as much.
 
     Args:
         key: of the item's caches.
@@ -188,7 +188,7 @@ class NodeEpisodes:
             journal: what earlier attempts did; gets what this one does.
 
         Raises:
-            ClusterError: no node can be had, or nodes cannot open the run.
+            ClusterError: no node can be started, or nodes cannot open the run.
             StorageError: the journal cannot be written.
         """
         lost: NodeLostError | None = None
@@ -336,7 +336,7 @@ class NodeEpisodes:
         }
 
     async def _look(self) -> None:
-        """End the run if no node can be had."""
+        """End the run if no node can be started."""
         while self._error is None:
             await asyncio.sleep(_LOOK_S)
             if self._cluster.error is not None and not self._cluster.nodes():

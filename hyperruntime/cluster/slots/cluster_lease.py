@@ -100,7 +100,7 @@ class ClusterLease(LeaseFiles):
         limits: ExtractLimits | None = None,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> ExtractReport:
-        """Copy a file or directory of the slot to the head's machine, which trusts it not; see :meth:`Lease.get`."""
+        """Copy an untrusted file or directory of the slot to the head's machine; see :meth:`Lease.get`."""
         options = transfer.copy_options(timeout_s)
         path = posixpath.join(self.slot.workspace, source)
         run = run_for_copy(self.exec, asyncio.get_running_loop())

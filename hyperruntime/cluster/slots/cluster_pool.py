@@ -44,7 +44,7 @@ _numbers = itertools.count(1)
 
 
 class ClusterPool:
-    """A pool of equal slots on the nodes of a cluster; used as :class:`~hyperruntime.pool.pool.SlotPool`.
+    """A pool of equal slots on the nodes of a cluster, with the interface of :class:`~hyperruntime.pool.pool.SlotPool`.
 
     All methods run on the event loop of the cluster. The limits of the configuration are those of each node.
 
@@ -78,7 +78,7 @@ class ClusterPool:
 
         Raises:
             PoolClosedError: the pool was started before.
-            ClusterError: no node can be had.
+            ClusterError: no node can be started.
             HyperRuntimeError: the pool of the first node does not start.
         """
         if self._state != "new":
@@ -344,7 +344,7 @@ class ClusterPool:
         self._keep(end())
 
     def _keep(self, work: Coroutine[Any, Any, object]) -> None:
-        """Run work beside everything else; its errors concern nobody."""
+        """Run work in the background; its errors are ignored."""
 
         async def quiet() -> None:
             with suppress(HyperRuntimeError):

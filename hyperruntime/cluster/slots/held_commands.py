@@ -32,7 +32,7 @@ _TRY_AGAIN_S = 0.05
 
 
 class _Held:
-    """Something that the caller writes to, signals and ends.
+    """An object that the caller writes to, signals and ends.
 
     Attributes:
         is_forgotten: whether its caller has dropped it.
@@ -282,7 +282,7 @@ class HeldCommands:
         return Answer(ended)
 
     async def _forget(self, call: Call) -> Answer:
-        """Forget what nobody uses any more; what still runs goes on until the lease ends, as on the head's machine."""
+        """Forget an unused object; what still runs in it goes on until the lease ends, as on the head's machine."""
         held = self._known(call)
         if held is not None:
             held.is_forgotten = True
@@ -292,7 +292,7 @@ class HeldCommands:
 
     @contextmanager
     def _holding(self, call: Call, held: _Held) -> Iterator[None]:
-        """Let the caller find it from now on, until nobody uses it any more.
+        """Let the caller find an object from now on; drop it if the block fails or the caller has forgotten it.
 
         Raises:
             StaleLeaseError: the slot was released meanwhile.
@@ -329,8 +329,8 @@ async def _end_quietly(held: _Held) -> None:
 async def _show(terminal: Terminal, write: Callable[[Stream, bytes], Coroutine[Any, Any, None]]) -> bytes:
     """Send the output of a terminal to the caller; return what is left when the command has ended.
 
-    A caller that does not read keeps the output waiting, but not the end. No thread waits for output, because a node
-    may have many terminals that say nothing.
+    A caller that does not read delays the output, but not the end. No thread waits for output, because a node may have
+    many idle terminals.
     """
     ended, is_readable = asyncio.ensure_future(terminal.process.ended.wait()), False
     try:

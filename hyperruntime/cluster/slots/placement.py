@@ -59,7 +59,15 @@ class Member:
 
 @attrs.define(eq=False)
 class Grant:
-    """One lease: where it is, by which number its node knows it, the calls about it, its ports, and when it expires."""
+    """One lease.
+
+    Attributes:
+        member: the node of its slot.
+        number: identifies it on that node.
+        calls: the calls about it.
+        ports: its forwarded ports.
+        expiry: ends it when its time is up; None without a limit.
+    """
 
     member: Member
     number: int

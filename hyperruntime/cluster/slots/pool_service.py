@@ -103,7 +103,7 @@ class PoolService:
         return Answer()
 
     async def _forget(self, call: Call) -> Answer:
-        """End a lease, if it was granted: the head does not know."""
+        """End a lease if it was granted; the head does not know whether it was."""
         lease = self._granted.pop(call.args["grant"], None)
         if lease is not None:
             await self._pool(call).release_if_held(lease.slot)
@@ -146,7 +146,7 @@ class PoolService:
 
 
 def slot_of(value: Any) -> Slot:  # noqa: ANN401 - JSON
-    """Return the slot of its JSON object.
+    """Return the slot that a JSON object describes.
 
     Raises:
         TypeError: it is not one.
@@ -155,12 +155,12 @@ def slot_of(value: Any) -> Slot:  # noqa: ANN401 - JSON
 
 
 def status_of(value: Any) -> PoolStatus:  # noqa: ANN401
-    """Return the status of its JSON object."""
+    """Return the status that a JSON object describes."""
     return PoolStatus(**value)
 
 
 def result_of(value: Any) -> ExecutionResult:  # noqa: ANN401
-    """Return the result of a tool of its JSON object."""
+    """Return the result of a tool that a JSON object describes."""
     return ExecutionResult(**value)
 
 

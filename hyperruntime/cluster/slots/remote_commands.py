@@ -46,16 +46,16 @@ _numbers = itertools.count(1)
 
 
 def new_number() -> int:
-    """Return the number of something that a node holds for a slot; no other has it."""
+    """Return a new number, by which a node knows an object that it holds for a slot."""
     return next(_numbers)
 
 
 async def send_input(calls: SlotCalls, number: int, reader: asyncio.StreamReader, on_error: Callable[[], None]) -> None:
-    """Send input to what a node holds, until the reader's end.
+    """Send input to an object that a node holds, until the reader's end.
 
     Args:
         calls: the node of the slot.
-        number: what the input is for.
+        number: the number of the object.
         reader: gives the input.
         on_error: called if nothing takes the input, or it cannot be read.
     """
@@ -219,7 +219,7 @@ class RemoteCommand:
 
 
 class _Pipe:
-    """An input that is a pipe, read on the event loop, because it may say nothing for long.
+    """An input that is a pipe, read on the event loop, because it may be idle for long.
 
     Attributes:
         reader: gives the input.

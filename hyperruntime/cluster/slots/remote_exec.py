@@ -1,4 +1,4 @@
-"""A command in a slot of a node: its streams go over the connection piece by piece, at the pace of who reads them."""
+"""A command in a slot of a node: its streams go over the connection in pieces, at the pace of their reader."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class RemoteExecs:
     async def _input(self, call: Call) -> Answer:
         streams = self._find(call)
         assert streams.source is not None
-        read = getattr(streams.source, "read1", streams.source.read)  # what there is, and not all of it
+        read = getattr(streams.source, "read1", streams.source.read)  # `read1` does not wait for all of it
         return Answer(body=await self._guarded(streams, read, STREAM_BYTES))
 
     async def _output(self, call: Call) -> Answer:

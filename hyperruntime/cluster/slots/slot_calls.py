@@ -41,6 +41,12 @@ class SlotCalls:
     async def call(self, method: str, body: bytes = b"", *, on_event: OnEvent | None = None, **args: Any) -> Answer:  # noqa: ANN401 - JSON
         """Call a method of the node.
 
+        Args:
+            method: its name.
+            body: bytes beside the arguments.
+            on_event: called with each event before the answer; must not block.
+            args: its arguments, in addition to those of the slot.
+
         Raises:
             StaleLeaseError: the slot was released, or its lease expired.
             SandboxLostError: the slot's container or node ended.
@@ -92,7 +98,7 @@ class SlotCalls:
                 raise PoolError(_ON_LOOP)
 
     def soon(self, method: str, **args: Any) -> None:  # noqa: ANN401 - JSON
-        """Call a method without waiting, from any thread; its errors concern nobody."""
+        """Call a method without waiting, from any thread; its errors are ignored."""
 
         async def quiet() -> None:
             with suppress(HyperRuntimeError):
@@ -102,7 +108,7 @@ class SlotCalls:
             self.loop.call_soon_threadsafe(lambda: self.keep(quiet()))
 
     def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run work beside everything else, on the event loop."""
+        """Run work in the background, on the event loop."""
         task = asyncio.ensure_future(work)
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)

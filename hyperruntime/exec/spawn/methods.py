@@ -33,8 +33,12 @@ class SpawnsProcesses(ABC):
     def signal_group(self, group: str, number: int) -> bool:
         """Send a signal, such as SIGINT, to all processes of a group's commands; return whether there were any.
 
-        A signal reaches every process that a running command started, in whatever process group or session it is.
+        A signal reaches every process that a running command started, in any process group and session.
         Further errors are those of :meth:`end_group`.
+
+        Args:
+            group: name of the group, as given to :meth:`exec`.
+            number: number of the signal.
 
         Raises:
             SpecError: ``number`` is not the number of a signal.

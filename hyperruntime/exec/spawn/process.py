@@ -26,7 +26,7 @@ from hyperruntime.exec.signals import TakesSignals
 from hyperruntime.exec.user_sessions import UserSessions
 from hyperruntime.spec import ExecResult
 
-_END_S = 2.0  # that the lane of a killed command has to report its end
+_END_S = 2.0  # for the lane of a killed command to report its end
 _LEAST_BYTES = 2  # that an execution keeps itself: the process keeps the output
 _ENDED = "nothing reads the standard input: the command has ended, or its input was closed or given at the start"
 
@@ -197,7 +197,7 @@ class Process(AsyncClosing, TakesSignals):
             self._error = error
         finally:
             self._close_descriptors()
-            self.ended.set()  # first: its listeners use what a caller of `close` gives back after `_over`
+            self.ended.set()  # first: its listeners use descriptors that `close` may close after `_over`
             self._over.set()
             self._begun.set()
 

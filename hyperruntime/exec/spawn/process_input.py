@@ -16,7 +16,7 @@ class ProcessInput(asyncio.Protocol):
     """Takes the whole input of a call or nothing of it, so what was not taken can be sent again."""
 
     def __init__(self) -> None:
-        """Be closed until :meth:`open`."""
+        """Start closed; :meth:`open` opens it."""
         self._transport: asyncio.WriteTransport | None = None
         self._is_empty = asyncio.Event()
         self._is_empty.set()
@@ -52,7 +52,7 @@ class ProcessInput(asyncio.Protocol):
             why = f"the process has not read {left} bytes of its input; nothing more was taken, so send it again later"
             raise TimeoutError(why) from None
         transport.write(data)
-        self._open_transport()  # the write may have found that nobody reads
+        self._open_transport()  # raises if the write found that the pipe has no reader
 
     def end(self) -> None:
         """Let the process read end-of-file after what was taken; may be called again."""
@@ -78,6 +78,6 @@ class ProcessInput(asyncio.Protocol):
         self._is_empty.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Called when nobody reads the pipe any more."""
+        """Called when the pipe is closed or has no reader."""
         self._transport = None
         self._is_empty.set()

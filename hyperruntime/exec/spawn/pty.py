@@ -3,7 +3,7 @@
 Every engine gives a container its own terminals, as the file system ``/dev/pts``. The host opens ``ptmx`` there through
 ``/proc/PID/root`` of a process of the container. So the command gets the container's terminal and never the host's, and
 the image needs no program for it. The container is not trusted: no symbolic link in it is followed, and only a device
-that is a terminal multiplexer is opened. The kernel returns the other end, so no name is looked up for it. Designs:
+that is a terminal multiplexer is opened. The kernel returns the other end, so no name is looked up for it. Design:
 docs/decisions/0056-terminals.md.
 """
 
@@ -83,7 +83,7 @@ class Pty:
         """Send SIGINT, SIGQUIT or SIGTSTP to the processes in the foreground.
 
         Raises:
-            OSError: the kernel does not send another signal so.
+            OSError: ``number`` is another signal.
         """
         fcntl.ioctl(self.master, _TIOCSIG, number)
 

@@ -33,7 +33,7 @@ DEFAULT_TERM = "xterm-256color"
 _MOST = 65535  # source: ioctl_tty(2), struct winsize
 _CHUNK_BYTES = 65536
 _TRY_AGAIN_S = 0.05
-_END_S = 1.0  # that a command which died has until its end is known here
+_END_S = 1.0  # until the end of a dead command is known here
 # $1 is PATH, or empty: it must not hide setsid. The shell leads the session that setsid made, so the first terminal
 # that it opens becomes the terminal of the session.
 _ENTER = 'read -r _hr_tty && exec <>"$_hr_tty" >&0 2>&0 || exit; [ -z "$1" ] || export PATH="$1"; shift; exec "$@"'
@@ -127,7 +127,7 @@ class Terminal(AsyncClosing, TakesSignals):
         Args:
             deadline: monotonic time of the end of the wait; None means no limit.
             cancel_fd: becomes readable when the caller cancels; None if it cannot.
-            is_held: whether a process holds the other end; else a poll of it returns at once, so it is tried in turns.
+            is_held: whether a process holds the other end; else poll() would return at once, so the wait is short.
         """
         poll = select.poll()
         descriptors = (
@@ -181,6 +181,10 @@ class Terminal(AsyncClosing, TakesSignals):
 
     def resize(self, rows: int, cols: int) -> None:
         """Set the size of the window; programs get SIGWINCH. After the end it does nothing.
+
+        Args:
+            rows: number of lines.
+            cols: number of columns.
 
         Raises:
             SpecError: a number is not from 1 to 65535.

@@ -93,7 +93,9 @@ class Upstream:
             text = Path(self.key_file).read_text()
             key = text.strip() if self.key_name is None else parse_dotenv(text).get(self.key_name, "")
         except (OSError, ValueError) as error:
-            raise GatewayConfigError(f"the key of upstream {self.name!r} cannot be read: {error}") from error
+            raise GatewayConfigError(
+                f"the key of upstream {self.name!r} cannot be read: {error}; correct key_file"
+            ) from error
         if not key or not key.isprintable():
             raise GatewayConfigError(f"the key file of upstream {self.name!r} holds no printable key: {self.key_file}")
         return key

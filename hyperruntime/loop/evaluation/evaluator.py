@@ -54,7 +54,13 @@ OnResult = Callable[[Domain, Split, SplitResult], None]
 
 
 def evaluated_splits(domain: Domain, *, test: bool, only: str = "") -> tuple[Split, ...]:
-    """Return the splits that a run evaluates; ``test`` is included if ``test`` is true or ``only`` names it."""
+    """Return the splits that a run evaluates.
+
+    Args:
+        domain: the domain.
+        test: whether to include the split ``test``.
+        only: name of the only split; "" means all.
+    """
     if only:
         return tuple(split for split in domain.splits if split.name == only)
     return tuple(split for split in domain.splits if test or split.name != TEST_SPLIT)

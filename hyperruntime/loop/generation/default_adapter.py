@@ -97,7 +97,7 @@ class DefaultGeneration:
         self._attempt.phases.keep_split(domain.name, split.name, result)
 
     def _copy_histories(self, place: AgentContainer, evaluation: str) -> None:
-        place.settle()
+        place.reclaim_files()
         with self._copying:
             copy_files(place.out, self._attempt.folder / evaluation / HISTORY_FOLDER, below=evaluation)
 

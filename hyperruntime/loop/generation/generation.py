@@ -155,7 +155,7 @@ class _Generation:
             run("start", adapter.agent.start)
             run("parent", lambda: self._context.store.checkout(commit, adapter.agent.repo))
             run("meta agent", self._run_meta_agent)
-            run("settle", self._settle_agent)
+            run("settle", self._end_agent)
             run("diff", self._take_diff)
         run("state", self._bring_in_state)
         run("load check", adapter.check_load)
@@ -168,11 +168,11 @@ class _Generation:
         args, timeout_s = self.adapter.meta_agent_args(), self._context.options.timeout_meta_s
         self.adapter.agent.run(args, "the meta agent", timeout_s, self._steps.write, "agent")
 
-    def _settle_agent(self) -> None:
+    def _end_agent(self) -> None:
         """End the meta agent's container and reclaim its files; the next container starts in parallel."""
         self.adapter.trial.start_early()
         self.adapter.agent.close()
-        self.adapter.agent.settle()
+        self.adapter.agent.reclaim_files()
 
     def _take_diff(self) -> None:
         """Store the changed state, and its diff; refuse a state that equals the parent's."""
@@ -240,7 +240,7 @@ class _Generation:
             self._steps.run("remove", self._end_containers)
             if self._plan.parent is not None:
                 if "settle" not in self._steps.durations:  # the step was not tried yet
-                    self.adapter.agent.settle()
+                    self.adapter.agent.reclaim_files()
                 copy_files(self.adapter.agent.out, self._output, keep=True)
         except (StorageError, ReclaimError, GenerationFailedError) as error:
             self._steps.note(f"the agent's files were not kept: {error}")

@@ -40,7 +40,7 @@ random.seed(os.environ["HYPERRUN_SEED"] + ":" + os.environ["HYPERRUN_GENERATION"
 
 @attrs.frozen(kw_only=True)
 class Said:
-    """What a generation's own program said.
+    """The output of a generation's own program.
 
     Attributes:
         line: the last line of its standard output.
@@ -55,7 +55,7 @@ class Said:
 
 @attrs.frozen(kw_only=True)
 class Question:
-    """A generation's own program is asked for a parent.
+    """A request to a generation's own program to choose a parent.
 
     Attributes:
         number: the generation that needs a parent.

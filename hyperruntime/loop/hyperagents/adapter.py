@@ -187,7 +187,7 @@ class RepositoryGeneration:
         options, name = self._context.options, domain.evaluation(split)
         args = commands.with_python(commands.harness(domain, split, samples=samples, workers=options.eval_workers))
         self.trial.run(args, name, options.timeout_eval_s, self._attempt.steps.write)
-        self.trial.settle()
+        self.trial.reclaim_files()
         copy_files(self.trial.out, self._attempt.folder / name, below=name)
 
     def _labelled(self, judge: Judge, domain: OriginalDomain, split: str, samples: int) -> Labelled | None:

@@ -219,7 +219,7 @@ class Ensemble:
         result = place.run(args, f"the {name}", timeout_s, self._attempt.steps.write)
         with storage_errors(self._folder), open(self._folder / LOG, "ab") as file:
             file.write(f"== {name}\n".encode() + result.stdout + result.stderr)
-        place.settle()
+        place.reclaim_files()
         table = ensemble_answers(domain.name, split)
         said = self._read(place, result.stdout, table, judge.table_limit(domain, split))
         labelled, scratch = judge.label(domain, split, said, samples), self._attempt.private / "ensemble" / name

@@ -135,7 +135,7 @@ class Judge(Closing):
                 write_file(target / TABLE, said.table)
         args = commands.with_python(commands.report(domain, split))
         self._place.run(args, f"the report on {name}", timeout_s, self._steps.write)
-        self._place.settle()
+        self._place.reclaim_files()
         value = _read_report(target, name)
         result = _result(domain, name, value, said, full=full)
         write_file(folder / REPORT, json_document(value))

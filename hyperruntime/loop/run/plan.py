@@ -136,7 +136,7 @@ def plan_resume(
     Raises:
         ArchiveError: the directory is not a run directory.
         DomainNotFoundError: a domain of the run is no longer installed.
-        RunLockedError: a live process owns the run; only with ``wait``, or if the run must be imported.
+        RunLockedError: the run must be imported, and a live process owns it.
         HyperRuntimeError: as for :func:`plan_run`.
     """
     layout = Layout(Path(run_dir).absolute())
@@ -248,6 +248,7 @@ def choose_directory(options: GenerateOptions) -> Path:
     if not known and not begun and (is_abandoned(path) or is_unowned_remnant(path)):
         shutil.rmtree(path, ignore_errors=True)  # a start was killed before the run was stored
     if os.path.lexists(path):
-        step = f"resume it with `hyperrun resume {shlex.quote(str(path))}`, or" if known else "remove it, or"
-        raise RunError(f"run directory {str(path)!r} exists already; {step} give another --run-id")
+        resume = f"resume it with `hyperrun resume {shlex.quote(str(path))}`"
+        step = resume if known else "remove it if no process starts a run there"
+        raise RunError(f"run directory {str(path)!r} exists already; {step}, or give another --run-id")
     return path

@@ -1,7 +1,7 @@
-"""The work of a run that an executor gets: a callable that does it here, and what another machine must know to do it.
+"""The tasks that a run submits to an executor: each runs here when called, or is sent to another machine.
 
-What is sent is JSON, and so is the result. A task says nothing of runtimes, keys and budgets: each machine has its own
-runtime, and the gateway stays with the run.
+Sent tasks and results are JSON. A task contains no runtime, key or budget: each machine has its own runtime, and the
+gateway stays with the run.
 """
 
 from __future__ import annotations
@@ -116,7 +116,9 @@ class SentRun:
             texts = {name: str(value[name]) for name in ("root", "first", "image")}
             layout = Layout(Path(value["run_dir"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise HyperRuntimeError(f"a run was sent that cannot be read: {error!r}") from error
+            raise HyperRuntimeError(
+                f"the received run cannot be read: {error!r}; use one version of hyperruntime on all machines"
+            ) from error
         adapter = contract_adapter(options.contract)
         domains = load_domains(options.domains, adapter)
         return cls(options=options, layout=layout, contract=contract, adapter=adapter, domains=domains, **texts)

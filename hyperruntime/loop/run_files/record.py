@@ -133,12 +133,14 @@ def read_journal(path: Path, problems: list[str]) -> Iterator[tuple[int, Generat
         ArchiveError: the file cannot be read.
     """
     try:
-        lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
+        lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return
     except OSError as error:
         raise ArchiveError(f"{str(path)!r} cannot be read: {error.strerror}") from error
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
             yield number, entry_of_line(line)
         except ValueError as error:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hyperruntime.gateway import Access
 
 KEPT_BYTES = 64 * 1024
-_SETTLE_S = 10.0  # minimum, also after a command that used all its time
+_RECLAIM_S = 10.0  # minimum, also after a command that used all its time
 
 
 class AgentContainer:
@@ -113,8 +113,8 @@ class AgentContainer:
             source: standard input of the command; None: no input.
 
         Raises:
-            BudgetExceededError: a budget refused a model request, for any result of the command.
-            GatewayError: the upstream failed the last model request, for any result of the command.
+            BudgetExceededError: a budget refused a model request, even if the command succeeded.
+            GatewayError: the upstream failed the last model request, even if the command succeeded.
             ContainerLostError: the container ended before the command did.
             HyperRuntimeError: the container cannot be started.
         """
@@ -166,7 +166,7 @@ class AgentContainer:
             raise GenerationFailedError(failure, f"{name} ended with exit code {result.exit_code}: {why}")
         return result
 
-    def settle(self) -> None:
+    def reclaim_files(self) -> None:
         """Make this user the owner of the files that the container wrote, and remove special bits.
 
         While the container exists, only ``out`` is processed; after :meth:`close`, also ``repo``. The time limit is the
@@ -176,7 +176,7 @@ class AgentContainer:
             GenerationFailedError: the time limit passed.
             ReclaimError: a file cannot be changed.
         """
-        left_s = max(self._until - time.monotonic(), _SETTLE_S)
+        left_s = max(self._until - time.monotonic(), _RECLAIM_S)
         paths = (self.repo, self.out) if self._container is None else (self.out,)
         try:
             reclaim_trees(paths, self._context.containers.reclaim_args, left_s)

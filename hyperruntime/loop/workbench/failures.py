@@ -61,7 +61,7 @@ class RunInterruptedError(HyperRuntimeError):
 
 
 def translate_failure(error: Exception, step: str) -> GenerationFailedError:
-    """Return the failure of a generation that an error in one of its steps means.
+    """Translate an error in a step into the failure of the generation.
 
     If a container exceeded a limit, the generation failed. If a container was lost for another reason, the machine may
     be at fault, so the generation is retried. After the last attempt the generation is blamed, unless hyperruntime

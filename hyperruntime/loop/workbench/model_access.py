@@ -99,7 +99,7 @@ class ModelAccess(Closing):
     def open(self, container: LoopContainer, genid: GenId, step: str) -> Access | None:
         """Return a container's access to the models; None without a gateway.
 
-        A container ends the grace time of the gateway after a budget refused its first request.
+        When a budget has refused a request of the container, it is closed after the gateway's grace time.
 
         Args:
             container: the container.
@@ -154,7 +154,7 @@ def open_access(seats: Seats, container: LoopContainer, name: str, meter: Meter 
         container: the container.
         name: name of the seat in the log of exchanges.
         meter: counts against a budget; None if ``seats`` knows it.
-        grace_s: seconds that the container may still run then.
+        grace_s: seconds from the first refused request to the end of the container.
 
     Raises:
         GatewayError: as for :meth:`ModelAccess.open`.

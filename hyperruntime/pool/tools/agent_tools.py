@@ -79,7 +79,7 @@ class SlotTools:
         Args:
             tool: the tool's name.
             args: the tool's arguments.
-            timeout: most seconds the call may take; None leaves it to the model and the policy.
+            timeout: maximum seconds for the call; None leaves it to the model and the policy.
 
         Raises:
             PoolError: the slot is gone.

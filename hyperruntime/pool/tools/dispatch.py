@@ -84,7 +84,7 @@ async def call_tool(
         slot_exec: the slot.
         name: the tool's name; ``terminal`` is another name of ``bash``.
         args: the arguments as the model gave them; they are not trusted.
-        timeout_s: most seconds the call may take, from its start; None leaves it to the model and the policy.
+        timeout_s: maximum seconds for the call, from its start; None leaves it to the model and the policy.
         policy: limits and rights.
 
     Raises:

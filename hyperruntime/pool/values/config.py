@@ -34,7 +34,11 @@ TOOL_NAMES = (
 
 
 def seconds(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    """Refuse a value that is not a time limit; for attrs fields."""
+    """Validate an attrs field that is a time limit in seconds.
+
+    Raises:
+        SpecError: the value is not a positive, finite number.
+    """
     check_seconds(attribute.name, value)
 
 
@@ -110,8 +114,8 @@ class PoolConfig:
         spare_containers: unused containers kept ready while at least one container is in use. They may exceed
             max_containers, so that a replacement is ready before the old container has ended. None means 1 if a reset
             replaces the container and the spec has no GPUs, else 0.
-        max_starting: how many containers may start at the same time at most. The pool begins with one; more
-            may start while starts stay quick, fewer when they take twice as long as a start alone, or fail.
+        max_starting: upper bound on containers that start at the same time. The pool begins with one; more may start
+            while starts stay quick, fewer when they take twice as long as a start alone, or fail.
         idle_timeout_s: an unused container above the minimum ends after this time.
         health_interval_s: time between two health checks of an unused container. A container that does not answer
             within this time, at most 10 s, is replaced. A container in use is not checked.

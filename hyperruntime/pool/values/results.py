@@ -132,4 +132,4 @@ class ExecutionResult:
 
 
 ToolResult = ExecutionResult
-"""The name by which new code calls it; both names stay."""
+"""Alias for new code; both names stay."""

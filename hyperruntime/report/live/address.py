@@ -41,9 +41,9 @@ class Ticket:
         return f"/{self.token}/"
 
     def at(self, port: int) -> Ticket:
-        """Return the ticket of a server on a port; a new token if pages of the last server ask at another port.
+        """Return the ticket of a server on a port; the token is new if the last server had another port.
 
-        Another user may listen there, and gets the token of each page that asks.
+        Open pages still send the old token to the old port, where another user may listen now.
         """
         token = self.token if self.port in (0, port) else _new_token()
         return attrs.evolve(self, token=token, port=port)

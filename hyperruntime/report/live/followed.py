@@ -54,7 +54,7 @@ class FollowedRun:
     """A run and the order in which its entries came; it is used by one thread at a time.
 
     Attributes:
-        version: grows when anything changed.
+        version: grows with each change.
     """
 
     def __init__(self, source: Source) -> None:
@@ -75,7 +75,7 @@ class FollowedRun:
         return str(self._head.get("state", ""))
 
     def read_new(self) -> bool:
-        """Read what is new; return whether anything changed.
+        """Read new lines and the head; return whether the head changed.
 
         Raises:
             ArchiveError: the run cannot be read.
@@ -100,7 +100,7 @@ class FollowedRun:
         return {**self._source.facts(), **self._head}
 
     def news(self, position: str) -> dict[str, Any] | None:
-        """Return what a page needs that knows the run up to a position; None if the position is of another journal."""
+        """Return the changes since a position, for a page; None if the position belongs to another journal."""
         offset = self._offset(position)
         if offset is None:
             return None

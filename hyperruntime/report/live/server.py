@@ -32,13 +32,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _SHUTDOWN_S = 1.0
 _LOOK_S = 1.0  # between two looks at the journal
-_LOOK_EACH_S = 0.04  # more for each viewer, who costs the machine of the run one message for each news
-_ALIVE_S = 15.0  # between two comments on a quiet stream, which find a viewer that is gone
+_LOOK_EACH_S = 0.04  # more for each viewer: a change costs one message for each
+_ALIVE_S = 15.0  # between two comments on a quiet stream; a failed write shows that the viewer is gone
 _MOST_VIEWERS = 1000
 _MOST_DETAILS = 64  # of entries, kept for the next viewer
 _MOST_EVENTS = 64  # for viewers at different positions, kept for the next viewer
-_STALE_ROWS = 500  # a page is made anew when it lacks more rows; the events bring it those
-_STALE_S = 25.0  # and when it is older and lacks any: without JavaScript it is loaded again every 30 seconds
+_STALE_ROWS = 500  # the cached page is rendered again when it lacks more rows; events bring fewer
+_STALE_S = 25.0  # or when it is older and lacks any: without JavaScript a page reloads every 30 s
 _FIXED_HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -67,7 +67,7 @@ class LiveServer:
     """Serves the page of one run, and follows the run."""
 
     def __init__(self, open_run: Callable[[], FollowedRun], token: str) -> None:
-        """Make the server; :meth:`start` comes before the first request, :meth:`follow` runs beside it.
+        """Make the server; await :meth:`start` before the first request, and run :meth:`follow` concurrently.
 
         Args:
             open_run: returns the run, unread; called again if another run is in the directory.
@@ -111,7 +111,7 @@ class LiveServer:
             await asyncio.sleep(_LOOK_S + _LOOK_EACH_S * self._viewers)
 
     async def end(self) -> None:
-        """Tell all viewers the last news, and that there will be no more."""
+        """Read the run a last time; all streams then send the last changes and the event ``end``."""
         try:
             await self._look()
         except Exception as error:  # noqa: BLE001 - the viewers must be told of the end

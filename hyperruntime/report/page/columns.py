@@ -24,7 +24,7 @@ def number(value: object) -> float | int | None:
 
 
 def time_of(text: str) -> float | None:
-    """Return an ISO 8601 time as whole seconds since the epoch; None if it is not one."""
+    """Return an ISO 8601 time as seconds since the epoch, rounded to 0.1 s; None if the text is not such a time."""
     try:
         return round(datetime.fromisoformat(text).timestamp(), 1)
     except ValueError:

@@ -226,7 +226,7 @@ def _usage_columns(records: Sequence[GenerationRecord]) -> dict[str, list[Any]]:
 
 
 def shortened(text: str, most: int = _MOST_TEXT) -> str:
-    """Return a text, without its middle if it is longer than so many characters."""
+    """Return a text, without its middle if it has more than ``most`` characters."""
     if len(text) <= most:
         return text
     half = most // 2

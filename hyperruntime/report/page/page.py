@@ -27,8 +27,8 @@ from hyperruntime.units import format_size
 MOST_BYTES = 50_000_000
 _LEAST_BYTES = 1_000_000
 _MOST_RECORD_BYTES = 5_000_000  # of a page without details
-_SHORTER = (160, 40, 0)  # characters of each failure, while records and scores have more than that
-_INDEX_BYTES = 24  # that say where the details of an entry are
+_SHORTER = (160, 40, 0)  # characters of each failure text: the next limit applies while the records are too large
+_INDEX_BYTES = 24  # of an entry's place in the index of details
 _MOST_NAMED = 1000  # characters that name the entries without details
 _TABLE_ROWS = 1000  # in the table that is there without a script
 _SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "dom.js", "charts.js", "table.js", "details.js", "main.js")

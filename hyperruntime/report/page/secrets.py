@@ -56,7 +56,7 @@ class Screen:
         try:
             known |= read_dotenv(env_file)
         except GatewayConfigError:
-            pass  # it is not used for more than this
+            pass  # the keys of an unreadable file are unknown
         self._redactor = Redactor(value for name, value in known.items() if _is_secret(name, value))
 
     def text(self, text: str) -> str:

@@ -59,7 +59,7 @@ def shown_tokens(ids: Sequence[int], decode: Decode, screen: Screen, most: int) 
 
 
 def all_hidden(count: int) -> ShownTokens:
-    """Return so many hidden tokens."""
+    """Return ``count`` hidden tokens."""
     return ShownTokens([None] * count, [MARK, *[""] * (count - 1)] if count else [])
 
 

@@ -23,8 +23,8 @@ from hyperruntime.rollout.agent.tool_calls import Message
 from hyperruntime.rollout.run_files.turn_journal import ANEW, CALL, FAILED, TURN, TurnJournal
 
 _SHOWN = 200
-# What differs whenever a command runs: how long it took, what time it is, where its memory is. Names that the agent may
-# use later, such as pids, ports and temporary files, are compared.
+# Output that differs in every run of a command: durations, times, memory addresses. Names that the agent may use later,
+# such as pids, ports and temporary files, are compared.
 _MEASURED = re.compile(
     r"""
     (?:(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+\d{1,2}\s+\d\d:\d\d(?::\d\d)?)  # ls -l, date
@@ -70,9 +70,10 @@ class ReplayDivergedError(HyperRuntimeError):
 
 
 class Replay:
-    """What one attempt at a trajectory plays back, and the journal of what it does.
+    """Plays back the recorded turns of a trajectory in one attempt, and journals new ones.
 
     Attributes:
+        attempt: number of this attempt, from 1.
         turns: number of turns played back.
         calls: number of tool calls that were run again, with the recorded output.
         diverged: whether the output of one of them differed.
@@ -82,7 +83,7 @@ class Replay:
         """Read what there is to play back.
 
         Args:
-            journal: of the trajectory, after its ``begin``.
+            journal: journal of the trajectory; its ``begin`` was called.
         """
         self.turns = self.calls = 0
         self.diverged = False
@@ -184,13 +185,13 @@ class Replay:
         return recorded
 
     async def failed(self, step: str, error: BaseException) -> None:
-        """Note that a step failed; the second time, the conversation that leads to it starts again.
+        """Record that a step failed; after its second failure the conversation starts again.
 
-        An agent may end its own container, and it would do so each time.
+        An agent may end its own container, and a replay would end it each time.
 
         Args:
-            step: the same for the same step.
-            error: why; the loss of a node says nothing about the step.
+            step: key of the step.
+            error: the cause; the loss of a node does not count.
         """
         if isinstance(error, NodeLostError):
             return

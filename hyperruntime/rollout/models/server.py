@@ -135,10 +135,10 @@ class Server:
         return self._read(url, answer.status, answer.text)
 
     async def check(self) -> None:
-        """Check that a server answers at the base URL, whatever it says; it may be too busy to answer soon.
+        """Check that a server accepts connections at the base URL; it may be busy, and send any status but 502 to 504.
 
         Raises:
-            ModelError: nothing answers within a few seconds.
+            ModelError: no server answers within a few seconds, or a proxy reports that its server is down.
         """
         until = time.monotonic() + _REACH_S
         while problem := await self._silence():

@@ -83,7 +83,7 @@ class TokenModel:
         )
 
     def remember(self, messages: Sequence[Message], tools: Sequence[Message], completion: Completion) -> None:
-        """Take note of a turn that another client of this model got, so that the next prompt continues its tokens.
+        """Remember the tokens of a turn that another client received, so that the next prompt continues them.
 
         Args:
             messages: the conversation before the turn.

@@ -77,7 +77,9 @@ class DirectoryTokenizer:
         self.eos = _text(config.get("eos_token"))
         found = self._tokenizer.token_to_id(self.eos)
         if found is None:
-            raise ModelError(f"the eos_token of {folder}/tokenizer_config.json is missing or not in tokenizer.json")
+            raise ModelError(
+                f"the eos_token {self.eos!r} of {folder}/tokenizer_config.json is not in tokenizer.json; correct it"
+            )
         self.eos_id: int = found
         self._variables = {name: _text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
         environment = ImmutableSandboxedEnvironment(

@@ -112,7 +112,7 @@ async def run_episode(context: EpisodeContext, job: Job, journal: TurnJournal) -
     Args:
         context: the context of the run.
         job: the trajectory to run.
-        journal: what earlier attempts did; gets what this one does.
+        journal: the events of earlier attempts; those of this attempt are appended.
 
     Raises:
         StorageError: the journal cannot be written.
@@ -141,8 +141,8 @@ def failed_trajectory(options: RolloutOptions, model: str, job: Job, error: Base
         options: options of the run.
         model: name of the model.
         job: the trajectory.
-        error: why.
-        phase: where.
+        error: the cause.
+        phase: name of the phase that failed.
     """
     return attrs.evolve(_new_trajectory(options, model, job), error=_failure(error, phase))
 

@@ -94,7 +94,7 @@ class RolloutOptions:
         environment: also ``path/file.py:Class``.
         environment_options: options of the environment, as text by name.
         model: None if the caller passes its own ``Model``.
-        attempts: maximum; other failures than those of infrastructure are not retried.
+        attempts: maximum; only infrastructure failures are retried.
         items: ids of the items to run; empty means all.
         max_items: None means all.
         seed: each trajectory and turn gets its own seed from it; None draws a random seed.
@@ -103,7 +103,7 @@ class RolloutOptions:
         require_tokens: whether a turn without token ids and log probabilities is an infrastructure failure.
         container: the base spec that ``Environment.spec`` gets.
         env_names: host variables that containers get; their values are read at the start of a run and never stored.
-        give_up_after: every failed attempt counts; an attempt that does not fail begins the count anew.
+        give_up_after: every failed attempt counts; an attempt that does not fail resets the count.
         setup_s: timeout of ``Environment.setup``.
         verify_s: timeout of ``Environment.verify``.
         retry_failed: whether a resumed run retries trajectories that ended with an infrastructure failure.
@@ -122,7 +122,7 @@ class RolloutOptions:
     max_items: int | None = attrs.field(default=None, metadata=about("Use only the first N items.", check=AtLeast(1)))
     attempts: int = option(3, "Attempts of a trajectory if infrastructure fails.", check=AtLeast(1), changes=True)
     give_up_after: int | None = attrs.field(default=None, metadata=about(
-        "End the run after so many infrastructure failures in a row; default: 20, or twice --parallel if that is more.",
+        "End the run after this many infrastructure failures in a row; default: the larger of 20 and twice --parallel.",
         check=AtLeast(1), changes=True))
     seed: int | None = attrs.field(default=None, metadata=about(
         "Seed of the sampling; default: a random one, stored.", check=AtLeast(0)))
@@ -159,7 +159,7 @@ class RolloutOptions:
     def failures_allowed(self) -> int:
         """How many infrastructure failures in a row end the run: ``give_up_after``, or its default.
 
-        A machine that is lost for a moment may end as many attempts as run at once.
+        A short failure of the machine may end all attempts that run at that moment.
         """
         return self.give_up_after or max(_GIVE_UP, 2 * self.parallel)
 

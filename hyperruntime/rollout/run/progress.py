@@ -1,4 +1,4 @@
-"""What is done in a run of rollouts: its trajectories, groups and journals, as they are recorded."""
+"""The progress of a rollout run: which trajectories are done; records trajectories, groups and journals."""
 
 from __future__ import annotations
 
@@ -56,6 +56,15 @@ class RunProgress:
         on_event: Callable[[RolloutEvent], None],
         keep: Keep,
     ) -> None:
+        """Count the recorded trajectories, and write the groups that have all their trajectories.
+
+        Args:
+            options: options of the run.
+            items: items of the run.
+            store: files of the run; None writes no files.
+            on_event: called at the start and at the end of every trajectory.
+            keep: called with every trajectory that ends, and awaited if it is asynchronous.
+        """
         self._options, self._items, self._store = options, items, store
         self._on_event, self._keep = on_event, keep
         self._journals = None if store is None else store.journals(options)
@@ -75,9 +84,9 @@ class RunProgress:
                     yield Job(item=item, index=index)
 
     def forget_journals(self) -> None:
-        """Remove the journals of all trajectories that are recorded with another result than a failure.
+        """Remove the journals of recorded trajectories, except those with an infrastructure failure.
 
-        A failed one may be retried when the run is resumed.
+        These may be retried when the run is resumed.
         """
         if self._journals is not None:
             failed = (

@@ -182,13 +182,13 @@ async def check_model(options: RolloutOptions, parts: Parts) -> None:
 async def open_here(
     runtime: Runtime, options: RolloutOptions, parts: CompleteParts, ask: Callable[[str], None] | None = None
 ) -> AsyncIterator[EpisodeContext]:
-    """Yield what makes trajectories on this machine; at the end, close the slots that were created here.
+    """Yield the context for trajectories on this machine; at the end, close the slots that were created here.
 
     Args:
         runtime: where containers run.
         options: rollout options.
         parts: objects of the run.
-        ask: gets an image of an item that is missing, by its name, in a thread; None: it must be here.
+        ask: fetches a missing image of an item by name, in a thread; None: the environment must provide it.
     """
     environment, base = parts.environment, options.base_spec()
 

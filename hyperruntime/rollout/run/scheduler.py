@@ -34,7 +34,7 @@ class Episodes(Protocol):
 
         Args:
             job: the trajectory.
-            journal: what earlier attempts did; gets what this one does.
+            journal: the events of earlier attempts; those of this attempt are appended.
         """
         ...
 

@@ -43,7 +43,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
         why = error.strerror if isinstance(error, OSError) else error
         raise ArchiveError(f"{path} cannot be read ({why}); name the directory of a rollout run") from error
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        raise ArchiveError(f"{path} is not from a rollout run that this version can read")
+        raise ArchiveError(f"{path} is not from a rollout run that this version can read; name another directory")
     return value
 
 
@@ -57,12 +57,21 @@ def write_run(run_dir: Path, value: Mapping[str, Any]) -> None:
 
 
 def iter_trajectories(run_dir: str | os.PathLike[str]) -> Iterator[Trajectory]:
-    """Return the trajectories of a run line by line; a trajectory with several lines is yielded several times."""
+    """Return the trajectories of a run line by line; a trajectory with several lines is yielded several times.
+
+    Raises:
+        RunError: a line is valid JSON but not a trajectory.
+        StorageError: the file exists but cannot be read.
+    """
     return _records(Path(run_dir) / TRAJECTORIES, trajectory_of)
 
 
 def read_trajectories(run_dir: str | os.PathLike[str]) -> list[Trajectory]:
-    """Return the last record of each trajectory, in the order of their first lines."""
+    """Return the last record of each trajectory, in the order of their first lines.
+
+    Raises:
+        RunError, StorageError: as for :func:`iter_trajectories`.
+    """
     return list({trajectory.id: trajectory for trajectory in iter_trajectories(run_dir)}.values())
 
 

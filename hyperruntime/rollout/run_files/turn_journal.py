@@ -94,7 +94,11 @@ class TurnJournal:
         return [{name: value for name, value in json.loads(line).items() if name != "is"} for line in self._void]
 
     async def add(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - JSON values
-        """Add an entry; one that JSON cannot hold is left out.
+        """Add an entry; an entry that JSON cannot represent is logged and skipped.
+
+        Args:
+            kind: ``TURN``, ``CALL``, ``FAILED`` or ``ANEW``.
+            fields: the entry's JSON values by name.
 
         Raises:
             StorageError: it cannot be written.
@@ -143,11 +147,11 @@ class JournalDirectory:
     """The journals of a run: a file for each trajectory that has begun and is not recorded."""
 
     def __init__(self, directory: Path, options: str) -> None:
-        """Look which journals there are.
+        """List the existing journals.
 
         Args:
             directory: created with the first line.
-            options: digest of the options that decide what agents do; journals of others are ignored.
+            options: digest of the options that decide what agents do; journals of other options are removed.
         """
         self._directory, self._options = directory, options
         self._there: set[str] = set()

@@ -133,7 +133,7 @@ def user(context: Context) -> None:
     expect_equal(shell(context.container, ids).stdout, usual, "id of the next command")
     for other in ("1234:5678", RunAs(uid=20_005)):
         expect(
-            context.container.exec(["no-such"], user=other).not_executed, f"{other} is not told of a missing program"
+            context.container.exec(["no-such"], user=other).not_executed, f"{other} sees no report of a missing program"
         )
     result = shell(context.container, "setsid sleep $1 & sleep $1", mark := marker(), user="1234:5678", timeout_s=0.5)
     expect(result.timed_out, "a command of another user did not time out")

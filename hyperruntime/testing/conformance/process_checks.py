@@ -35,7 +35,17 @@ def expect_soon(context: Context, condition: Callable[[], bool], what: str) -> N
 
 
 def spawn_script(context: Context, container: Container, script: str, *args: str) -> Process:
-    """Start a script in the background; return its process after its first line, ``up``."""
+    """Start a script in the background; return its process after its first line, ``up``.
+
+    Args:
+        context: the runtime under test.
+        container: where the script runs.
+        script: a script of ``sh`` that first prints ``up``.
+        args: its arguments, from ``$1``.
+
+    Raises:
+        AssertionError: the line does not come in time.
+    """
     process = container.spawn(["sh", "-c", script, "check", *args])
     try:
         expect_soon(context, lambda: process.stdout.startswith(b"up\n"), "the first output of a process")
@@ -128,7 +138,7 @@ def end(context: Context) -> None:
 
 @check("process.merged-output")
 def merged_output(context: Context) -> None:
-    """With merge_output, standard error stands in the standard output, in the order of the writes."""
+    """With merge_output, standard error is in the standard output, in the order of the writes."""
     script = 'i=0; while [ $i -lt 50 ]; do echo "out $i"; echo "err $i" >&2; i=$((i + 1)); done; exit 4'
     wanted = b"".join(b"out %d\nerr %d\n" % (i, i) for i in range(50))
     result = shell(context.container, script, merge_output=True)

@@ -36,6 +36,11 @@ def start(container: Container, script: str, *args: str, user: RunAs | None = No
 def read_until(context: Context, terminal: Terminal, text: bytes) -> bytes:
     """Return the output up to a text.
 
+    Args:
+        context: the runtime under test; on a loaded machine, the wait is longer.
+        terminal: the terminal, which is read.
+        text: the awaited bytes.
+
     Raises:
         AssertionError: the text does not come in time.
     """
@@ -88,7 +93,7 @@ def job_control(context: Context) -> None:
 
 @check("terminal.exact", needs="terminal")
 def exact(context: Context) -> None:
-    """A terminal in raw mode passes 10 MB on exactly in each direction, also to its end after the command's."""
+    """A terminal in raw mode passes 10 MB unchanged in each direction, and all output of a command that has ended."""
     data = os.urandom(_DATA_BYTES)
     with start(context.container, f"{_RAW} head -c {_DATA_BYTES} | sha256sum") as terminal:
         read_until(context, terminal, b"go\n")

@@ -41,7 +41,15 @@ def run_late(context: Context, container: Container, script: str, mark: str, tim
 
 
 def expect_nothing_escapes(context: Context, script: str) -> None:
-    """Check that no process of a script that sleeps ``$1`` seconds outlives its timeout."""
+    """Check that no process of a script outlives its timeout.
+
+    Args:
+        context: the runtime under test.
+        script: a script of ``sh`` whose processes all sleep ``$1`` seconds.
+
+    Raises:
+        AssertionError: a process is left, or the output before the timeout is missing.
+    """
     mark = marker()
     result = run_late(context, context.container, f"echo before; {script}", mark)
     for _ in range(TRIES - 1):

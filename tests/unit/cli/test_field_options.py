@@ -91,6 +91,23 @@ def test_a_field_defines_a_key_of_a_file(tmp_path: Path) -> None:
         generate_table(path, trip)
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("waves = true", "waves = true: give a value in place of true or false"),
+        ("waves = [3]", r"waves = \[3\]: give one value"),
+        ("waves = 1.9", "1.9"),
+        ("pause = true", "pause = true: give a value"),
+        ("colour = {red = 1}", "give one value"),
+    ],
+)
+def test_a_value_of_the_wrong_type_in_a_file_is_an_error(line: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(f"[generate]\n{line}\n")
+    with pytest.raises((AgentError, click.UsageError), match=said):
+        parsed(default_map=generate_table(path, trip))
+
+
 def test_a_field_is_stored_and_files_of_other_versions_are_read() -> None:
     chosen = Trip(waves=7, names=("x", "y"), limits=Limits(memory_bytes=1024**3))
     stored = json.loads(json.dumps(to_json(chosen)))

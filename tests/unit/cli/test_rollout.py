@@ -133,6 +133,9 @@ def test_status_names_the_node_of_each_container(
         assert main(["status", str(rollout_dir)]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[1:] == copies * ["container c1 on node-1 (n7)", "container c2 on node-1 (n7)"]
+        assert main(["status", "--json", str(rollout_dir)]) == 0
+        containers = json.loads(capsys.readouterr().out)["containers"]
+        assert containers == copies * [{"name": name, "node": "node-1", "host": "n7"} for name in ("c1", "c2")]
         path.unlink()
 
 

@@ -136,14 +136,14 @@ def test_a_runtime_of_the_command_line_replaces_that_of_the_file(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["with space", "a'quote", "$HOME", "a;b", "new\nline"])
 def test_a_directory_that_job_scripts_cannot_name_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ClusterError, match="cannot be named in the scripts of jobs; put the run where"):
+    with pytest.raises(ClusterError, match="cannot be named in the scripts of jobs; put the run in a path without"):
         Pilots(ClusterConfig(), tmp_path / name).start()
 
 
 def test_a_missing_file_and_a_config_that_cannot_be_made_are_named(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="cannot be read: No such file"):
         read_config(tmp_path / "none.toml")
-    with pytest.raises(ClusterError, match="parsl='nothing:here' makes no config: ModuleNotFoundError"):
+    with pytest.raises(ClusterError, match="parsl='nothing:here' does not return a config: ModuleNotFoundError"):
         Pilots(ClusterConfig(parsl="nothing:here"), tmp_path).start()
 
 

@@ -55,6 +55,10 @@ def test_an_error_keeps_its_class_its_words_and_its_fields() -> None:
 async def echo(call: Call) -> Answer:
     if call.args.get("fail"):
         raise SpecError("fail", True, "nothing")
+    if call.args.get("cancelled"):
+        awaited = asyncio.get_running_loop().create_future()
+        awaited.cancel()
+        await awaited
     for number in range(call.args.get("events", 0)):
         await call.emit(Answer(number, call.body))
     await asyncio.sleep(call.args.get("sleep_s", 0))
@@ -172,6 +176,8 @@ def test_calls_answers_events_and_errors() -> None:
             assert events == [Answer(0, b"\0\xff"), Answer(1, b"\0\xff"), Answer(2, b"\0\xff")]
             with pytest.raises(SpecError, match="fail=True"):
                 await made.node.peer.call("echo", {"fail": True})
+            with pytest.raises(HyperRuntimeError, match="CancelledError"):
+                await made.node.peer.call("echo", {"cancelled": True})
             with pytest.raises(HyperRuntimeError, match="knows no method 'nothing'"):
                 await made.node.peer.call("nothing")
             assert made.node.facts["cpus"] >= 1

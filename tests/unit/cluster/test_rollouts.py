@@ -21,10 +21,11 @@ from hyperruntime.cluster.head import Invitation
 from hyperruntime.cluster.node_server import run_node
 from hyperruntime.cluster.node_services import NodeContext, NodeSettings
 from hyperruntime.cluster.peer import Answer, Call, Handler
-from hyperruntime.cluster.rollouts.episode_service import EpisodeService
+from hyperruntime.cluster.rollouts.episode_service import OPEN, RUN, EpisodeService
 from hyperruntime.cluster.rollouts.node_episodes import _Place, place_for, run_rollouts_on
 from hyperruntime.cluster.rollouts.relayed_model import is_reachable_from_nodes, model_handler
 from hyperruntime.errors import ClusterError, ContextLengthError, EngineUnavailableError, ModelError, SpecError
+from hyperruntime.option_fields import to_json
 from hyperruntime.rollout.agent.agent import Tools
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.recorder import emitted
@@ -225,6 +226,25 @@ def test_a_trajectory_goes_where_its_repository_is_unless_that_node_is_much_full
     a.free = b.free = 0
     assert place_for("django", [a, b]) is None
     assert place_for("django", []) is None
+
+
+def test_a_trajectory_that_arrives_while_its_node_ends_is_left_to_another_node() -> None:
+    async def test() -> None:
+        async def emit(_: Answer) -> None: ...
+
+        context = NodeContext(NodeSettings())
+        context.head = cast(Any, object())  # nothing comes as far as to call it
+        service = EpisodeService(context)
+        model = {"model": "m", "direct": False, "remembers": False}
+        opening = {"run": "r", "options": to_json(OPTIONS), "env": {}, "directory": "", **model}
+        await service.handlers[OPEN](Call("head", opening, b"", emit))
+        asked = {"run": "r", "item": "i0", "index": 0, "attempts": 0, "journal": 0}
+        answer = asyncio.ensure_future(cast(Any, service.handlers[RUN](Call("head", asked, b"", emit))))
+        await asyncio.sleep(0)  # it has begun
+        await service.close()
+        assert (await answer).value == {"ends": True}
+
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.slow)])

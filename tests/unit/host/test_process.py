@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from hyperruntime.host.process import last_line, stream_process, wait_until
+from hyperruntime.host.process import last_line, run_process, stream_process, wait_until
 
 
 def test_an_interrupted_program_can_still_print_while_it_cleans_up(tmp_path: Path) -> None:
@@ -24,6 +25,17 @@ def test_an_interrupted_program_can_still_print_while_it_cleans_up(tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         stream_process(["sh", "-c", script], on_line=interrupt, before_kill=before_kill)
     assert cleaned.exists()
+
+
+def test_a_program_that_ran_too_long_is_not_waited_for_by_a_child_that_left_its_session(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "end")
+    script = f"setsid sh -c 'touch {tmp_path}/begun; read x < {tmp_path}/end' & wait"
+    try:
+        with pytest.raises(TimeoutError, match="ran past 3 s"):
+            run_process(["sh", "-c", script], timeout_s=3)  # its child still writes to the pipes
+    finally:
+        if wait_until((tmp_path / "begun").exists, 60):
+            (tmp_path / "end").write_text("\n")
 
 
 def test_the_last_line_of_a_crashed_go_program_is_the_one_before_its_stack() -> None:

@@ -51,5 +51,5 @@ def test_an_image_is_chosen_by_its_name(image: str) -> None:
 
 @pytest.mark.parametrize("image", PLACES)
 def test_an_image_is_no_path_and_no_transport(image: str) -> None:
-    with pytest.raises(NotAllowedError, match="only names of images are"):
+    with pytest.raises(NotAllowedError, match="give the name of an image"):
         ContainerRules().spec_of(NewContainer(image=image))

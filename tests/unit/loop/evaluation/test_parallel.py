@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,6 +57,26 @@ def test_an_error_stops_items_that_have_not_started() -> None:
     with pytest.raises(ValueError, match="the first"):
         parallel_map(2, work, range(100))
     assert len(begun) < 100
+
+
+def test_the_error_of_a_call_is_raised_and_not_that_of_a_call_that_then_did_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Event(threading.Event):
+        """The thread that takes the first item asks whether a call has failed after the second one has."""
+
+        def is_set(self) -> bool:
+            if threading.current_thread().name.endswith("_0"):
+                self.wait(120)
+            return super().is_set()
+
+    monkeypatch.setattr("hyperruntime.concurrency.parallel_map.threading", SimpleNamespace(Event=Event))
+
+    def work(item: int) -> None:
+        raise ValueError(item)
+
+    with pytest.raises(ValueError, match="1"):
+        parallel_map(2, work, range(2))
 
 
 @pytest.mark.parametrize("domain", ["table", "polyglot", "babyai"])
