@@ -8,9 +8,10 @@ from typing import Any
 
 import hyperruntime as hr
 
-# Prints the pid of the library's own shell.
+# Prints the pid of the library's own shell. Process 1 may be a shell that waits for it.
 SUPERVISOR = (
-    "for p in /proc/[0-9]*; do read -r name <$p/comm; [ $name = sh ] && echo ${p#/proc/}; done | sort -n | head -1"
+    "for p in /proc/[0-9]*; do read -r name <$p/comm; [ $name = sh ] && echo ${p#/proc/}; done | grep -vx 1 | sort -n "
+    "| head -1"
 )
 
 

@@ -110,7 +110,7 @@ async def use_terminals(lease: ClusterLease) -> None:
         terminal.resize(40, 100)
         await terminal.awrite(b"stty size\r")
         assert b"40 100" in await read_until(terminal, b"40 100")
-        await terminal.awrite(b"echo go; sleep 300\r")
+        await terminal.awrite(b"sh -c 'echo go; exec sleep 300'\r")  # which says that it is in the foreground
         await read_until(terminal, b"\ngo")
         terminal.interrupt()
         await terminal.awrite(b"echo $? and on\r")
