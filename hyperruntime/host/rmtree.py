@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from contextlib import suppress
 
 from hyperruntime.concurrency.closing import closing_descriptor
@@ -20,7 +21,7 @@ def remove_tree(path: str | os.PathLike[str]) -> None:
     are deeper than 50 levels to the top.
     """
     with suppress(OSError):
-        with closing_descriptor(os.open(path, _DIRECTORY)) as root:
+        with closing_descriptor(_open(path, None)) as root:
             while _empty(root, root, 0):
                 pass
         os.rmdir(path)
@@ -39,9 +40,22 @@ def _empty(directory: int, root: int, depth: int) -> bool:
                 os.rename(name, f".{secrets.token_hex(8)}", src_dir_fd=directory, dst_dir_fd=root)
                 moved = True
             else:
-                with closing_descriptor(os.open(name, _DIRECTORY, dir_fd=directory)) as below:
+                with closing_descriptor(_open(name, directory)) as below:
                     moved = _empty(below, root, depth + 1) or moved
                 os.rmdir(name, dir_fd=directory)
         except OSError:
             continue
     return moved
+
+
+def _open(path: str | os.PathLike[str], directory: int | None) -> int:
+    """Open a directory, and let its owner change it, which the program that made it may have forbidden."""
+    try:
+        opened = os.open(path, _DIRECTORY, dir_fd=directory)
+    except PermissionError:
+        with closing_descriptor(os.open(path, _DIRECTORY | os.O_PATH, dir_fd=directory)) as found:
+            os.chmod(f"/proc/self/fd/{found}", stat.S_IRWXU)  # never another file, as a path might be; proc(5)
+        return os.open(path, _DIRECTORY, dir_fd=directory)
+    with suppress(OSError):  # it belongs to another user
+        os.fchmod(opened, stat.S_IRWXU)
+    return opened

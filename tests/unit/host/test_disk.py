@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +99,21 @@ def test_a_tree_that_is_too_deep_is_reported_and_can_be_removed(deep: Path) -> N
     assert measure([str(deep)], None, GIB).hidden
     remove_tree(deep)
     assert not deep.exists()
+
+
+def test_directories_that_their_owner_may_not_read_or_change_are_removed(tmp_path: Path) -> None:
+    """The work directory of an overlay mount is one."""
+    for number, mode in enumerate((0o000, 0o500, 0o300)):
+        below = tmp_path / "top" / str(number) / "closed"
+        below.mkdir(parents=True)
+        (below / "file").touch()
+        below.chmod(mode)
+        below.parent.chmod(mode)
+    # Root may read and change all directories by two capabilities.
+    drop = () if os.geteuid() else ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+    remove = "import sys; from hyperruntime.host.rmtree import remove_tree; remove_tree(sys.argv[1])"
+    subprocess.run([*drop, sys.executable, "-c", remove, str(tmp_path / "top")], check=True)
+    assert not (tmp_path / "top").exists()
 
 
 def test_a_missing_directory_is_not_an_error(tmp_path: Path) -> None:
