@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 import socket
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -159,6 +160,7 @@ class ClusterFile:
         name = f"{socket.gethostname()}-{os.getpid()}-{next(_numbers)}"
         self._path, self._opened = directory_of_clusters() / f"{name}.json", time.time()
         self._containers: dict[str, tuple[str, ...]] = {}
+        self._writing, self._removed = threading.Lock(), False
 
     async def keep_writing(self) -> None:
         """Write the file every ``WRITE_S`` seconds until cancelled; a failure is logged once and retried."""
@@ -166,8 +168,7 @@ class ClusterFile:
         while True:
             await self._ask()
             try:
-                await asyncio.to_thread(self._path.parent.mkdir, parents=True, exist_ok=True)
-                await asyncio.to_thread(write_atomic, self._path, json_document(attrs.asdict(self._state())))
+                await asyncio.to_thread(self._write, json_document(attrs.asdict(self._state())))
             except (OSError, HyperRuntimeError) as error:
                 if not told:
                     log.warning("cluster file not written", path=str(self._path), error=str(error))
@@ -175,8 +176,16 @@ class ClusterFile:
             await asyncio.sleep(WRITE_S)
 
     def remove(self) -> None:
-        """Remove the file."""
-        self._path.unlink(missing_ok=True)
+        """Remove the file, and write it no more."""
+        with self._writing:
+            self._removed = True
+            self._path.unlink(missing_ok=True)
+
+    def _write(self, content: bytes) -> None:
+        with self._writing:  # a thread goes on writing when `keep_writing` is cancelled
+            if not self._removed:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(self._path, content)
 
     async def _ask(self) -> None:
         async def ask(node: Node) -> None:

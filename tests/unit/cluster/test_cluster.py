@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.open_clusters import ClusterFile, open_clusters
 from hyperruntime.errors import ClusterError, NodeLostError
+from hyperruntime.storage.atomic import write_atomic
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -218,6 +220,35 @@ def test_a_cluster_is_listed_again_when_its_file_can_be_written_again(
         await until(open_clusters)
         writing.cancel()
         file.remove()
+        assert open_clusters() == []
+
+    run(test)
+
+
+def test_a_closed_cluster_is_not_listed_even_if_its_file_was_just_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    begun, go, done = threading.Event(), threading.Event(), threading.Event()
+
+    def write(path: Path, content: bytes) -> None:
+        begun.set()
+        go.wait(60)
+        write_atomic(path, content)
+        done.set()
+
+    monkeypatch.setattr("hyperruntime.cluster.open_clusters.write_atomic", write)
+
+    async def test() -> None:
+        file = ClusterFile(Cluster(ClusterConfig(max_nodes=1), tmp_path), tmp_path)
+        writing = asyncio.ensure_future(file.keep_writing())
+        await until(begun.is_set)
+        writing.cancel()
+        removing = asyncio.ensure_future(asyncio.to_thread(file.remove))
+        await asyncio.sleep(0.1)
+        go.set()
+        await removing
+        await until(done.is_set)
         assert open_clusters() == []
 
     run(test)
