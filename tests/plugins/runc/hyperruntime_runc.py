@@ -33,9 +33,10 @@ ROOTLESS = os.geteuid() != 0
 # An ordinary user becomes root of a user namespace, in which the subordinate ids are the other users.
 AS_ROOT = ["unshare", *common.ALL_IDS] if ROOTLESS else []
 # Mounts in a mount namespace of its own: the host sees none below the private directory. When the container has ended,
-# in any way, the keeper removes its files: some belong to other users, and only root of the namespace may. It survives the
-# SIGTERM that a batch system sends to all processes of a job.
-KEEPER = """trap : TERM; cd "$1" && mount -t overlay overlay -o lowerdir=image,upperdir=upper,workdir=work root || exit 1
+# in any way, the keeper removes its files: some belong to other users, and only root of the namespace may. It survives
+# the SIGTERM that a batch system sends to all processes of a job.
+KEEPER = """trap : TERM
+cd "$1" && mount -t overlay overlay -o lowerdir=image,upperdir=upper,workdir=work root || exit 1
 runc --root "$2" run --bundle . "$3"; code=$?
 umount root; rm -rf root upper work; exit $code"""
 # PID 1: a shell that waits for its child reaps every orphan too.
