@@ -222,7 +222,9 @@ def test_rollouts_whose_head_is_in_a_job_that_is_put_back_in_the_queue_go_on_by_
         lines = folder / "again" / TRAJECTORIES
         assert wait_until(lambda: lines.exists() and lines.read_bytes().count(b"\n") >= 1, SOON_S, 0.05)
         requeue(job)
-        assert wait_until(lambda: job not in jobs(), 200, 0.5), (folder / "said").read_text()
+        # `squeue` may not list a job for an instant while Slurm puts it back.
+        ended = wait_until(lambda: lines.read_bytes().count(b"\n") >= 16 and job not in jobs(), 200, 0.5)
+        assert ended, (folder / "said").read_text()
     found = read_trajectories(folder / "again")
     assert len({each.id for each in found}) == len(found) == len(lines.read_bytes().splitlines()) == 16
     assert all(each.reward is not None for each in found)
