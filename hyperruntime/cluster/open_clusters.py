@@ -176,7 +176,7 @@ class ClusterFile:
             await asyncio.sleep(WRITE_S)
 
     def remove(self) -> None:
-        """Remove the file, and write it no more."""
+        """Remove the file; a write that is late does nothing."""
         with self._writing:
             self._removed = True
             self._path.unlink(missing_ok=True)

@@ -41,6 +41,6 @@ def parallel_map(workers: int, function: Callable[[Given], Made], items: Sequenc
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
     errors = [error for future in futures if not future.cancelled() and (error := future.exception()) is not None]
-    for error in sorted(errors, key=lambda error: isinstance(error, CancelledError)):  # one of `function` first
-        raise error
+    if errors:
+        raise min(errors, key=lambda error: isinstance(error, CancelledError))  # of a call that began
     return tuple(future.result() for future in futures)
