@@ -7,12 +7,16 @@ click's options from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from operator import attrgetter
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import attrs
 
 from hyperruntime.errors import ArchiveError, SpecError, unknown_name
+
+if TYPE_CHECKING:
+    from cattrs import Converter
 
 _OPTION = "option"
 _Options = TypeVar("_Options")
@@ -190,19 +194,27 @@ def from_json(kind: type[_Options], value: Mapping[str, Any], *, strict: bool) -
     Raises:
         ArchiveError: a value is not valid.
     """
-    import cattrs
+    from cattrs import BaseValidationError
 
-    converter = cattrs.Converter(forbid_extra_keys=strict)
-    for plain in (bool, float, int, str):
-        converter.register_structure_hook(plain, lambda item, _: item)
-    converter.register_structure_hook_func(_is_plain, lambda item, _: tuple(item) if isinstance(item, list) else item)
     try:
-        return converter.structure(value, kind)
-    except (cattrs.BaseValidationError, TypeError, ValueError, AttributeError) as error:
+        return _converter(strict=strict).structure(value, kind)
+    except (BaseValidationError, TypeError, ValueError, AttributeError) as error:
         raise ArchiveError(
             f"the options of the run cannot be read: {why_invalid(error, 'options')}; check whether another version "
             "wrote them"
         ) from error
+
+
+@cache
+def _converter(*, strict: bool) -> Converter:
+    """Return a converter, which writes code for a class at its first use."""
+    from cattrs import Converter
+
+    converter = Converter(forbid_extra_keys=strict)
+    for plain in (bool, float, int, str):
+        converter.register_structure_hook(plain, lambda item, _: item)
+    converter.register_structure_hook_func(_is_plain, lambda item, _: tuple(item) if isinstance(item, list) else item)
+    return converter
 
 
 def why_invalid(error: BaseException, path: str) -> str:

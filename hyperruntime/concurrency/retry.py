@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, retry_if_result
@@ -46,6 +47,14 @@ async def with_retries(
     Raises:
         Exception: of ``errors``, if the last attempt raised it.
     """
+    first = await _outcome_of(attempt, errors)
+    if first.exception() is None and asked_s(first.result()) is None:
+        return first.result()  # without tenacity, whose own work would slow down short requests
+    made = [first]
+
+    async def next_attempt() -> T:
+        return made.pop().result() if made else await attempt()
+
     exponential = wait_exponential(multiplier=first_s, max=longest_s)
 
     def wait(state: RetryCallState) -> float:
@@ -53,20 +62,24 @@ async def with_retries(
         asked = 0.0 if isinstance(outcome, errors) else asked_s(outcome) or 0.0
         return max(asked, exponential(state) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
 
-    def stop(state: RetryCallState) -> bool:
-        return gives_up(state.attempt_number, time.monotonic() + state.upcoming_sleep)
-
-    def note(state: RetryCallState) -> None:
-        before_wait(_outcome(state), state.attempt_number, state.upcoming_sleep)
-
     retrying = AsyncRetrying(
         retry=retry_if_exception_type(errors) | retry_if_result(lambda result: asked_s(result) is not None),
         wait=wait,
-        stop=stop,
-        before_sleep=note,
+        stop=lambda state: gives_up(state.attempt_number, time.monotonic() + state.upcoming_sleep),
+        before_sleep=lambda state: before_wait(_outcome(state), state.attempt_number, state.upcoming_sleep),
         retry_error_callback=_result,
     )
-    return cast(T, await retrying(attempt))
+    return cast(T, await retrying(next_attempt))
+
+
+async def _outcome_of(attempt: Callable[[], Awaitable[T]], errors: tuple[type[Exception], ...]) -> Future[T]:
+    """Make an attempt; return its result, or its exception if that is one of ``errors``."""
+    outcome: Future[T] = Future()
+    try:
+        outcome.set_result(await attempt())
+    except errors as error:
+        outcome.set_exception(error)
+    return outcome
 
 
 def _outcome(state: RetryCallState) -> Any:  # noqa: ANN401 - a result of any type, or an exception

@@ -34,6 +34,7 @@ from hyperruntime.loop.run_files.layout import (
     Layout,
     evaluation_name,
     generation_name,
+    generations_in,
     read_json,
 )
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -257,8 +258,9 @@ def publish_missing(
         RepositoryError: the first generation's state is missing from the store.
         StorageError: a file cannot be written.
     """
+    shown = set(generations_in(layout.view))
     for record in archive:
-        if layout.generation(record.genid).is_dir():
+        if (record.genid not in shown or record.parent is None) and layout.generation(record.genid).is_dir():
             publish(layout, record, domains, adapter, store)
 
 
