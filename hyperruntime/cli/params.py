@@ -45,7 +45,7 @@ class Parsed(_ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the converted value."""
-        return self._parse(value, "value" if param is None else (param.opts[-1] if param.opts else str(param.name)))
+        return self._parse(value, self.name if param is None else (param.opts[-1] if param.opts else str(param.name)))
 
 
 def _size(value: Any, option: str) -> int:

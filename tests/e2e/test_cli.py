@@ -422,6 +422,7 @@ def test_demo_prints_a_table_and_the_next_command_and_writes_pictures(tmp_path: 
         for kind in ("svg", "png")
     }
     assert f"hyperrun resume {report.parent.relative_to(tmp_path)} --max-generation 11" in out
+    assert (tmp_path / out.split("a patch: less ")[1].strip()).is_file()
 
 
 @pytest.mark.parametrize(

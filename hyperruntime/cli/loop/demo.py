@@ -115,4 +115,5 @@ def _print_next(run_dir: str, generations: int, *, interrupted: bool) -> None:
     program = own_program()
     click.echo(f"\nresume:  {program} resume {shlex.quote(str(run_dir))}{further}")
     click.echo(f"read:    {program} status {shlex.quote(str(run_dir))}")
-    click.echo(f"a patch: less {shlex.quote(str(run_dir))}/gen_1/agent_output/model_patch.diff")
+    if patch := min(Path(run_dir).glob("gen_*/agent_output/model_patch.diff"), default=None):
+        click.echo(f"a patch: less {shlex.quote(str(patch))}")

@@ -157,6 +157,8 @@ def test_a_generation_is_shown_without_keys_and_without_escapes(
     assert not set(text) & set("\x1b\x07\x9b\u202e\r")
     assert main(["show", str(run_dir), "9"]) == 2
     assert "generation 9 of" in capsys.readouterr().err
+    assert main(["show", str(run_dir), "last"]) == 2
+    assert "generation='last' is not allowed" in capsys.readouterr().err
     rolled = rollout_run(tmp_path / "rollout_1", 2, 2, lambda _: hostile)
     assert main(["show", str(rolled), "item 1/0"]) == 0
     text = capsys.readouterr().out
