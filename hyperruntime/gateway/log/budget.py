@@ -54,7 +54,12 @@ class Spent:
 
     def __add__(self, other: Spent) -> Spent:
         """Return the sum of two usages."""
-        return Spent(**{name: getattr(self, name) + getattr(other, name) for name in attrs.fields_dict(Spent)})
+        return Spent(
+            requests=self.requests + other.requests,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            money=self.money + other.money,
+        )
 
 
 def total_spent(parts: Iterable[Spent]) -> Spent:
