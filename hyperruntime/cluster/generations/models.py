@@ -130,6 +130,9 @@ class NodeModels:
             pair = await asyncio.open_unix_connection(os.path.join(held.folder, SOCKET_NAME))
         except OSError as error:
             raise GatewayError(f"the gateway takes no connection: {error}") from error
+        if self._held.get((call.caller, call.args.get("seat"))) is not held:  # it was closed meanwhile
+            pair[1].close()
+            raise GatewayError("the seat is closed")
         held.connections[call.args.get("connection")] = pair
         return Answer()
 

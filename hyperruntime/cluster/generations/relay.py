@@ -118,6 +118,7 @@ class RelayedModels:
     async def _serve(self, seat: RelayedSeat, listener: Any, ready: asyncio.Future[None]) -> None:  # noqa: ANN401
         """Keep the head's seat open by a long call, and carry connections until cancelled."""
         carrying: set[asyncio.Task[None]] = set()
+        most = MOST_CONNECTIONS
 
         def hear(said: Answer) -> None:
             if isinstance(said.value, dict) and "token" in said.value:
@@ -127,12 +128,14 @@ class RelayedModels:
             else:
                 seat.refuse("a budget is used up")
 
-        async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if len(carrying) >= MOST_CONNECTIONS:
+        # Not a coroutine function: asyncio would call that in a task of its own, which can begin after the end of the seat.
+        def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if len(carrying) >= most:
                 writer.close()
                 return
             task = asyncio.ensure_future(self._carry(seat.number, reader, writer))
             carrying.add(task)
+            task.add_done_callback(lambda _: writer.close())  # also if it was cancelled before it began
             task.add_done_callback(carrying.discard)
 
         server = await asyncio.start_unix_server(carry, sock=listener)
@@ -141,9 +144,15 @@ class RelayedModels:
                 "models.seat", {"seat": seat.number, "genid": self._genid, "step": seat.name}, on_event=hear
             )
         finally:
-            server.close()
-            for task in carrying:
-                task.cancel()
+            most = 0  # for connections that were accepted, but are not carried yet
+            self._loop.remove_reader(listener)
+            try:
+                await asyncio.sleep(0)  # asyncio loses connections that it accepted just before its server closes
+            finally:
+                server.close()
+                for task in carrying:
+                    task.cancel()
+            await asyncio.gather(*carrying, return_exceptions=True)
 
     async def _carry(self, seat: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry one connection until either end closes it."""

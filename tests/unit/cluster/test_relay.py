@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +181,20 @@ def test_a_client_that_leaves_ends_its_request_at_the_model(tmp_path: Path) -> N
         assert wait_until(lambda: len(made.upstream.received) == 1, 120)
         connection.close()
         assert wait_until(lambda: made.upstream.gone == 1, 120)
+
+
+def test_connections_that_arrive_while_their_seat_closes_are_closed(tmp_path: Path) -> None:
+    with rig(tmp_path, lambda _: chat("hello")) as made:
+        for number in range(20):
+            seat = made.seat(f"step-{number}")
+            clients = [made.connection(seat) for _ in range(8)]
+            for client in clients:
+                client.connect()
+            seat.close()
+            for client in clients:
+                client.sock.settimeout(120)
+                with suppress(ConnectionResetError):  # it was never accepted
+                    assert client.sock.recv(1) == b""
 
 
 def test_a_seat_leaves_no_folder_when_the_gateway_closes_at_the_same_time(
