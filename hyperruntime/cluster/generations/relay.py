@@ -128,7 +128,7 @@ class RelayedModels:
             else:
                 seat.refuse("a budget is used up")
 
-        # Not a coroutine function: asyncio would call that in a task of its own, which can begin after the end of the seat.
+        # Not a coroutine function: asyncio would call it in a task, which can begin after the end of the seat.
         def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             if len(carrying) >= most:
                 writer.close()
