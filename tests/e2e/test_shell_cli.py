@@ -97,9 +97,11 @@ def test_a_shell_has_an_editor_ctrl_c_the_windows_size_and_an_exit_code(window: 
     window.expect("30 100\n/dev/pts/0")
     window.type("vi /tmp/text", "Enter")
     window.expect("~")
-    window.type("iin the editor", "Escape")
-    # A key right after Escape would be one key with it. The last line is that of busybox, or of vim.
-    assert wait_until(lambda: re.search(r"- /tmp/text|All$", window.text().rstrip()) is not None, _WAIT_S, 0.05)
+    window.type("iin the editor")
+    window.expect("in the editor")
+    window.type("", "Escape")
+    # A key right after Escape would be one key with it. The last line is that of busybox, or of vim with its cursor.
+    assert wait_until(lambda: re.search(r"- /tmp/text|1,13 +All$", window.text().rstrip()) is not None, _WAIT_S, 0.05)
     window.type(":wq", "Enter")
     window.expect("inside>")
     window.type("clear; sed 's/the/an/' /tmp/text", "Enter")
