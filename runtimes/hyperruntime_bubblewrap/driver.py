@@ -116,7 +116,7 @@ class BubblewrapDriver:
 
     def containers(self) -> tuple[ContainerRecord, ...]:
         """Return this user's containers."""
-        return tuple(record for _, record in keepers())
+        return tuple({record.id: record for _, record in keepers()}.values())
 
     def remove_container(self, container_id: str) -> None:
         """End a container."""
@@ -131,7 +131,7 @@ class BubblewrapDriver:
 
 
 def keepers() -> Iterator[tuple[psutil.Process, ContainerRecord]]:
-    """Yield the keeper process of each container of this user, and the record in its arguments."""
+    """Yield this user's keepers, and the container that their arguments name; a child just forked has the same ones."""
     for keeper in psutil.process_iter():
         try:
             args = keeper.cmdline()

@@ -17,7 +17,7 @@ from hyperruntime.host.process import DEVNULL, kill_group, process_start_ticks, 
 from hyperruntime.images.store import ImageStore
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_bubblewrap.args import KEEPER, MARK, OWN_ETC, ROOT, refuse, run_args
-from hyperruntime_bubblewrap.driver import REFUSED, BubblewrapDriver
+from hyperruntime_bubblewrap.driver import REFUSED, BubblewrapDriver, keepers
 
 
 def args_of(filter_path: str = "", *, users: bool = False, **fields: Any) -> list[str]:
@@ -207,6 +207,25 @@ def test_containers_are_listed_and_removed_by_their_keepers() -> None:
         assert run_process(driver.cleanup_args("mine=1")).exit_code == 0
         assert keeper.wait(120) == -9
         assert "c" not in [record.id for record in driver.containers()]
+    finally:
+        kill_group(keeper)
+        keeper.wait()
+
+
+def test_a_container_is_listed_once_while_its_keeper_has_a_child_with_the_same_arguments() -> None:
+    record = '{"image": "host", "labels": {"mine": "2"}}'
+    fork = ("eval", "(sleep 953; :) & wait")
+    keeper = spawn(
+        ["/bin/sh", "-c", KEEPER, MARK, "forking", record, "/dev/null", OWN_ETC, *fork],
+        stdin=DEVNULL,
+        stdout=DEVNULL,
+        stderr=DEVNULL,
+    )
+    try:
+        assert wait_until(lambda: len([r for _, r in keepers() if r.id == "forking"]) == 2, 60)
+        assert [record.id for record in BubblewrapDriver().containers()].count("forking") == 1
+        assert run_process(BubblewrapDriver().cleanup_args("mine=2")).exit_code == 0
+        assert [r for _, r in keepers() if r.id == "forking"] == []
     finally:
         kill_group(keeper)
         keeper.wait()
