@@ -1,0 +1,86 @@
+"""The size of the product at commits, side by side: lines of code in each folder, and lines of functions and modules.
+
+    python -m tests.bench.lines v0.1.0 HEAD
+
+Code is what is left without docstrings, comments and blank lines. The history has to be there: a shallow clone has only
+its last commit.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import statistics
+import subprocess
+import sys
+import tarfile
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+
+from tests.blocks import ROOT
+
+PRODUCT = frozenset(("hyperruntime", "runtimes", "trainers", "domains"))
+_NOT_CODE = frozenset(
+    (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_WITH_DOCSTRINGS = (*_FUNCTIONS, ast.ClassDef, ast.Module)
+
+
+def git(*arguments: str) -> bytes:
+    return subprocess.run(["git", "-C", str(ROOT), *arguments], check=True, stdout=subprocess.PIPE).stdout
+
+
+def sources(commit: str) -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each Python file of the product."""
+    folders = PRODUCT.intersection(git("ls-tree", "--name-only", commit).decode().split())
+    with tarfile.open(fileobj=io.BytesIO(git("archive", commit, *sorted(folders)))) as archive:
+        for member in archive:
+            if member.name.endswith(".py") and (file := archive.extractfile(member)):
+                yield member.name, file.read().decode()
+
+
+def lines_of(node: ast.stmt | ast.expr) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def code_lines(text: str, tree: ast.Module) -> int:
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _NOT_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(tree):
+        if isinstance(node, _WITH_DOCSTRINGS) and ast.get_docstring(node, clean=False) is not None:
+            lines.difference_update(lines_of(node.body[0]))
+    return len(lines)
+
+
+def sizes(commit: str) -> Counter[str]:
+    """Lines of code by folder, in all, and the medians of functions and modules, which count every line."""
+    counted: Counter[str] = Counter()
+    functions, modules = [], []
+    for path, text in sources(commit):
+        tree = ast.parse(text)
+        counted["/".join(path.split("/")[:-1][:2])] += code_lines(text, tree)
+        functions += [len(lines_of(node)) for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)]
+        if not path.endswith("/__init__.py"):
+            modules.append(text.count("\n"))
+    return counted + Counter(
+        {
+            "code in all": counted.total(),
+            "a function, median": round(statistics.median(functions)),
+            "a module, median": round(statistics.median(modules)),
+        }
+    )
+
+
+def main(*commits: str) -> None:
+    measured = [sizes(commit) for commit in commits]
+    print(f"{'lines':40}", *(f"{commit[:12]:>12}" for commit in commits))
+    for name in sorted(set().union(*measured), key=lambda each: (" " in each, each)):
+        print(f"{name:40}", *(f"{size[name] or '-':>12}" for size in measured))
+
+
+if __name__ == "__main__":
+    main(*(sys.argv[1:] or ("HEAD",)))
