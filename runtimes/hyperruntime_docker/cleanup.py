@@ -1,7 +1,7 @@
 """Remove a dead owner's containers: its guard runs ``python -m hyperruntime_docker.cleanup LABEL``.
 
-It lists containers again until two lists are empty, because the daemon may still create a container that the owner
-requested before it died.
+It lists containers at most five times, until two lists in a row are empty: the daemon may still create a container that
+the owner requested before it died.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from hyperruntime_docker.args import NAME
 DEFAULT_SOCKET = "/var/run/docker.sock"
 INSTALL_HINT = "install it, on Debian with `apt-get install docker.io`, and start the daemon (`systemctl start docker`)"
 REMOTE_HINT = "use a daemon of this machine: unset DOCKER_HOST, or `docker context use default`, or another runtime"
+_NO_ANSWER = "the daemon did not answer in time; if `docker info` does not either, restart the daemon"
 _CONNECT_TIMEOUT_S = 20
 _LONG_TIMEOUT_S = 3600
 
@@ -161,7 +162,7 @@ def translated(what: str) -> Iterator[None]:
     """
     from docker.errors import APIError, DockerException
     from requests.exceptions import ConnectionError as Gone
-    from requests.exceptions import RequestException
+    from requests.exceptions import ReadTimeout, RequestException
 
     try:
         yield
@@ -171,6 +172,8 @@ def translated(what: str) -> Iterator[None]:
         raise EngineError(f"{what}: {said(error)}") from error
     except Gone as error:
         raise unreachable(str(error), endpoint_or_default()) from error
+    except ReadTimeout as error:
+        raise EngineError(f"{what}: {_NO_ANSWER}") from error
     except (DockerException, RequestException) as error:
         raise EngineError(f"{what}: {error}") from error
 

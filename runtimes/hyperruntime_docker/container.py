@@ -8,6 +8,7 @@ import select
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from hyperruntime.spec import ContainerSpec
 from hyperruntime_docker.args import NAME, Settings, container_config
 from hyperruntime_docker.client import Engine, said, translated
 from hyperruntime_docker.gpus import device_env
-from hyperruntime_docker.shell import SocketShell, read_text, take_over
+from hyperruntime_docker.shell import EndTurn, SocketShell, read_text, take_over
 
 STREAMS = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
 _KILLED = 137
@@ -50,7 +51,12 @@ class DockerContainer:
     """
 
     def __init__(
-        self, launch: Launch, settings: Settings, engine: Engine, on_unknown_failure: Callable[[], None]
+        self,
+        launch: Launch,
+        settings: Settings,
+        engine: Engine,
+        on_unknown_failure: Callable[[], None],
+        turn: EndTurn | None = None,
     ) -> None:
         """Create, attach and start the container without waiting for its shell to answer.
 
@@ -59,6 +65,7 @@ class DockerContainer:
             settings: the results of the probe.
             engine: the connection to the daemon.
             on_unknown_failure: called if the container does not start and the settings may be the reason.
+            turn: taken before the container is told to end; None if many may end at once.
 
         Raises:
             HyperRuntimeError: the daemon refused; the class of the error says why.
@@ -68,7 +75,7 @@ class DockerContainer:
         self._launch, self._engine, self._on_unknown_failure = launch, engine, on_unknown_failure
         self._cgroups: tuple[Path, ...] | None = None
         self._oom_killed = False
-        self.shell = self._start(container_config(launch, settings))
+        self.shell = self._start(container_config(launch, settings), turn)
 
     def open_shell(self, user: str) -> SocketShell:
         """Attach another shell as another user.
@@ -124,7 +131,7 @@ class DockerContainer:
         """End and remove the container at once."""
         remove(self._engine, self.id)
 
-    def _start(self, config: Mapping[str, Any]) -> SocketShell:
+    def _start(self, config: Mapping[str, Any], turn: EndTurn | None) -> SocketShell:
         """Create the container, attach to it, then start it, so that it never runs while nobody holds its input."""
         from docker.errors import APIError
 
@@ -136,7 +143,8 @@ class DockerContainer:
                 # Request the exit code before the end: the daemon forgets it with an auto-removed container.
                 url = f"{api.base_url}/v{api.api_version}/containers/{self.id}/wait"
                 ending = api.post(url, params={"condition": "removed"}, stream=True, timeout=None)
-                shell = SocketShell(connection, early, lambda left_s: self._exit_code(ending, left_s), ending.close)
+                code = partial(self._exit_code, ending)
+                shell = SocketShell(connection, early, code, ending.close, turn)
                 api.start(self.id)
                 return shell
             except BaseException as error:

@@ -47,6 +47,9 @@ def _tried(found: Probe) -> Iterator[Finding]:
     if "bridge" not in settings.networks:
         step = "start the daemon without `--bridge none` if containers need a private network"
         yield Finding(subject="network bridge", ok=None, detail="does not work with this daemon", next_step=step)
+    if not found.ends_many:
+        detail = "one after the other, because the daemon can lock up if many end at once"
+        yield Finding(subject="ends of containers", ok=None, detail=detail, next_step="install Docker 23 or newer")
     yield _builds(found)
     yield _gpus(found)
 

@@ -16,6 +16,7 @@ from hyperruntime_docker.container import DockerContainer, remove
 from hyperruntime_docker.diagnosis import findings
 from hyperruntime_docker.images import DockerImages
 from hyperruntime_docker.probe import cached_probe
+from hyperruntime_docker.shell import EndTurn
 
 _BY_COMMAND = 'ids=$(docker ps --all --quiet --filter "label=$1") && [ -n "$ids" ] && docker rm --force --volumes $ids'
 
@@ -56,11 +57,13 @@ class DockerDriver:
 
         Raises:
             UnsupportedOptionError: a field of the spec cannot be honoured.
-            SpecError: the source of a mount does not exist.
+            SpecError: the source of a mount does not exist on the daemon's machine, or the environment is too long.
             EngineUnavailableError: no daemon answers, or it cannot run a container.
             HyperRuntimeError: the daemon refused; the class of the error says why.
         """
-        return DockerContainer(launch, self._probe.get().settings, self._engine, self._probe.distrust)
+        found = self._probe.get()
+        turn = None if found.ends_many else EndTurn()
+        return DockerContainer(launch, found.settings, self._engine, self._probe.distrust, turn)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
         """Return this library's containers, without those of other users of the daemon."""

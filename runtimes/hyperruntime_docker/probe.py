@@ -29,6 +29,7 @@ RECLAIM_ARGS = (sys.executable, "-I", "-m", "hyperruntime_docker.reclaim")
 log = get_logger(__name__)
 
 _NVIDIA, _NVIDIA_HOOK = "nvidia", "nvidia-container-runtime-hook"  # Docker's --gpus needs one of them
+_FIRST_THAT_ENDS_MANY = 23
 _WHAT_MATTERS = ("ID", "ServerVersion", "Driver", "CgroupVersion", "DefaultRuntime", "CDISpecDirs", "SecurityOptions")
 
 
@@ -47,6 +48,12 @@ class Probe:
     storage: str
     oci_runtime: str
     settings: Settings
+
+    @property
+    def ends_many(self) -> bool:
+        """Whether many containers may end at once, see :class:`~hyperruntime_docker.shell.EndTurn`."""
+        number = self.version.partition(".")[0]
+        return not number.isdecimal() or int(number) >= _FIRST_THAT_ENDS_MANY
 
     def to_info(self) -> EngineInfo:
         """Return the result in the library's form."""

@@ -22,6 +22,7 @@ _CHUNK_BYTES = 64 * 1024
 _STDERR = 2
 _TAIL_CHUNKS = 8
 _TAIL_BYTES = 2000
+_TURN_S = 15.0
 
 
 class Frames:
@@ -46,6 +47,32 @@ class Frames:
                 return
 
 
+class EndTurn:
+    """Lets the containers of this process end one after the other.
+
+    If several end at once, Docker before 23 can lock up, and then answers nothing until it is restarted. Source:
+    pull request 42545 of moby.
+    """
+
+    _one_at_a_time = threading.Lock()
+
+    def __init__(self) -> None:
+        """Begin without the turn."""
+        self._lock, self._is_mine = threading.Lock(), False
+
+    def take(self) -> None:
+        """Wait for the turn, at most 15 s."""
+        with self._lock:
+            self._is_mine = self._is_mine or self._one_at_a_time.acquire(timeout=_TURN_S)
+
+    def give_back(self) -> None:
+        """Let the next container end; idempotent."""
+        with self._lock:
+            if self._is_mine:
+                self._one_at_a_time.release()
+            self._is_mine = False
+
+
 class SocketShell:
     """An attached shell on a connection; an :class:`~hyperruntime.attached_shell.AttachedShell`.
 
@@ -60,6 +87,7 @@ class SocketShell:
         early: bytes,
         exit_code: Callable[[float], int | None],
         release: Callable[[], None] = lambda: None,
+        turn: EndTurn | None = None,
     ) -> None:
         """Take over a connection.
 
@@ -69,8 +97,10 @@ class SocketShell:
             exit_code: called when the stream has ended, with the seconds that it may take; returns the exit code of the
                 shell's process, or None if it is not known yet.
             release: called when the exit code is not needed any more.
+            turn: taken before the shell is told to end, and given back when it has ended.
         """
         self._connection, self._early, self._exit_code, self._release = connection, early, exit_code, release
+        self._turn = turn
         self._code: int | None = None
         self._frames, self._tail = Frames(), deque[bytes](maxlen=_TAIL_CHUNKS)
         self._ended, self._asking = threading.Event(), threading.Lock()
@@ -96,7 +126,9 @@ class SocketShell:
         return b"".join(data for _, data in parts)
 
     def close_input(self) -> None:
-        """Send end-of-file to the shell; idempotent."""
+        """Send end-of-file to the shell, when it may end; idempotent."""
+        if self._turn is not None and not self._ended.is_set():
+            self._turn.take()
         self._shutdown(socket.SHUT_WR)
 
     def wait(self, timeout_s: float) -> int | None:
@@ -106,6 +138,8 @@ class SocketShell:
             try:
                 if self._code is None:
                     self._code = self._exit_code(max(0.0, deadline - time.monotonic()))
+                if self._turn is not None and self._code is not None:
+                    self._turn.give_back()
             finally:
                 self._asking.release()
         return self._code
@@ -114,6 +148,8 @@ class SocketShell:
         """Disconnect; the reader of the output sees end-of-file. Idempotent."""
         self._shutdown(socket.SHUT_RDWR)
         self._release()
+        if self._turn is not None:
+            self._turn.give_back()
 
     def close_output(self) -> None:
         """Close the connection, after the last read; idempotent."""

@@ -6,13 +6,15 @@ import os
 import select
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime_docker.shell import Frames, SocketShell, read_text
+from hyperruntime.host.process import wait_until
+from hyperruntime_docker.shell import EndTurn, Frames, SocketShell, read_text
 
 Parts = list[tuple[int, bytes]]
 
@@ -130,3 +132,31 @@ def test_all_output_of_a_short_container_is_read(ends: tuple[socket.socket, sock
     daemons.sendall(encode([(2, b"and "), (1, b"ever")]))
     daemons.close()
     assert read_text(ours, encode([(1, b"for ")]), 5) == "for and ever"
+
+
+def test_containers_of_a_daemon_that_can_lock_up_end_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperruntime_docker.shell._TURN_S", 60)
+    pairs = [socket.socketpair() for _ in range(3)]
+    first, second, third = (SocketShell(ours, b"", lambda _: 0, turn=EndTurn()) for ours, _ in pairs)
+    told = [threading.Event() for _ in pairs]
+
+    def end(number: int, shell: SocketShell) -> None:
+        shell.close_input()
+        told[number].set()
+
+    for number, shell in enumerate((first, second, third)):
+        threading.Thread(target=end, args=(number, shell), daemon=True).start()
+        assert told[number].wait(0.3 if number else 20) == (number == 0)
+    first.close_output()
+    assert first.wait(20) == 0
+    assert wait_until(lambda: told[1].is_set() != told[2].is_set(), 20)
+    assert not (told[1].wait(0.3) and told[2].wait(0.3))
+    (second if told[1].is_set() else third).close()  # its end was never seen
+    assert told[1].wait(20)
+    assert told[2].wait(20)
+    for shell in (first, second, third):
+        shell.close()
+        shell.close_output()
+    for _, daemons in pairs:
+        assert daemons.recv(10) == b""
+        daemons.close()
