@@ -111,10 +111,11 @@ def field_values(kind: type, values: Mapping[str, Any]) -> dict[tuple[str, ...],
         kind: the attrs class.
         values: the values of the command line, by name.
     """
-    return {field.path: _value(field, values[field.name]) for field in option_fields(kind)}
+    return {field.path: field_value(field, values[field.name]) for field in option_fields(kind)}
 
 
-def _value(field: OptionField, value: Any) -> Any:  # noqa: ANN401 - of any option
+def field_value(field: OptionField, value: Any) -> Any:  # noqa: ANN401 - of any option
+    """Return the value of a field, from the value on the command line; a list that is not given has its default."""
     if field.option.kind in ("names", "counts"):
         return tuple(item for group in value for item in group) or field.default
     return value

@@ -13,23 +13,45 @@ import attrs
 import click
 
 from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.field_options import add_options, click_option, field_value
 from hyperruntime.cli.messages import Lines, note
-from hyperruntime.cli.params import DURATION, NAMES, SIZE
+from hyperruntime.cli.rollout.options import make_model
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
-from hyperruntime.images.recipes import BASE, image_reference
-from hyperruntime.rollout.agent.agent import DEFAULT_TOOLS, AgentLimits
+from hyperruntime.option_fields import changed, option_fields
 from hyperruntime.rollout.batch.batch import DONE, BatchSummary, Prompts, run_batch
 from hyperruntime.rollout.batch.prompts import read_rows, unknown_keys
-from hyperruntime.rollout.models import WIRES, ModelOptions
-from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
+from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import Parts, check_model
 from hyperruntime.rollout.run_files.run_dir import RESULTS
-from hyperruntime.spec import NETWORKS, ContainerSpec, Limits
 from hyperruntime.units import format_duration
 
 _ERRORS_SHOWN = 5
-_SAME = ("tools", "temperature", "max_tokens", "parallel", "attempts", "retry_failed")  # as in RolloutOptions
+# The options of a rollout that a batch has, and what differs.
+# fmt: off
+_SAME = frozenset((
+    "model", "base_url", "wire", "key_env", "tokenizer", "image", "network", "memory", "cpus", "slots_per_container",
+    "parallel", "attempts", "retry_failed", "max_turns", "time_limit", "max_tokens", "temperature", "tools",
+))
+# fmt: on
+_DEFAULTS = {"attempts": 2, "slots_per_container": 1}
+_FLAGS = {"time_limit": "--max-time"}
+_HELP = {
+    "image": "Recipe name or image reference, for rows that name none.",
+    "slots_per_container": "Rows at once in one container, each with its own user; with 1, the row runs as root.",
+    "parallel": "Rows at once.",
+    "attempts": "Attempts before a row counts as failed.",
+    "retry_failed": "Retry rows that failed in an earlier call.",
+}
+_FIELDS = tuple(
+    attrs.evolve(
+        field,
+        default=_DEFAULTS.get(field.name, field.default),
+        option=attrs.evolve(field.option, flag=_FLAGS.get(field.name, field.flag)),
+    )
+    for field in option_fields(RolloutOptions)
+    if field.name in _SAME
+)
 Settled = Callable[[Mapping[str, Any]], None]
 
 
@@ -41,36 +63,13 @@ Settled = Callable[[Mapping[str, Any]], None]
     ),
 )
 @click.argument("prompts", metavar="PROMPTS.jsonl", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--output-dir", type=click.Path(path_type=Path), help="[default: outputs/batch_<name of PROMPTS>]")
-@click.option("--model", "name", required=True, help="Name of the model on its server.")
-@click.option("--base-url", required=True, metavar="URL", help="Model server, such as http://127.0.0.1:8000/v1.")
-@click.option("--wire", type=click.Choice(WIRES), default="chat", show_default=True, help="Protocol of the server.")
-@click.option("--key-env", metavar="NAME", help="Environment variable that holds the server's key.")
-@click.option("--tokenizer", metavar="DIR", help="Tokenizer of the model, for wires that take tokens.")
 @click.option(
-    "--image", default=BASE, show_default=True, help="Recipe name or image reference, for rows that name none."
+    "--output-dir",
+    type=click.Path(path_type=Path),
+    help="Directory of the results; default: outputs/batch_<name of PROMPTS>.",
 )
-@click.option(
-    "--network", type=click.Choice(NETWORKS), default="none", show_default=True, help="Network access of agents."
-)
-@click.option("--memory", type=SIZE, help="Memory limit of each container, such as 2g.")
-@click.option("--cpus", type=float, help="Limit of cores of each container.")
-@click.option("--tools", type=NAMES, default=",".join(DEFAULT_TOOLS), show_default=True, help="Tools of agents.")
+@add_options(click_option(field, _HELP.get(field.name, "")) for field in _FIELDS)
 @click.option("--system", default="", help="System message for conversations that have none.")
-@click.option(
-    "--slots-per-container",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Rows at once in one container, each with its own user; with 1, the row runs as root.",
-)
-@click.option("--parallel", type=int, default=8, show_default=True, help="Rows at once.")
-@click.option("--attempts", type=int, default=2, show_default=True, help="Attempts before a row counts as failed.")
-@click.option("--retry-failed", is_flag=True, help="Retry rows that failed in an earlier call.")
-@click.option("--max-turns", type=click.IntRange(min=1), default=30, show_default=True, help="Turns of a conversation.")
-@click.option("--max-time", type=DURATION, help="Time limit of a conversation, such as 30m.")
-@click.option("--max-tokens", type=click.IntRange(min=1), default=4096, show_default=True, help="Tokens of one turn.")
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="Sampling temperature.")
 @json_option
 @click.pass_obj
 def batch(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options, by name
@@ -87,7 +86,7 @@ def batch(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401
     with state.open_runtime() as runtime:
         if not runtime.images.exists(options.container.image):
             run_until_signal(check_model(options, Parts()), state)  # an image takes a minute
-            runtime.images.ensure(values["image"], on_output=Lines())
+            runtime.images.ensure(options.container.image, on_output=Lines())
         with _progress(len(rows)) as settled:
             work = run_batch(runtime, Prompts(rows, values["system"]), options, output, on_settled=settled)
             summary = run_until_signal(work, state)
@@ -104,19 +103,10 @@ def _options(values: Mapping[str, Any]) -> RolloutOptions:
 
     Raises:
         SpecError: an option is invalid.
+        WrongUsageError: the model is missing.
     """
-    return RolloutOptions(
-        environment=Prompts.name,
-        model=ModelOptions(**{name: values[name] for name in ("name", "base_url", "wire", "key_env", "tokenizer")}),
-        container=ContainerSpec(
-            image=image_reference(values["image"]),
-            network=values["network"],
-            limits=Limits(memory_bytes=values["memory"], cpus=values["cpus"]),
-        ),
-        limits=AgentLimits(turns=values["max_turns"], time_s=values["max_time"]),
-        pool=PoolOptions(slots_per_container=values["slots_per_container"]),
-        **{name: values[name] for name in _SAME},
-    )
+    found = {field.path: field_value(field, values[field.name]) for field in _FIELDS if field.path[0] != "model"}
+    return changed(RolloutOptions(environment=Prompts.name, model=make_model(values)), found)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def make_model(values: Mapping[str, Any]) -> ModelOptions:
             raise WrongUsageError(
                 f"--{name.replace('_', '-')} is missing; name the model with --model NAME and --base-url URL"
             )
-    given = {field.path[-1]: values[field.name] for field in _MODEL_FIELDS}
+    given = {field.path[-1]: values.get(field.name) for field in _MODEL_FIELDS}
     return ModelOptions(**{name: value for name, value in given.items() if value is not None})
 
 
