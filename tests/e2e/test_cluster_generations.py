@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from operator import ge
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,8 @@ def test_generations_of_a_lost_node_are_made_again_elsewhere(
             node = nodes._cluster.nodes()[0]
             top = psutil.Process(node.facts["pid"])
             for process in (top, *top.children(recursive=True)):
-                process.kill()
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
         wait.unlink()
 
     with RunCluster(config, plan.layout.root) as nodes:

@@ -82,7 +82,8 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
             words = (*(one.info["cmdline"] or ()), *(file.path for file in one.open_files()))
             if one.pid != os.getpid() and any(str(tmp_path) in word for word in words):
                 for process in (*one.children(recursive=True), one):
-                    process.kill()
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
     gc.collect()  # Parsl leaves files and sockets to the garbage collector
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -435,10 +434,7 @@ def head_of(seat: Seat, length: int) -> bytes:
 
 def wait_for(holds: Callable[[], bool]) -> None:
     """Wait until a condition holds; fail after 60 s."""
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert wait_until(holds, 60, 0.02)
 
 
 def raw(seat: Seat) -> socket.socket:

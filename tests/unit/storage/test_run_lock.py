@@ -10,8 +10,10 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -29,6 +31,7 @@ from hyperruntime.loop.run.run import place_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.events import StepEvent
+from hyperruntime.storage import run_lock
 from hyperruntime.storage.atomic import make_new_directory
 from hyperruntime.storage.run_lock import JOB_OVER_S, RECORD, STALE_S, RunLock, owner_state, read_lease, wait_for_lease
 from hyperruntime.testing import FakeRuntime, make_agent_repository
@@ -83,9 +86,21 @@ def test_an_owner_on_another_machine_is_replaced_when_its_lease_expires(tmp_path
         lock.check()
 
 
-def test_a_wait_ends_when_the_lease_of_a_dead_machine_expires_or_is_released(tmp_path: Path) -> None:
-    write_owner(tmp_path, age_s=STALE_S - 1.5, boot_id="another", host="another-machine")
-    wait_for_lease(tmp_path)
+@pytest.fixture
+def fast_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_lock, "_POLL_S", 0.01)
+
+
+@pytest.mark.usefixtures("fast_polls")
+def test_a_wait_ends_when_the_lease_of_a_dead_machine_expires_or_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_owner(tmp_path, age_s=STALE_S - 30, boot_id="another", host="another-machine")
+    with monkeypatch.context() as clock:
+        now_s = count(time.time(), 10.0)  # each look at it is 10 s after the one before
+        clock.setattr(run_lock, "_file_system_time", lambda _: next(now_s))
+        wait_for_lease(tmp_path)
+    os.utime(tmp_path / RECORD, (time.time() - STALE_S,) * 2)
     with RunLock(tmp_path):
         pass
     write_owner(tmp_path, boot_id="another", host="another-machine")
@@ -96,6 +111,7 @@ def test_a_wait_ends_when_the_lease_of_a_dead_machine_expires_or_is_released(tmp
     RunLock(tmp_path).close()
 
 
+@pytest.mark.usefixtures("fast_polls")
 def test_a_wait_ends_when_the_owner_renews_its_lease_or_is_visible(
     tmp_path: Path, live: subprocess.Popen[bytes]
 ) -> None:
