@@ -1,4 +1,4 @@
 """Many nodes: pilot jobs by Parsl, one node server on each, and its one connection to the head.
 
-May import ``rollout.batch`` and what stands before it in ``tests/unit/test_folders.py``.
+May import ``loop`` and what stands before it in ``tests/unit/test_folders.py``.
 """

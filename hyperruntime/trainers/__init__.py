@@ -4,7 +4,7 @@ A trainer is any class with the members of ``Trainer``; the user's options are i
 an entry point of the group ``hyperruntime.trainers``, or by ``module:Class``. Its optional attribute
 ``interface_version`` is the version of this interface that it was written for (docs/versions.md).
 
-May import ``report.live`` and what stands before it in ``tests/unit/test_folders.py``.
+May import ``rollout.batch`` and what stands before it in ``tests/unit/test_folders.py``.
 """
 
 from __future__ import annotations

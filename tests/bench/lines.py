@@ -17,9 +17,9 @@ import tarfile
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
-from tests.blocks import ROOT
-
+ROOT = Path(__file__).parents[2]
 PRODUCT = frozenset(("hyperruntime", "runtimes", "trainers", "domains"))
 _NOT_CODE = frozenset(
     (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)

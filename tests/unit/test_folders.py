@@ -23,11 +23,11 @@ ORDER = (
     "exec", "exec.persistent", "exec.spawn", "transfer", "ports", "git", "container", "runtime",
     "gateway.config", "gateway.log", "gateway.request", "gateway.answer", "gateway",
     "pool.values", "pool.slots", "pool.tools", "pool",
-    "loop.run_files", "loop.workbench", "loop.evaluation", "loop.generation", "loop.hyperagents", "loop.run", "loop",
     "rollout.run_files", "rollout.agent", "rollout.models", "rollout.training_data", "rollout", "rollout.run",
-    "rollout.batch",
+    "rollout.batch", "trainers",
+    "loop.run_files", "loop.workbench", "loop.evaluation", "loop.generation", "loop.hyperagents", "loop.run", "loop",
     "cluster", "cluster.slots", "cluster.generations", "cluster.rollouts", "serve",
-    "report", "report.page", "report.live", "trainers", "adapters", "testing", "testing.conformance",
+    "report", "report.page", "report.live", "adapters", "testing", "testing.conformance",
     "cli", "cli.machine", "cli.containers", "cli.loop", "cli.rollout", "cli.cluster",
 )  # fmt: skip
 # The packages beside the core, and for each the last entry of ``ORDER`` that it may import.

@@ -2,5 +2,5 @@
 
 The options of the run are one of these files.
 
-May import ``pool`` and what stands before it in ``tests/unit/test_folders.py``.
+May import ``trainers`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -1,4 +1,7 @@
-"""The number of loop modules that one generation enters stays small, so that a reader can follow it."""
+"""The number of loop modules that one generation enters stays small, so that a reader can follow it.
+
+The generation is one of the default contract; that of HyperAgents has more steps, and is not counted.
+"""
 
 from __future__ import annotations
 
