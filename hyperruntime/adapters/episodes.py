@@ -14,6 +14,7 @@ from hyperruntime.rollout.agent.model import Model
 from hyperruntime.rollout.loading import load_agent, load_environment
 from hyperruntime.rollout.run.episode import EpisodeContext, Job, Specs, run_episode
 from hyperruntime.rollout.run.options import RolloutOptions
+from hyperruntime.rollout.run.scheduler import until_done
 from hyperruntime.rollout.run.slot_pools import PooledSlots
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
 from hyperruntime.rollout.run_files.turn_journal import TurnJournal
@@ -66,14 +67,17 @@ class Episodes:
         if item_id not in self._items:
             hint = name_hint(item_id, self._items)
             raise SpecError("item", item_id, f"an item of {self.options.environment!r}; {hint}")
-        job, error = Job(item=self._items[item_id], index=next(self._numbers)), None
-        for _ in range(self.options.attempts):
-            model = make_model()
-            trajectory = await run_episode(attrs.evolve(self._context, model=model), job, TurnJournal())
-            if trajectory.status != INFRASTRUCTURE:
-                return model, trajectory
-            error = trajectory.error
-        raise RunError(f"the trajectory {job.id} failed {self.options.attempts} times: {error}")
+        job = Job(item=self._items[item_id], index=next(self._numbers))
+        models: list[M] = []
+
+        async def attempt() -> Trajectory:
+            models.append(make_model())
+            return await run_episode(attrs.evolve(self._context, model=models[-1]), job, TurnJournal())
+
+        trajectory = await until_done(attempt, self.options.attempts)
+        if trajectory.status == INFRASTRUCTURE:
+            raise RunError(f"the trajectory {job.id} failed {len(models)} times: {trajectory.error}")
+        return models[-1], trajectory
 
     async def close(self) -> None:
         """Stop all pools."""

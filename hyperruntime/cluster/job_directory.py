@@ -16,7 +16,7 @@ import attrs
 from hyperruntime.host.batch_job import BatchJob
 from hyperruntime.host.owner import OwnerIdentity
 from hyperruntime.json_values import json_object_of_file
-from hyperruntime.storage.atomic import make_directory
+from hyperruntime.storage.atomic import make_directory, storage_errors
 
 JOBS_PREFIX = ".hyperrun-jobs-"  # begins the name of a directory that belongs to no run
 _OWNER = "owner.json"
@@ -32,15 +32,17 @@ def job_directory(parent: Path, prefix: str) -> Iterator[Path]:
         prefix: begins the directory's name.
 
     Raises:
-        StorageError: the parent cannot be made.
+        StorageError: the directory or its parent cannot be made.
     """
     make_directory(parent)
     _remove_left(parent, prefix)
-    made = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    with storage_errors(parent):
+        made = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
         job = BatchJob.current()
         record = {"owner": attrs.asdict(OwnerIdentity.current()), "job": None if job is None else attrs.asdict(job)}
-        (made / _OWNER).write_text(json.dumps(record))
+        with storage_errors(made):
+            (made / _OWNER).write_text(json.dumps(record))
         yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)

@@ -128,7 +128,7 @@ class PodmanImages:
     ) -> str:
         """Build a Containerfile with the host's network; return the image's identifier.
 
-        Its here-documents are translated, because Podman reads them from version 5 on only, and not as BuildKit does.
+        Its here-documents are translated, because only Podman 5 and newer read them, and not as BuildKit does.
 
         Args:
             context: the build context.
@@ -161,16 +161,17 @@ class PodmanImages:
         return self._identifier(reference)
 
     def _listed(self) -> tuple[Mapping[str, Any], ...]:
-        for attempt in range(_LISTINGS):
+        left = _LISTINGS
+        while True:
             try:
                 return self._service.call(
                     "images cannot be listed", lambda client: tuple(i.attrs for i in client.images.list())
                 )
             except EngineError as error:  # Podman's list fails if an image is removed meanwhile
-                if not _GONE.search(str(error)) or attempt == _LISTINGS - 1:
+                left -= 1
+                if not left or not _GONE.search(str(error)):
                     raise
                 time.sleep(0.1)
-        raise AssertionError
 
     def _identifier(self, reference: str) -> str:
         """Return the identifier of the image with exactly this reference, or "".

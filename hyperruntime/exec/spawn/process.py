@@ -37,8 +37,12 @@ class ProcessExecution(Execution):
     def __init__(self, lanes: LanePool, session: Session, request: ExecRequest, options: ExecOptions) -> None:
         """Prepare; see :class:`Execution`. It must have input, because only then it reports its start."""
         super().__init__(lanes, session, request, options)
-        self.on_started: Callable[[], None] = lambda: None
-        self.on_input_end: Callable[[], None] = lambda: None
+        self._on_started: Callable[[], None] = lambda: None
+        self._on_input_end: Callable[[], None] = lambda: None
+
+    def report_to(self, on_started: Callable[[], None], on_input_end: Callable[[], None]) -> None:
+        """Call these; see :class:`Command`. Must be called before it runs."""
+        self._on_started, self._on_input_end = on_started, on_input_end
 
     def _on_event(self, descriptor: int, event: int) -> None:
         if descriptor == self._cancel_fd:
@@ -46,12 +50,12 @@ class ProcessExecution(Execution):
             return
         super()._on_event(descriptor, event)
         if self._stdin is not None and self._stdin.has_ended:
-            self.on_input_end()
+            self._on_input_end()
 
     def _on_status(self, word: str) -> None:
         super()._on_status(word)
         if word == "in":
-            self.on_started()
+            self._on_started()
 
 
 class Command(Protocol):
@@ -96,7 +100,7 @@ class ContainerCommand:
 
     def run(self, on_started: Callable[[], None], on_input_end: Callable[[], None]) -> ExecResult:
         """Run it to its end; see :class:`Command`."""
-        self._execution.on_started, self._execution.on_input_end = on_started, on_input_end
+        self._execution.report_to(on_started, on_input_end)
         return self._sessions.run(self._execution)
 
     def signal(self, number: int) -> bool:

@@ -85,7 +85,7 @@ async def run_jobs(
     async def work() -> None:
         for job in waiting:  # all workers share one iterator
             journal = await on_start(job)
-            trajectory = await _until_done(lambda: episodes.run(job, journal), options.attempts, streak)  # noqa: B023 - awaited
+            trajectory = await until_done(lambda: episodes.run(job, journal), options.attempts, streak)  # noqa: B023 - awaited
             await on_done(job, trajectory)
             if streak.is_over and trajectory.status == INFRASTRUCTURE:
                 error = trajectory.error or {}
@@ -105,8 +105,17 @@ async def run_jobs(
         raise first from None
 
 
-async def _until_done(attempt: Callable[[], Awaitable[Trajectory]], attempts: int, streak: _Streak) -> Trajectory:
-    """Return a trajectory, and retry infrastructure failures while attempts are left."""
+async def until_done(
+    attempt: Callable[[], Awaitable[Trajectory]], attempts: int, streak: _Streak | None = None
+) -> Trajectory:
+    """Return a trajectory, and retry infrastructure failures while attempts are left.
+
+    Args:
+        attempt: makes one attempt.
+        attempts: maximum number of attempts.
+        streak: counts the failures of all trajectories of a run; when it is over, nothing is retried.
+    """
+    streak = streak or _Streak(attempts)
     made = 1
     while True:
         trajectory = await attempt()

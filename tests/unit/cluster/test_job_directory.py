@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.cluster.job_directory import job_directory
+from hyperruntime.errors import StorageError
 from hyperruntime.host.process import run_process
 from tests.doubles.slurm_programs import install_slurm_programs
 
@@ -49,3 +50,12 @@ def test_a_head_of_another_machine_is_judged_by_the_batch_system(
     (left / "owner.json").write_text(json.dumps({"owner": owner, "job": of_job}))
     with job_directory(tmp_path / "run", ".jobs-"):
         assert left.exists() == stays
+
+
+def test_a_directory_that_cannot_be_made_is_an_error_with_its_parent(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StorageError, match=r"File name too long; choose another directory"),
+        job_directory(tmp_path, "n" * 300),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
