@@ -13,7 +13,7 @@ from hyperruntime.pool.values.profiles import Profiles, parse_profile
 from hyperruntime.spec import ContainerSpec, Limits, Network
 
 _MIB = 1024**2
-# The fields of such an object. ``cpu`` and ``memory`` at these values mean "no limit asked for", as in its own system.
+# Fields of a sandbox profile of hermes-agent. Its defaults of ``cpu`` and ``memory`` mean no limit, as there.
 _DEFAULTS: Mapping[str, Any] = {
     "name": "default",
     "app_name": None,
@@ -138,4 +138,4 @@ def _translated(name: str, given: Mapping[str, Any], network: Network) -> PoolCo
     except SpecError as error:
         raise SpecError(f"{where}.{error.field}", error.value, error.allowed) from None
     except (TypeError, ValueError, AttributeError) as error:
-        raise SpecError(where, "...", f"values of the right types ({error})") from error
+        raise SpecError(where, "...", f"values of the right types; correct the wrong field ({error})") from error

@@ -43,7 +43,7 @@ def start_container(image: str, fields: Mapping[str, Any], runtime: str | None =
         HyperRuntimeError: a field is invalid, or the container cannot be started; the message says why.
     """
     engine = shared_runtime(runtime)
-    given = {**fields, "image": image_reference(engine, image)}
+    given = {**fields, "image": ensure_image(engine, image)}
     return engine.container(parse_profile("container", given).spec)
 
 
@@ -52,7 +52,7 @@ async def astart_container(image: str, fields: Mapping[str, Any], runtime: str |
     return await blocking(STARTS, lambda: start_container(image, fields, runtime), undo=Container.close)
 
 
-def image_reference(runtime: Runtime, image: str) -> str:
+def ensure_image(runtime: Runtime, image: str) -> str:
     """Return the reference of an image; that of a recipe, such as ``base``, is built if it is missing.
 
     Args:

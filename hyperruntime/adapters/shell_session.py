@@ -1,7 +1,7 @@
-"""A shell that is used as a keyboard and a screen: wait for a text in the output, answer programs that ask.
+"""A shell session as at a terminal: wait for a pattern in the output, and type input to interactive programs.
 
-For frameworks whose sessions are terminals. Commands run in a persistent shell, without a terminal; a program that asks
-gets a terminal of its own for as long as it runs.
+For frameworks whose sessions are terminals. Commands run in a persistent shell without a terminal. An interactive
+program gets its own terminal while it runs.
 """
 
 from __future__ import annotations

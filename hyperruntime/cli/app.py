@@ -54,7 +54,11 @@ def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> N
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=example("hyperrun demo", "hyperrun exec -- python3 -c 'print(6 * 7)'", "hyperrun --runtime podman doctor"),
 )
-@click.option("--runtime", metavar="NAME", help="Container runtime: podman, the name of a plugin, or auto (default).")
+@click.option(
+    "--runtime",
+    metavar="NAME",
+    help="Container runtime, such as podman, or auto; default: $HYPERRUNTIME_RUNTIME, else auto.",
+)
 @click.option(
     "--log-level", type=click.Choice(LEVELS), default="warning", show_default=True, help="Lowest level to log."
 )

@@ -127,11 +127,11 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return parse_toml(path.read_text())
     except (OSError, ValueError) as error:
-        raise AgentError(f"{path} cannot be read as TOML: {error}") from error
+        raise AgentError(f"{path} cannot be read as TOML: {error}; correct the file, or give another one") from error
 
 
 def _table(path: Path, name: str) -> Mapping[str, Any]:
     table = _read(path).get(name, {})
     if not isinstance(table, dict):
-        raise AgentError(f"{path}: [{name}] must be a table")
+        raise AgentError(f"{path}: {name} = {table!r} must be a table; write [{name}] on a line, and its keys below")
     return table

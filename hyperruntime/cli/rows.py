@@ -77,7 +77,9 @@ class Condition:
             return [row for row in rows if wanted in column.texts[row].casefold()]
         if not self.value:
             if self.operator not in ("=", "!="):
-                raise WrongUsageError(f"--where {self.column} {self.operator} needs a value")
+                raise WrongUsageError(
+                    f"--where {self.column} {self.operator} needs a value; only = and != may have none"
+                )
             is_wanted = self.operator == "="
             return [row for row in rows if (column.cell(row) is None) == is_wanted]
         compare, value = _COMPARE[self.operator], self._value(column)

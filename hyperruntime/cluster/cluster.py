@@ -146,10 +146,10 @@ class Cluster:
         raise self.error
 
     async def add_node(self) -> Node:
-        """Ask for one node and wait until it has joined.
+        """Ask for one node; wait until it has joined and has its images.
 
         Raises:
-            ClusterError: the node server ended before it joined; the message says why.
+            ClusterError: the node server ended before it joined, or the node did not get its images.
         """
         assert self._pilots is not None, "the cluster is open"
         invitation = self.head.invite(next(self._names))

@@ -1,4 +1,4 @@
-"""The configuration of a cluster: a table of a TOML file, or a function of the user's own that makes a Parsl config."""
+"""The configuration of a cluster: a table of a TOML file, which may name a function that returns a Parsl config."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class ClusterConfig:
         options: lines for the head of the job script, such as ``#SBATCH --constraint=fast``.
         setup: shell lines that run on a node before the node server, such as ``module load apptainer``.
         withhold: variables of the head's environment that no job gets, besides the usual ones with API keys.
-        scratch: a local directory of each node, which may contain variables; "" means ``TMPDIR``, or ``/tmp``.
+        scratch: path of a local directory of each node, with variables if needed; "" means ``TMPDIR``, or ``/tmp``.
         images: recipe names or references that each node must have before it gets work.
         runtime: the engine on the nodes; ``auto`` means the first that works there.
         address: of the head, as nodes reach it; "" means that of the interface with the default route.
         port: of the head; 0 means any free one.
         idle_s: seconds without work after which a node above ``min_nodes`` is given back.
-        heartbeat_s: seconds between two signs of life of a node.
+        heartbeat_s: seconds between two heartbeats of a node.
         patience_s: seconds that a node may be away before it is lost.
         drain_s: seconds before the end of ``walltime`` at which a node takes no new work.
         parsl: ``module:name`` of a function without arguments that returns a ``parsl.config.Config``, used in place of

@@ -42,7 +42,7 @@ class Invitation:
         addresses: of the head, as ``host:port``; the node tries them in turn.
         certificate: of the head, PEM.
         token: of this node.
-        heartbeat_s: seconds between two signs of life.
+        heartbeat_s: seconds between two heartbeats.
         patience_s: seconds that a connection may be away.
     """
 
@@ -61,7 +61,7 @@ class Node:
         name: its name, given by the head.
         peer: calls it.
         facts: what it reported about itself.
-        joined: whether it has connected; waits with :meth:`asyncio.Event.wait`.
+        joined: set when it has connected, or is lost; waits with :meth:`asyncio.Event.wait`.
         lost: the reason why it is gone; None while it is there, or may come back.
         leaving: why it takes no new work: it was told to end, or its time is nearly over; "" if it does.
         dismissed: whether the head told it to end.
@@ -183,7 +183,7 @@ class Head:
 
         Args:
             handlers: what nodes may call.
-            heartbeat_s: seconds between two signs of life on a connection.
+            heartbeat_s: seconds between two heartbeats on a connection.
             patience_s: seconds that a node may be away before it is lost.
         """
         self.nodes: dict[str, Node] = {}

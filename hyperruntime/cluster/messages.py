@@ -46,13 +46,13 @@ def error_to_json(error: BaseException) -> dict[str, Any]:
     return {"class": type(error).__name__, "text": str(error), "fields": fields}
 
 
-def error_of_json(value: Any) -> HyperRuntimeError:  # noqa: ANN401 - whatever the other side sent
+def error_of_json(value: Any) -> HyperRuntimeError:  # noqa: ANN401 - JSON, not trusted
     """Return the error of :func:`error_to_json`; anything else becomes an error that says so."""
     name, text, fields = (
         (value.get(key) for key in ("class", "text", "fields")) if isinstance(value, dict) else (0, 0, 0)
     )
     if not (isinstance(name, str) and isinstance(text, str) and isinstance(fields, dict)):
-        return HyperRuntimeError(f"a node sent an error that cannot be read: {str(value)[:200]}")
+        return HyperRuntimeError(f"the other side sent an error that cannot be read: {str(value)[:200]}")
     kind = _class_named(name) or HyperRuntimeError
     error = kind.__new__(kind, text)
     error.args = (text,)

@@ -127,7 +127,7 @@ def _gpus(asked: int) -> Finding:
     granted, subject = granted_gpus(), "GPUs granted"
     if granted is None:
         step = f"{ADMINISTRATOR} for GPUs as resources of the batch system (Slurm: GresTypes=gpu)" if asked else ""
-        detail = "CUDA_VISIBLE_DEVICES is not set: all of the node's"
+        detail = "CUDA_VISIBLE_DEVICES is not set, so work gets all GPUs of the node"
         return Finding(subject=subject, ok=None, detail=detail, next_step=step)
     ok = len(granted) >= asked
     step = "" if ok else f"the job asks for {asked}: compare gpus_per_node with what a node of the partition has"
@@ -153,7 +153,7 @@ def _engine(name: str, image: str) -> Iterator[Finding]:
             ok = bool(driver.images.exists(image))
         except HyperRuntimeError:
             ok = False
-        step = "" if ok else f"images = [{image!r}] in the file: nodes then get it from the head or its registry"
+        step = "" if ok else f"add images = [{image!r}] to [cluster]; nodes then get it from the head or its registry"
         yield Finding(subject=f"{name}: {image}", ok=ok or None, detail="present" if ok else "missing", next_step=step)
         if ok and granted_gpus():
             yield _visible_gpus(name, image)

@@ -32,7 +32,7 @@ class NodeSettings:
 
     Attributes:
         runtime: the engine; ``auto`` means the first that works on the node.
-        scratch: a local directory, which may contain variables; "" means ``TMPDIR``, or ``/tmp``.
+        scratch: path of a local directory, with variables if needed; "" means ``TMPDIR``, or ``/tmp``.
         logs: a directory for ``NODE.log``; "" means no log.
     """
 
@@ -139,7 +139,7 @@ class NodeContext:
         return self._scratch
 
     async def close(self) -> None:
-        """End all containers of the node's runtime, and remove the scratch directory."""
+        """End all containers of the node's runtime, and remove this node server's own part of the scratch directory."""
         if self._pruning is not None:
             await asyncio.wait({self._pruning})
         if self._runtime is not None:

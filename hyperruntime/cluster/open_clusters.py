@@ -70,7 +70,7 @@ class ClusterState:
         boot: boot of that machine.
         pid: the head's process.
         start_ticks: start of that process in clock ticks since boot.
-        provider: the batch system.
+        provider: the batch system; for a Parsl config of the user's own, the ``module:name`` of its function.
         opened: seconds since 1970.
         written: seconds since 1970.
         nodes: all nodes that were asked for.

@@ -34,12 +34,12 @@ _PLAIN_PATH = re.compile(r"[\w./+,:=@%-]+")  # Parsl writes paths into scripts a
 _MOST_FAILED_JOBS = 3  # consecutive jobs whose nodes did not connect
 _FAILED = ("FAILED", "MISSING")  # Parsl's states of a job that did not start, or ended before its node connected
 _PAUSE_S = 60.0  # after so many failed jobs, before more nodes are asked for
-_POLL_S = 0.2  # until what is missing is asked for
-_NOT_AGAIN = {"slurm": ("#SBATCH --no-requeue",), "pbs": ("#PBS -r n",)}  # a new job waits less than one put back
+_POLL_S = 0.2  # between two looks at whether more jobs are needed
+_NOT_AGAIN = {"slurm": ("#SBATCH --no-requeue",), "pbs": ("#PBS -r n",)}  # a new job waits less than a requeued one
 _IDLE_S = 2.0  # of a job without a node server, before it is cancelled
 _SOON_S, _SOON_FOR_S = 2.0, 120.0  # after a node was lost: between two queries of job states, and for how long
 _EARLY_S = 60.0
-_LEAST_PATIENCE_S = 12  # of Parsl's managers: a job without a node server ends so long after its head was killed
+_LEAST_PATIENCE_S = 12  # of Parsl's managers: seconds from the head's death to the end of a job without a node server
 
 
 class Pilots:

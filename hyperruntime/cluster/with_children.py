@@ -35,7 +35,7 @@ _SET_CHILD_SUBREAPER = 36
 _PAUSE_S, _LOOK_S = 0.05, 5.0
 _SEEN_S = 10.0  # until a new directory is seen here
 _GUARDS_S = 5.0  # for the guards of killed owners, which remove containers
-_ALONE_S = 20.0  # without a connection of Parsl's manager, after which no answer will come
+_ALONE_S = 20.0  # after so long without a connection, Parsl's manager gets no answer any more
 _NOTICE_S = 600.0  # for a node server to finish what it has after SIGTERM; the batch system kills it before
 
 

@@ -16,7 +16,7 @@ from hyperruntime.gateway.answer.stream_guard import StreamGuard
 from hyperruntime.gateway.answer.usage import GeneratedTokens, StreamUsage, estimate
 from hyperruntime.gateway.log.budget import Tokens
 from hyperruntime.gateway.log.exchange import Exchange
-from hyperruntime.gateway.replay import Recorded, tape_line
+from hyperruntime.gateway.replay import Recorded, exchange_line
 from hyperruntime.gateway.request.parse import COUNT_PATH, ModelRequest, RequestRefusedError, error_event
 from hyperruntime.gateway.request.parse_pool import PoolShare
 from hyperruntime.gateway.upstream import Answer, describe, payload
@@ -181,4 +181,4 @@ class Relay:
         if self._record is not None:
             kept = Recorded(status=answer.status, content_type=answer.headers["Content-Type"], body=data)
             cost = (len(data) + self._exchange.request_bytes) // _BYTES_PER_VALUE
-            self._record.add(await self._share.run(cost, tape_line, self._call, kept, self._redactor))
+            self._record.add(await self._share.run(cost, exchange_line, self._call, kept, self._redactor))

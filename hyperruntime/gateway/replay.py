@@ -1,8 +1,8 @@
 """Record exchanges, and play them back without a model.
 
-A tape is a file of recorded answers, one JSON object in each line: ``{"key", "path", "request", "status", "type",
-"body"}``. The key is a digest of the endpoint and of the client's request, so a tape does not depend on the upstream
-that it was recorded from. The same request again gets the next recorded answer.
+A file of recorded exchanges has one JSON object in each line: ``{"key", "path", "request", "status", "type", "body"}``.
+The key is a digest of the endpoint and of the client's request, so the file does not depend on the upstream that it was
+recorded from. The same request again gets the next recorded answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hyperruntime.json_values import parse_json
 
 @attrs.frozen(kw_only=True)
 class Recorded:
-    """An answer on a tape.
+    """A recorded answer.
 
     Attributes:
         status: the HTTP status.
@@ -35,8 +35,8 @@ class Recorded:
     body: bytes
 
 
-def tape_line(call: ModelRequest, answer: Recorded, redactor: Redactor) -> bytes:
-    """Return an answer as a line of a tape, without keys and without a newline.
+def exchange_line(call: ModelRequest, answer: Recorded, redactor: Redactor) -> bytes:
+    """Return an exchange as a line of the file, without keys and without a newline.
 
     Args:
         call: the request; its ``key`` must be set.
@@ -54,7 +54,7 @@ class Replay:
     """Plays back recorded answers in the recorded order; used in the gateway's event loop."""
 
     def __init__(self, path: str) -> None:
-        """Read a tape.
+        """Read a file of recorded exchanges.
 
         Raises:
             GatewayError: the file cannot be read, or a line is not a recorded exchange.

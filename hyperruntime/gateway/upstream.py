@@ -62,15 +62,15 @@ class Sender:
     """Sends requests to all upstreams of a gateway; used in the gateway's event loop."""
 
     def __init__(self, config: GatewayConfig, redactor: Redactor) -> None:
-        """Load the keys and the recorded answers, and give the keys to the redactor.
+        """Load the keys and the recorded exchanges, and give the keys to the redactor.
 
         Raises:
-            GatewayError: a key or a file of recorded answers cannot be loaded.
+            GatewayError: a key or a file of recorded exchanges cannot be loaded.
         """
         self._config = config
         self._redactor = redactor
         self._keys = {upstream.name: upstream.load_key() for upstream in config.upstreams}
-        self._tapes = {upstream.name: Replay(upstream.replay) for upstream in config.upstreams if upstream.replay}
+        self._replays = {upstream.name: Replay(upstream.replay) for upstream in config.upstreams if upstream.replay}
         for key in self._keys.values():
             redactor.add(key)
         for upstream in config.upstreams:
@@ -106,7 +106,7 @@ class Sender:
                 answer to the request was recorded.
         """
         if upstream.replay:
-            recorded = self._tapes[upstream.name].play(call)
+            recorded = self._replays[upstream.name].play(call)
             headers = answer_headers({"Content-Type": recorded.content_type}, self._redactor)
             return Answer(status=recorded.status, headers=headers, body=_once(recorded.body))
         extra = asks_for_tokens(call, ids=upstream.token_ids) if self._config.tokens else {}
@@ -160,9 +160,8 @@ class Sender:
         encodings = ",".join(response.headers.getall("Content-Encoding", [])).strip().lower()
         if encodings not in _DECODED or not 200 <= response.status < 600:
             response.close()
-            raise RequestRefusedError(
-                502, "upstream_malformed", f"upstream {upstream.name!r} sent an invalid status or unknown encoding"
-            )
+            fault = f"an invalid status or an unknown Content-Encoding (status {response.status}); check its URL"
+            raise RequestRefusedError(502, "upstream_malformed", f"upstream {upstream.name!r} sent {fault}")
         exchange.upstream_id = request_id(response.headers)
         return Answer(
             status=response.status,

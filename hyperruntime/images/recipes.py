@@ -31,7 +31,7 @@ PREFIX = "localhost/hyperruntime/"
 BASE = "base"
 DEV = "dev"
 _PYTHON = "3.11"  # of Debian 12
-# The wheels are all that the requirements need, so their dependencies are not asked for again.
+# The wheels include all dependencies, so pip need not resolve them again.
 _INSTALL = f"""\
 FROM {PREFIX}{DEV}:latest
 ARG PIP_INDEX_URL=https://pypi.org/simple

@@ -87,7 +87,7 @@ def listen_on_socket(path: Path) -> socket.socket:
     """Return a listening Unix socket in a directory that only this user may enter; a missing directory is made.
 
     Raises:
-        ListenError: the directory is open to others, or another server uses the socket.
+        ListenError: the directory is open to others, another server uses the socket, or it cannot be made.
         StorageError: the directory cannot be made.
     """
     path = path.absolute()

@@ -35,8 +35,8 @@ def can_draw() -> bool:
 def draw_lineage(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
     """Return a picture of a run's lineage as SVG and PNG, by format.
 
-    The horizontal axis is the generation's number, the vertical axis its score. A line connects each parent to its
-    child, and the path to the best generation is highlighted. Generations without a score are in a row at the bottom.
+    The horizontal axis is the generation's number, the vertical axis its score. Lines connect parents to children, not
+    all in a large run, and the path to the best one is highlighted. Generations without a score are in a bottom row.
 
     Args:
         nodes: the generations in order.
@@ -120,7 +120,7 @@ def _stairs(axes: Axes, nodes: Sequence[Node], **style: Any) -> None:  # noqa: A
 
 
 def _edges(axes: Axes, nodes: Sequence[Node], places: dict[GenId, tuple[int, float]], path: Sequence[GenId]) -> None:
-    """Draw a line from each parent to its child; with very many generations, draw only the path to the best one."""
+    """Draw the best path, and a line from each parent to its child: above 40 only to scored ones, above 1500 none."""
     from matplotlib.collections import LineCollection
 
     drawn = [node for node in nodes if node.parent in places and (node.score is not None or len(nodes) <= _FEW)]

@@ -121,8 +121,8 @@ def read_predictions(run_dir: str | Path, genid: GenId, domain: str, split: str)
     return answers
 
 
-def read_figures(run_dir: str | Path, genid: GenId, domain: str, split: str) -> dict[str, Mapping[str, Any]]:
-    """Return the raw figures that the domain reported, by task id; empty if the file is missing or invalid.
+def read_task_facts(run_dir: str | Path, genid: GenId, domain: str, split: str) -> dict[str, Mapping[str, Any]]:
+    """Return the facts that the domain reported of each task, by task id; empty if the file is missing or invalid.
 
     Args:
         run_dir: the run directory.

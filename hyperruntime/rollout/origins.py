@@ -73,7 +73,7 @@ def default_commit(url: str, timeout_s: float) -> str:
     if found.exit_code != 0:
         raise RepositoryError(f"{url} cannot be fetched: {found.error_text}")
     if not (commit := found.stdout.decode().partition("\t")[0]):
-        raise RepositoryError(f"{url} has no commit on its default branch")
+        raise RepositoryError(f"{url} has no commit on its default branch; name a commit")
     return checked(commit)
 
 

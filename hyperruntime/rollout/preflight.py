@@ -74,7 +74,7 @@ async def preflight(options: ModelOptions, *, require_tokens: bool = False) -> l
 
 
 def compare_renderings(tokenizer: Any) -> PreflightCheck:  # noqa: ANN401 - a ChatTokenizer
-    """Render a conversation with and without tools; the check fails if both texts are the same."""
+    """Render a conversation with and without tools; the check fails unless the tools' names are rendered."""
     messages = [{"role": "user", "content": "hello"}]
     with_tools = tokenizer.render(messages, [_TOOL], prompt=True)
     if with_tools == tokenizer.render(messages, [], prompt=True):

@@ -96,7 +96,7 @@ class Containers:
         """Start a container.
 
         Raises:
-            CapacityError: the service has as many as it may have.
+            CapacityError: the service has as many as it may have, or it is ending.
             HyperRuntimeError: it cannot be started.
         """
         if self._is_full:

@@ -75,7 +75,7 @@ def _json_response(value: object, status: int) -> web.Response:
     return web.Response(status=status, body=body, content_type="application/json", headers=HEADERS)
 
 
-class _Stream:
+class _StreamedAnswer:
     """An answer that begins with its first bytes."""
 
     def __init__(self, request: web.Request, content_type: str) -> None:
@@ -102,13 +102,13 @@ class _Stream:
             self._request.transport.abort()
 
     def break_off_if_begun(self) -> None:
-        """Do so if it has begun: a second answer on this connection would be read as a part of the first."""
+        """End the connection if the answer has begun: a second answer would be read as a part of the first."""
         if self.response.prepared:
             self.break_off()
 
 
 async def _archive(request: web.Request, run: Run) -> web.StreamResponse:
-    stream = _Stream(request, TAR)
+    stream = _StreamedAnswer(request, TAR)
 
     async def emit(event: Answer) -> None:
         await stream.write(event.body)
@@ -131,7 +131,7 @@ class _Events:
     """The events of a command, one JSON object in each line."""
 
     def __init__(self, request: web.Request, encoding: str) -> None:
-        self._stream, self._encoding = _Stream(request, NDJSON), encoding
+        self._stream, self._encoding = _StreamedAnswer(request, NDJSON), encoding
         make = codecs.getincrementaldecoder("utf-8")
         self._decoders = {"stdout": make("replace"), "stderr": make("replace")}
 

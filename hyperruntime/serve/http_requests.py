@@ -43,7 +43,7 @@ class BodyLimits:
 
 
 @attrs.frozen(kw_only=True)
-class Most:
+class RequestLimits:
     """What all requests of a server may have at once.
 
     Attributes:
@@ -58,7 +58,7 @@ class Most:
 class Held:
     """What one request holds."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: RequestBudget) -> None:
         """Hold nothing yet."""
         self._budget, self.size = budget, 0
 
@@ -72,10 +72,10 @@ class Held:
         self.size += size
 
 
-class Budget:
+class RequestBudget:
     """Counts what all requests of a server hold; used on one event loop."""
 
-    def __init__(self, most: Most) -> None:
+    def __init__(self, most: RequestLimits) -> None:
         """Hold nothing yet."""
         self._most, self._held, self._commands = most, 0, 0
 
@@ -152,7 +152,7 @@ def _query_of(route: Route, request: web.Request) -> dict[str, Any]:
         if name not in route.query:
             raise SpecError(name, text, f"no such field in the query; known: {', '.join(route.query) or 'none'}")
         if name in args:
-            raise SpecError(name, text, "given once")
+            raise SpecError(name, text, "give it only once")
         args[name] = read_text(route.request, name, text)
     return args
 
@@ -224,7 +224,7 @@ def _is_malformed(request: web.Request) -> bool:
 
 
 async def _whole_body(request: web.Request, most_bytes: int, held: Held, most_values: int | None = None) -> bytes:
-    too_large = RequestError(413, f"the body has more than {most_bytes} bytes; use an archive for more")
+    too_large = RequestError(413, f"the body has more than {most_bytes} bytes; send less, or files as an archive")
     if (request.content_length or 0) > most_bytes:
         raise too_large
     pieces, size, next_piece = [], 0, piece_reader(request)

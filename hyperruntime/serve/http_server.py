@@ -24,7 +24,7 @@ from hyperruntime.ports.http_connection import serving_app
 from hyperruntime.ports.listeners import names_this_machine
 from hyperruntime.serve.http_answers import Emit, answer_with
 from hyperruntime.serve.http_errors import HEADERS, error_response
-from hyperruntime.serve.http_requests import BodyLimits, Budget, Most, call_parts, piece_reader
+from hyperruntime.serve.http_requests import BodyLimits, RequestBudget, RequestLimits, call_parts, piece_reader
 from hyperruntime.serve.openapi import document
 from hyperruntime.serve.routes import ROUTES, Route
 from hyperruntime.serve.service_errors import RequestError
@@ -46,18 +46,18 @@ class HttpServer:
         token: str | None,
         *,
         limits: BodyLimits | None = None,
-        most: Most | None = None,
+        most: RequestLimits | None = None,
     ) -> None:
         """Make the server.
 
         Args:
             handlers: by the names in the table of routes.
             token: what requests must have; None answers everybody who reaches the listening socket.
-            limits: how much of a request is read; None means the usual.
-            most: what all requests may have at once; None means the usual.
+            limits: how much of a request is read; None means the defaults.
+            most: what all requests may have at once; None means the defaults.
         """
         self._handlers, self._token = handlers, None if token is None else token.encode()
-        self._limits, self._budget = limits or BodyLimits(), Budget(most or Most())
+        self._limits, self._budget = limits or BodyLimits(), RequestBudget(most or RequestLimits())
         self._document = json.dumps(document(has_token=token is not None)).encode()
 
     def app(self) -> web.Application:
@@ -89,7 +89,7 @@ class HttpServer:
     def _check(self, request: web.Request) -> None:
         """Raise an error if this client may not ask."""
         if not names_this_machine(request.headers.get("Host", "")):
-            raise RequestError(403, "the service answers only to localhost, 127.0.0.1 and [::1] as host")
+            raise RequestError(403, f"host {request.headers.get('Host', '')!r} is not this machine; ask localhost")
         if "Origin" in request.headers:
             raise RequestError(403, "the service answers no web page; ask from a program, without the header Origin")
         if self._token is None:

@@ -44,7 +44,7 @@ class Route:
 
     @property
     def runs_command(self) -> bool:
-        """Whether a thread and a command in the container belong to each request until it is answered."""
+        """Whether each request holds a thread and a command in the container until it is answered."""
         return self.handler.partition(".")[0] in ("exec", "file", "directory", "archive")
 
     @property

@@ -21,8 +21,6 @@ _NAME = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::{_TAG})?(?:@{_DIGEST}
 _TRANSPORTS = "containers-storage dir docker docker-archive docker-daemon oci oci-archive ostree sif tarball".split()
 _FILE_ENDS = (".sif", ".sqfs")
 
-_ASK = "ask for less, or start the service with another --{}"
-
 
 def is_name_of_image(reference: str) -> bool:
     """Return whether every engine reads a reference as the name of an image, and none as a path of this machine."""
@@ -70,7 +68,8 @@ class ContainerRules:
             )
         if new.network not in self.networks:
             raise NotAllowedError(
-                f"network {new.network!r} is not allowed here; {_ASK.format('network')}: {', '.join(self.networks)}"
+                f"network {new.network!r} is not allowed here; allowed: {', '.join(self.networks)} "
+                "(--network of the service)"
             )
         if new.pull != "never" and not self.may_pull:
             raise NotAllowedError(f"image {image!r} is not pulled here; pull it, or start the service with --pull")

@@ -112,7 +112,7 @@ def read_text(kind: type, name: str, text: str) -> Any:  # noqa: ANN401
 
 
 def to_json(value: Any) -> Any:  # noqa: ANN401
-    """Return an instance of an attrs class as a JSON object; fields that are None by default are left out."""
+    """Return an instance of an attrs class as a JSON object; a field whose value and default are None is left out."""
     if attrs.has(type(value)):
         fields = fields_of(type(value)).values()
         given = ((field, getattr(value, field.name)) for field in fields)

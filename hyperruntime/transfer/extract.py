@@ -185,7 +185,7 @@ class _Extraction:
     def _add_file(self, parts: Parts, member: Member, tree: StagedTree) -> None:
         cap = self._limits.max_member_bytes
         if cap is not None and member.full_size > cap:
-            raise EntryRefusedError(f"its {member.full_size} bytes are more than {cap} (cap max_member_bytes)")
+            raise EntryRefusedError(f"its {member.full_size} bytes are more than max_member_bytes={cap}")
         with closing_descriptor(tree.create_file(parts)) as descriptor:
             for offset, length in member.extents if member.extents is not None else ((0, member.size),):
                 os.lseek(descriptor, offset, os.SEEK_SET)

@@ -35,7 +35,7 @@ class Plan:
     is_cached: bool = True
 
     def prepare(self) -> Prepared:
-        """Return the engine, which stays open, and the spec; the image exists, or is pulled by the first sample."""
+        """Return the open engine and the spec; make the image of a Dockerfile or a recipe, but pull no other image."""
         runtime, image = shared_runtime(self.runtime), self.spec.image
         if self.dockerfile is not None:
             image = f"localhost/hyperruntime-inspect/{dockerfile_digest(self.dockerfile, self.context)}:latest"
@@ -65,7 +65,7 @@ def read_config(config: BaseModel | str | None) -> Plan:
     """Return what a configuration asks for; None asks for the base image.
 
     Raises:
-        SpecError: the file cannot be read, or has a key that a container cannot have.
+        HyperRuntimeError: the file cannot be read, or asks for something that a container cannot have.
     """
     if isinstance(config, ComposeConfig):
         return _of_compose(config, Path.cwd())

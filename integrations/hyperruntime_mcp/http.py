@@ -74,7 +74,7 @@ class HttpSessions:
         headers = Headers(scope=scope)
         version, name = headers.get("mcp-protocol-version"), headers.get("mcp-session-id")
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:  # its client then begins with initialize
-            why = f"only protocol versions with sessions are served: {', '.join(HANDSHAKE_PROTOCOL_VERSIONS)}"
+            why = f"protocol version {version!r} has no sessions; use one of {', '.join(HANDSHAKE_PROTOCOL_VERSIONS)}"
             await _refusal(400, -32022, why, supported=HANDSHAKE_PROTOCOL_VERSIONS)(scope, receive, send)
         elif name is None:
             await self._open(scope, receive, send)

@@ -21,11 +21,11 @@ _DONE = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"  # the first line of the output 
 _UNAME = ("system", "node", "release", "version", "machine", "processor")
 _DAY_S = 86_400.0
 _INSTEAD = {  # of keys of the framework's environments for other programs
-    "executable": "`runtime`, which names an engine",
-    "run_args": "the table `container`, such as {network: bridge, user: agent, limits: {cpus: 2}}",
-    "pull_timeout": "nothing instead: a pull has no time limit",
-    "global_args": "the table `container`",
-    "exec_args": "the table `container`",
+    "executable": "use `runtime`, which names an engine",
+    "run_args": "use the table `container`, such as {network: bridge, user: agent, limits: {cpus: 2}}",
+    "pull_timeout": "remove it: a pull has no time limit",
+    "global_args": "use the table `container`",
+    "exec_args": "use the table `container`",
 }
 
 
@@ -59,7 +59,7 @@ class EnvironmentConfig(BaseModel):
     def _refuse_unknown(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         for key in sorted(given.keys() - cls.model_fields.keys()):
             if key in _INSTEAD:
-                raise ValueError(f"{key!r} has no meaning here; use {_INSTEAD[key]}")
+                raise ValueError(f"{key!r} has no meaning here; {_INSTEAD[key]}")
             raise ValueError(
                 f"{unknown_name('key', key, cls.model_fields)}; fields of the container are in `container`"
             )

@@ -64,11 +64,11 @@ class SandboxClient(sessions.BaseSandboxClient[SandboxOptions | None]):
         instrumentation: Instrumentation | None = None,
         dependencies: sessions.Dependencies | None = None,
     ) -> None:
-        """Prepare. A session's state may come from elsewhere: it cannot change the engine and the container's fields.
+        """Prepare. The state of a session may be untrusted: it cannot change the engine or the container's fields.
 
         Args:
             runtime: the engine; None means ``HYPERRUNTIME_RUNTIME``, else the first one that works.
-            container: fields of the container, such as ``network``, ``user`` and ``mounts``, and the table ``limits``.
+            container: fields of the container, such as ``mounts``, and the table ``limits``; the rest are the SDK's.
         """
         self._fields, self._runtime, self._dependencies = container or {}, runtime, dependencies
         self._instrumentation, self._started = instrumentation, WeakValueDictionary[tuple[object, ...], hr.Container]()

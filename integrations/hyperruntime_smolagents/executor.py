@@ -98,7 +98,7 @@ class Executor(RemotePythonExecutor):
         """Return the packages; those that the image lacks are installed if the container has a network.
 
         Raises:
-            UnsupportedOptionError: a package is missing.
+            HyperRuntimeError: a package is missing and cannot be installed.
         """
         names = {re.split(r"[^\w.-]", package, maxsplit=1)[0]: package for package in additional_imports}
         found = self.container.exec(["python3", "-c", _MISSING, *names]).check().stdout.decode().split()

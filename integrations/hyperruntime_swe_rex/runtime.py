@@ -96,7 +96,7 @@ class Runtime(abstract.AbstractRuntime):
         return abstract.CommandResponse(stdout=stdout, stderr=stderr, exit_code=result.exit_code)
 
     async def read_file(self, request: abstract.ReadFileRequest) -> abstract.ReadFileResponse:
-        """Return the text of a file; its lines end with a newline, as in SWE-ReX."""
+        """Return the text of a file, with every line end as a newline, as in SWE-ReX."""
         with _as_theirs(request.path):
             data = await self.container.aread_file(await self._path(request.path))
         with io.TextIOWrapper(io.BytesIO(data), request.encoding or "utf-8", request.errors) as text:

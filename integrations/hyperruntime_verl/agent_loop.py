@@ -15,7 +15,7 @@ from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.schemas import OpenAIFunctionToolSchema
 
 from hyperruntime.adapters.episodes import Episodes
-from hyperruntime.adapters.shared_runtime import image_reference, shared_runtime
+from hyperruntime.adapters.shared_runtime import ensure_image, shared_runtime
 from hyperruntime.errors import ContextLengthError
 from hyperruntime.rollout.agent.agent import AgentLimits
 from hyperruntime.rollout.agent.model import Completion, Sampling
@@ -161,6 +161,6 @@ def _episodes(_: asyncio.AbstractEventLoop, environment: str, engine: str | None
         environment_options=chosen.get("options", {}),
         parallel=chosen.get("parallel", 64),
         limits=AgentLimits(turns=chosen.get("turns", 30)),
-        container=ContainerSpec(image=image_reference(runtime, chosen.get("image", "base"))),
+        container=ContainerSpec(image=ensure_image(runtime, chosen.get("image", "base"))),
     )
     return Episodes(runtime, options)

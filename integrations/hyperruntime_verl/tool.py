@@ -11,7 +11,7 @@ from uuid import uuid4
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
-from hyperruntime.adapters.shared_runtime import image_reference, shared_runtime
+from hyperruntime.adapters.shared_runtime import ensure_image, shared_runtime
 from hyperruntime.adapters.slot_session import SlotSession
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.tools import tool_schemas
@@ -34,7 +34,7 @@ class BashTool(BaseTool):
         super().__init__(config, tool_schema or OpenAIFunctionToolSchema.model_validate(tool_schemas(_NAMES)[0]))
         given = {key: value for key, value in config.items() if key not in ("type", "runtime")}
         runtime = shared_runtime(config.get("runtime"))
-        given["image"] = image_reference(runtime, given.get("image", "base"))
+        given["image"] = ensure_image(runtime, given.get("image", "base"))
         self._pools = PoolManager(runtime, Profiles.of(parse_profile("verl", given)))
         self._of_instances: dict[str, SlotSession] = {}
         self._of_trajectories: MutableMapping[Any, SlotSession] = weakref.WeakKeyDictionary()

@@ -176,11 +176,9 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
     if spec.network == "bridge":
         why = "an ordinary user cannot make a private network with a way out; use network='none' or 'host'"
         raise UnsupportedOptionError(NAME, "network", why)
-    for field, value in (
-        ("memory_bytes", spec.limits.memory_bytes),
-        ("cpus", spec.limits.cpus),
-        ("pids", spec.limits.pids),
-    ):
+    if spec.limits.cpus is not None:
+        raise UnsupportedOptionError(NAME, "limits.cpus", "Apptainer's driver cannot limit cores; leave it at None")
+    for field, value in (("memory_bytes", spec.limits.memory_bytes), ("pids", spec.limits.pids)):
         if value is not None and settings.limits.get(field, "no") == "no":
             why = "no cgroup can be made for it here (that takes cgroup v2, delegated to this user by systemd)"
             raise UnsupportedOptionError(NAME, f"limits.{field}", f"{why}; leave it at None")
@@ -190,9 +188,9 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
 
 
 def unshare_args(spec: ContainerSpec, settings: Settings, places: Places) -> list[str]:
-    """Return the ``unshare`` command that makes this user root of new namespaces, and what only this root can do.
+    """Return the ``unshare`` command that makes this user root of new namespaces, and a shell for that root's work.
 
-    This is to mount, and to forbid further user namespaces, which no filter of system calls can express. The outer pid
+    The shell makes mounts and forbids more user namespaces, which no filter of system calls can express. The outer pid
     namespace lets one kill of ``unshare`` end all processes, including Apptainer's helpers.
     """
     args = ["unshare", *(ALL_IDS if settings.users else ONE_ID), "--mount", "--pid", "--fork"]

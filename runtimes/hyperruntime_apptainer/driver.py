@@ -174,7 +174,7 @@ class ApptainerDriver:
 
         Raises:
             UnsupportedOptionError: a field of the spec cannot be honoured.
-            SpecError: the source of a mount does not exist.
+            SpecError: the spec does not fit in a command line.
             ImageNotFoundError: the image is not on this machine.
             EngineUnavailableError: Apptainer cannot run.
         """

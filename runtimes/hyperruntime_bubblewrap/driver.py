@@ -58,7 +58,7 @@ class BubblewrapContainer:
     exec_env: Mapping[str, str] = {}
 
     def __init__(self, launch: Launch, *, users: bool) -> None:
-        """Start the container without waiting for its shell to answer."""
+        """Start the container without waiting for its shell; ``users``: whether subordinate ids are its users."""
         self.id, self._spec = launch.name, launch.spec
         args = run_args(launch, write_filter(launch.private_dir), users=users)
         with program_needed(NAME, "bwrap", "install bubblewrap"):

@@ -58,7 +58,7 @@ class PodmanDriver:
 
         Raises:
             UnsupportedOptionError: a field of the spec cannot be honoured.
-            SpecError: the source of a mount does not exist, or the spec does not fit in a command line.
+            SpecError: the spec does not fit in a command line.
             DeviceNotFoundError: no CDI spec describes a requested GPU.
             EngineUnavailableError: Podman is missing or cannot run a container.
         """

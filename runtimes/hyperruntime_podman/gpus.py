@@ -30,7 +30,9 @@ def device_args(devices: Sequence[Device], *, rootless: bool) -> list[str]:
         return [word for device in devices for word in ("--device", device.name)]
     if edits.hooks:
         hooks = ", ".join(dict.fromkeys(" ".join(hook.args) or hook.path for hook in edits.hooks))
-        raise UnsupportedOptionError(NAME, "gpus", f"{reason}, but the spec's hooks need this ({hooks})")
+        raise UnsupportedOptionError(
+            NAME, "gpus", f"{reason}, and only Podman itself can run the hooks of the devices: {hooks}"
+        )
     return edit_args(edits)
 
 

@@ -1,9 +1,9 @@
 """What rootless Podman keeps outside its store: its run directory, and the processes that hold its user namespace.
 
 Every command of rootless Podman joins the user namespace of its pause process, or of the conmon of a container that
-ran last. If a batch system killed all of a user's processes, or a machine was restored, the numbers in these files
-belong to nobody, or to another process. Then each command fails ("invalid internal status"), or, worse, joins the
-namespaces of that other process. The cure is ``podman system migrate``; source: podman-system-migrate(1).
+ran last. If a batch system killed all of a user's processes, or a machine was restored, the pids in these files
+are stale: no process has them, or another one does. Then each command fails ("invalid internal status") or joins the
+namespaces of the wrong process. The cure is ``podman system migrate``; source: podman-system-migrate(1).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
 
-_RUN_FILES = "/tmp/podman-run"  # noqa: S108 - made for this user alone, and looked at
+_RUN_FILES = "/tmp/podman-run"  # noqa: S108 - private to this user, and its owner is checked
 _PAUSE_NAMES = ("catatonit", "podman")
 _MIGRATE_S = 120.0
 
@@ -50,7 +50,7 @@ def run_files() -> dict[str, str]:
 def forget_killed(directory: str) -> None:
     """Let Podman forget its containers if all its processes were killed; never raises.
 
-    This looks once in a process, at two kinds of files. Nothing is done if the pause process or the conmon of a
+    Only the first call in a process looks at the files. It does nothing if the pause process or the conmon of a
     container lives, or if the directory is on a network file system: its processes may be another machine's. A failure
     is logged; Podman's own message then says what is wrong.
 
@@ -88,7 +88,7 @@ def _lives(file: Path, names: tuple[str, ...]) -> bool:
 
 
 def _migrate(root: Path) -> None:
-    """Forget, and start a new pause process before another process of this user looks."""
+    """Run ``podman system migrate``, and start a new pause process before another Podman of this user needs one."""
     environment = {**program_environment(os.environ), "XDG_RUNTIME_DIR": str(root)}
     _pause_file(root).unlink(missing_ok=True)  # Podman would kill the process that has this number now
     for words in (("system", "migrate"), ("ps", "--quiet")):

@@ -16,7 +16,7 @@ import hyperruntime as hr
 from hyperruntime.ports.listeners import listen_on_loopback
 from hyperruntime.runtime import Runtime
 from hyperruntime.serve.container_service import ContainerService
-from hyperruntime.serve.http_requests import BodyLimits, Most
+from hyperruntime.serve.http_requests import BodyLimits, RequestLimits
 from hyperruntime.serve.http_server import HttpServer, serving
 from hyperruntime.serve.rules import ContainerRules
 from hyperruntime.testing import FakeDriver
@@ -41,7 +41,7 @@ def serve(
     *,
     token: str | None = TOKEN,
     limits: BodyLimits = SMALL,
-    most: Most | None = None,
+    most: RequestLimits | None = None,
 ) -> None:
     """Serve while a client visits; afterwards nothing of the service is left."""
 

@@ -27,7 +27,11 @@ _WORDS = {True: "ok", False: "FAIL", None: "note"}
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--image", default="", metavar="IMAGE", help="Report whether the node has this image.")
 @click.option(
-    "--directory", type=click.Path(path_type=Path), default=Path("."), show_default=True, help="For runs; nodes see it."
+    "--directory",
+    type=click.Path(path_type=Path),
+    default=Path("."),
+    show_default=True,
+    help="Directory of runs, which all nodes must see.",
 )
 @click.option("--timeout", type=DURATION, default="10m", show_default=True, help="How long to wait for the job.")
 @json_option

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--nodes", type=click.IntRange(min=1), metavar="COUNT", help="How many; by default max_nodes of FILE.")
 @click.option(
-    "--directory", type=click.Path(path_type=Path), default=Path("."), show_default=True, help="For logs; nodes see it."
+    "--directory",
+    type=click.Path(path_type=Path),
+    default=Path("."),
+    show_default=True,
+    help="Directory for logs, which all nodes must see.",
 )
 @click.pass_obj
 def up(state: State, file: Path, nodes: int | None, directory: Path) -> None:

@@ -78,15 +78,15 @@ Serve = Callable[..., Coroutine[Any, Any, None]]
 @click.option("--pools", metavar="FILE", help="Profiles of a pool (TOML or YAML), instead of the options above.")
 @click.option("--profile", metavar="NAME", help="With --pools: the profile; default: the default profile of FILE.")
 @click.option("--http", is_flag=True, help="Serve over HTTP, instead of on standard input and output.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on; by default any.")
-@click.option("--token-file", metavar="FILE", help="File of the token; made if it does not exist.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="With --http: address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="With --http: port to listen on; default: any.")
+@click.option("--token-file", metavar="FILE", help="With --http: file of the token; made if it does not exist.")
 @click.option(
     "--allow-host",
     "allowed_hosts",
     metavar="NAME",
     multiple=True,
-    help="Further name of this machine in requests; may be repeated.",
+    help="With --http: further name of this machine in requests; may be repeated.",
 )
 @click.option(
     "--idle-timeout",
@@ -94,7 +94,7 @@ Serve = Callable[..., Coroutine[Any, Any, None]]
     type=DURATION,
     default=600.0,
     show_default="10m",
-    help="A session ends after this time without an open request.",
+    help="With --http: end a session after this time without an open request.",
 )
 @click.pass_context
 def mcp(ctx: click.Context, /, image: str, **options: Any) -> None:  # noqa: ANN401 - the options by name

@@ -66,16 +66,20 @@ class _Address:
 @click.option("--token-file", metavar="FILE", help="File with the token, which is made if it is missing.")
 @click.option("--no-token", is_flag=True, help="With --socket: ask for no token.")
 @click.option("--image", "images", multiple=True, metavar="PATTERN", help="Allow only these images; may be repeated.")
-@click.option("--network", "networks", type=click.Choice(NETWORKS), multiple=True, help="Allow it; may be repeated.")
+@click.option(
+    "--network", "networks", type=click.Choice(NETWORKS), multiple=True, help="Allow this network; may be repeated."
+)
 @click.option("--pull", "may_pull", is_flag=True, help="Allow pulls of images.")
-@click.option("--max-containers", type=click.IntRange(min=1), default=64, show_default=True, help="Maximum at once.")
+@click.option("--max-containers", type=click.IntRange(min=1), default=64, show_default=True, help="Containers at once.")
 @click.option(
     "--idle", "idle_s", type=DURATION, default=1800.0, show_default="30m", help="End containers unused for this time."
 )
 @click.option("--lifetime", "wall_s", type=DURATION, help="End containers after this time.")
 @click.option("--memory", "memory_bytes", type=SIZE, help="Limit of memory of each container, such as 512m.")
 @click.option("--cpus", type=float, help="Limit of cores of each container, such as 1.5.")
-@click.option("--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True, help="Limit of processes of each.")
+@click.option(
+    "--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True, help="Limit of processes and threads of each."
+)
 @click.option("--disk", "disk_bytes", type=SIZE, help="Limit of disk space of each container, such as 2g.")
 @click.option("--with-parent", is_flag=True, help="End when standard input ends, as when the parent process ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print the address as JSON.")

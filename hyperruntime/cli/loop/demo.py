@@ -23,7 +23,7 @@ from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.report.figures import can_draw
-from hyperruntime.report.pictures import read_figures, write_pictures
+from hyperruntime.report.pictures import read_task_facts, write_pictures
 from hyperruntime.units import format_duration
 
 DOMAIN = "circle_packing"
@@ -84,7 +84,7 @@ def figures(run_dir: str, records: Sequence[GenerationRecord]) -> Mapping[str, M
     split = selected_split(registry.load_domain(DOMAIN))
     columns: dict[str, dict[str, str]] = {}
     for record in records:
-        for task, facts in read_figures(run_dir, record.genid, DOMAIN, split).items():
+        for task, facts in read_task_facts(run_dir, record.genid, DOMAIN, split).items():
             if isinstance(value := facts.get(_FIGURE), float):
                 columns.setdefault(f"sum {task}", {})[str(record.genid)] = f"{value:.4f}"
     return columns

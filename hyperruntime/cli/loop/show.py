@@ -60,12 +60,12 @@ def _generation(run_dir: str, entry: str) -> Found:
     if str(wanted) == "best":
         best = best_generation(view.generations)
         if best is None:
-            raise WrongUsageError(f"no generation of {run_dir!r} has a score yet")
+            raise WrongUsageError(f"no generation of {run_dir!r} has a score yet; give a number, or initial")
         wanted = best.genid
     records = [record for record in view.generations if record.genid == wanted]
     if not records:
         known = [str(record.genid) for record in view.generations]
-        last = f"generations initial to {known[-1]} are finished" if known else "none is finished yet"
+        last = f"finished so far: {', '.join(known[-20:])}" if known else "none is finished yet"
         raise WrongUsageError(f"generation {wanted} of {run_dir!r} is not finished; {last}")
     run = LoopRun(view, Screen())
     return _row(run.columns(records), 0), run.details_of(wanted) or {}, _generation_lines

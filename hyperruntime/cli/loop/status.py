@@ -144,7 +144,7 @@ def _print_rollout(run_dir: str, choice: Choice) -> None:
     if rows:
         print_columns(columns, rows)
     if not is_running:
-        note(f"continue with: hyperrun rollout run --resume-from {shlex.quote(run_dir)}")
+        note(f"if trajectories are missing, continue with: hyperrun rollout run --resume-from {shlex.quote(run_dir)}")
 
 
 class _Loop:

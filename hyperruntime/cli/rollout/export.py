@@ -37,13 +37,21 @@ _LEFT_OUT = {
 @click.option("--to", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="Output format.")
 @click.option("--output", required=True, metavar="PATH", help="New file, or new directory for huggingface.")
 @click.option(
-    "--incomplete", type=click.Choice((KEEP, DROP)), help="Partly scored groups [default: keep; atropos: drop]."
+    "--incomplete",
+    type=click.Choice((KEEP, DROP)),
+    help="Keep or drop partly scored groups [default: keep; atropos: drop].",
 )
 @click.option(
-    "--equal", type=click.Choice((KEEP, DROP)), help="Groups of equal rewards [default: keep; atropos: drop]."
+    "--equal",
+    type=click.Choice((KEEP, DROP)),
+    help="Keep or drop groups of equal rewards [default: keep; atropos: drop].",
 )
 @click.option(
-    "--segments", type=click.Choice((ALL, LAST)), default=ALL, show_default=True, help="atropos: token sequences."
+    "--segments",
+    type=click.Choice((ALL, LAST)),
+    default=ALL,
+    show_default=True,
+    help="atropos: write all segments of a trajectory, or the last.",
 )
 @click.option("--max-tokens", type=click.IntRange(min=1), help="atropos: drop groups with a longer sequence.")
 @json_option
@@ -79,13 +87,25 @@ def export(run_dir: str, output: str, as_json: bool, **options: Any) -> int:  # 
 @click.option("--trainer", default="atropos", show_default=True, help="Trainer: a name or module:Class.")
 @click.option("--trainer-option", type=OPTION_PAIR, multiple=True, help="Option of the trainer; may be repeated.")
 @click.option(
-    "--incomplete", type=click.Choice((KEEP, DROP)), default=DROP, show_default=True, help="Partly scored groups."
+    "--incomplete",
+    type=click.Choice((KEEP, DROP)),
+    default=DROP,
+    show_default=True,
+    help="Keep or drop partly scored groups.",
 )
 @click.option(
-    "--equal", type=click.Choice((KEEP, DROP)), default=DROP, show_default=True, help="Groups of equal rewards."
+    "--equal",
+    type=click.Choice((KEEP, DROP)),
+    default=DROP,
+    show_default=True,
+    help="Keep or drop groups of equal rewards.",
 )
 @click.option(
-    "--segments", type=click.Choice((ALL, LAST)), default=ALL, show_default=True, help="Token sequences to send."
+    "--segments",
+    type=click.Choice((ALL, LAST)),
+    default=ALL,
+    show_default=True,
+    help="Send all segments of a trajectory, or the last.",
 )
 @json_option
 @click.pass_obj

@@ -60,7 +60,9 @@ class TrainSettings:
     threads: int = option(1, "Threads of torch.", check=AtLeast(1))
     seed: int = option(0, "Seed of the sampling.", check=AtLeast(0))
     image: str = option("base", "Recipe name or image reference.")
-    slots_per_container: int | None = option(None, "Default: the environment's choice, else 1.", check=AtLeast(1))
+    slots_per_container: int | None = option(
+        None, "Slots in each container; default: the environment's choice, else 1.", check=AtLeast(1)
+    )
     max_containers: int | None = option(None, "Containers at once; default: as --parallel needs.", check=AtLeast(1))
     # fmt: on
 

@@ -64,7 +64,7 @@ class Nodes(Protocol):
 class ClusterExecutor(Executor):
     """Runs tasks of :mod:`hyperruntime.loop.run.tasks` on nodes.
 
-    A node gets at most its share of ``parallel``; the next task goes to the node with the least work.
+    A node makes at most its share of ``parallel`` generations at once; a task goes to the node with the least work.
     """
 
     def __init__(self, loop: BackgroundLoop, nodes: Nodes, models: NodeModels, parallel: int, most_nodes: int) -> None:
@@ -95,7 +95,7 @@ class ClusterExecutor(Executor):
             TypeError: the task has another type, or there are more arguments.
         """
         if args or more or not isinstance(task, GenerationTask | QuestionTask):
-            raise TypeError(f"a cluster runs only tasks of generations, not {task!r}")
+            raise TypeError(f"submit takes one GenerationTask or QuestionTask, not {(task, *args)!r} and {more!r}")
         return self._loop.submit(self._run(task))
 
     async def _run(self, task: GenerationTask | QuestionTask) -> GenerationRecord | Said:

@@ -87,7 +87,7 @@ class RunCluster(Closing):
             raise
 
     def executor(self, workers: int) -> Executor:
-        """Return an executor that runs at most ``workers`` generations at once on the nodes."""
+        """Return an executor for the nodes: each makes at most ``workers`` / ``max_nodes`` generations, rounded up."""
         return ClusterExecutor(self._loop, self._cluster, self._models, workers, self._config.max_nodes)
 
     def close(self) -> None:

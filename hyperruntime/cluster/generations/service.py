@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from hyperruntime.cluster.generations.relay import RelayedModels
-from hyperruntime.cluster.generations.shared_run import LATE_S, POLL_S, move_into_run, wait_for_state
+from hyperruntime.cluster.generations.shared_run import POLL_S, SEEN_S, move_into_run, wait_for_state
 from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.errors import ClusterError, HyperRuntimeError
 from hyperruntime.git.store import RepositoryStore
@@ -152,7 +152,7 @@ def _open_store(sent: SentRun, path: Path) -> RepositoryStore:
     Source: gitrepository-layout(5), objects/info/alternates.
     """
     objects = sent.layout.repository / "objects"
-    if not wait_until(objects.is_dir, LATE_S, POLL_S):
+    if not wait_until(objects.is_dir, SEEN_S, POLL_S):
         raise ClusterError(
             f"the run directory {str(sent.layout.root)!r} is not seen on this node; put runs where all nodes see them, "
             "with --output-dir-parent"

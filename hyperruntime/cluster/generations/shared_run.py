@@ -21,7 +21,7 @@ from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.storage.atomic import finish_directory, storage_errors
 from hyperruntime.storage.run_lock import is_abandoned, read_lease
 
-LATE_S = 90.0  # Linux shows a change of a directory on NFS after at most 60 s. Source: nfs(5), acdirmax
+SEEN_S = 90.0  # Linux shows a change of a directory on NFS after at most 60 s. Source: nfs(5), acdirmax
 POLL_S = 0.05
 _ATTEMPT = re.compile(r"gen_\w+\.[0-9a-f]{32}|\.gen_\w+\.[0-9a-f]{32}\.partial")  # names that a head chose
 
@@ -85,9 +85,9 @@ def take_from_node(layout: Layout, genid: GenId, name: str, tree: object) -> Non
         StorageError: the directory cannot be renamed.
     """
     source, target = layout.work / name, layout.partial(genid)
-    if not wait_until(lambda: _tree_or_none(source) == tree, LATE_S, POLL_S):
+    if not wait_until(lambda: _tree_or_none(source) == tree, SEEN_S, POLL_S):
         raise ClusterError(
-            f"the files of generation {genid} are not seen at {str(source)!r} within {LATE_S:g} s; put runs where all "
+            f"the files of generation {genid} are not seen at {str(source)!r} within {SEEN_S:g} s; put runs where all "
             "nodes see them"
         )
     remove_tree(target)
@@ -133,9 +133,9 @@ def _wait(context: RunContext, what: str, is_seen: Callable[[], bool]) -> None:
         context.containers.check_running()
         return is_seen()
 
-    if not wait_until(is_over, LATE_S, POLL_S):
+    if not wait_until(is_over, SEEN_S, POLL_S):
         raise ClusterError(
-            f"{what} of run {root!r} is not seen on this node within {LATE_S:g} s; put runs where all nodes see them"
+            f"{what} of run {root!r} is not seen on this node within {SEEN_S:g} s; put runs where all nodes see them"
         )
 
 

@@ -105,7 +105,7 @@ class EpisodeService:
         return RelayedModel(args["model"], self._head, f"{MODEL}.{args['run']}", remembers=args["remembers"])
 
     async def _run(self, call: Call) -> Answer:
-        """Make one attempt at a trajectory; the answer says ``ends`` if this node is told to end before, or ends."""
+        """Make one attempt at a trajectory; the answer says ``ends`` if the node is ending, or the run is not open."""
         run = self._runs.get(call.args["run"])
         if run is None:
             return Answer({"ends": True})

@@ -63,7 +63,7 @@ async def run_rollouts_on(
     """Run all trajectories that are not recorded yet on nodes, and return the summary of the whole run.
 
     Nodes load the environment and the agent by the names in the options, and see the directory of this process if it is
-    shared. Of ``options.parallel`` trajectories, each node makes its share of the cluster's ``max_nodes``.
+    shared. Each node makes at most ``options.parallel`` / ``max_nodes`` trajectories at once, rounded up.
 
     Args:
         cluster: opened here; ``contextlib.nullcontext(cluster)`` for one that is open.
@@ -280,7 +280,7 @@ class NodeEpisodes:
         """Return a piece of the journal of a trajectory, for the node that makes it."""
         journal, offset = self._journals.get(str(call.args.get("id"))), call.args.get("offset")
         if journal is None or not is_integer(offset) or offset < 0:
-            raise HyperRuntimeError("the trajectory does not run any more")
+            raise HyperRuntimeError(f"trajectory {call.args.get('id')!r} has ended, or offset {offset!r} is invalid")
         return Answer(body=journal.data[offset : offset + PIECE_BYTES])
 
     def _joined(self, node: Node) -> None:

@@ -133,7 +133,7 @@ class ClusterPool:
         Raises:
             SpecError: ``timeout_s`` or ``task_id`` is invalid.
             SlotTimeoutError: no slot became free in time.
-            PoolStartError: no container can be started; its cause says why.
+            PoolStartError: no container can be started; the message says why.
             PoolClosedError: the pool is not started, or was stopped.
         """
         task_id = task_id or os.urandom(8).hex()
@@ -397,4 +397,4 @@ class ClusterPool:
         )
 
     def _closed(self) -> PoolClosedError:
-        return PoolClosedError(f"pool {self.config.name!r} is {'not started' if self._state == 'new' else 'stopped'}")
+        return PoolClosedError(f"pool {self.config.name!r} is {self._state}, not open; use it inside `async with`")

@@ -81,7 +81,7 @@ class RemoteExecs:
 
         Raises:
             HyperRuntimeError: as the exec, or the call.
-            BaseException: what ``on_output`` or the input raised.
+            Exception: the error that ``on_output`` or the input raised.
         """
         values = dict(options)
         source, on_output = values.get("input"), values.pop("on_output", None)

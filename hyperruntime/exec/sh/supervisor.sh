@@ -119,10 +119,10 @@ fi
 # Set $_hr_newest to the last pid that was assigned in this container; unchanged means that no process was created.
 _hr_read_newest() { read -r _hr_a _hr_b _hr_c _hr_d _hr_newest </proc/loadavg; }
 
-# Return whether $_hr_hard is one of $_hr_tags or in one of $_hr_spans.
-_hr_is_tagged() {
+# Return whether $_hr_hard is one of $_hr_marks or in one of $_hr_spans.
+_hr_is_marked() {
     case $_hr_hard in '' | *[!0-9]*) return 1 ;; esac
-    case $_hr_tags in *" $_hr_hard "*) return ;; esac
+    case $_hr_marks in *" $_hr_hard "*) return ;; esac
     for _hr_span in $_hr_spans; do
         [ "$_hr_hard" -ge "${_hr_span%-*}" ] && [ "$_hr_hard" -le "${_hr_span#*-}" ] && return
     done
@@ -130,11 +130,11 @@ _hr_is_tagged() {
 }
 
 # Set $_hr_doomed to the marked living processes among $@, and $_hr_found to their number.
-_hr_find_tagged() {
+_hr_find_marked() {
     _hr_found=0 _hr_doomed=
     for _hr_process; do
         _hr_read_hard "$_hr_process"
-        _hr_is_tagged || continue
+        _hr_is_marked || continue
         _hr_state=
         while read -r _hr_key _hr_state _hr_rest; do
             case $_hr_key in State:) break ;; esac
@@ -156,7 +156,7 @@ _hr_find_owned() {
         done <"$_hr_process/status"
         case $_hr_uids in
         *" $_hr_user "*) _hr_doom ;;
-        *) [ "$_hr_tags" = ' ' ] || { _hr_read_hard "$_hr_process" && _hr_is_tagged && _hr_doom; } ;;
+        *) [ "$_hr_marks" = ' ' ] || { _hr_read_hard "$_hr_process" && _hr_is_marked && _hr_doom; } ;;
         esac
     done
 }
@@ -195,13 +195,13 @@ _hr_sweep_frozen() {
     kill -CONT -1
 }
 
-# Set the tags and spans to those of the trees $@, each GROUP:TAG or GROUP:LEAST-MOST.
-_hr_set_tags() {
-    _hr_find=_hr_find_tagged _hr_tags=' ' _hr_spans=
+# Set the marks and spans to those of the trees $@, each GROUP:MARK or GROUP:LEAST-MOST.
+_hr_set_marks() {
+    _hr_find=_hr_find_marked _hr_marks=' ' _hr_spans=
     for _hr_tree; do
         case $_hr_tree in
         *-*) _hr_spans="$_hr_spans ${_hr_tree#*:}" ;;
-        *) _hr_tags="$_hr_tags${_hr_tree#*:} " ;;
+        *) _hr_marks="$_hr_marks${_hr_tree#*:} " ;;
         esac
     done
 }
@@ -209,7 +209,7 @@ _hr_set_tags() {
 # Kill the trees $@ (group 0: it has no process group of its own). Among many processes a sweep is too slow to catch all,
 # so they are stopped meanwhile.
 _hr_end_trees() {
-    _hr_set_tags "$@"
+    _hr_set_marks "$@"
     for _hr_tree; do
         _hr_group=${_hr_tree%%:*}
         [ "$_hr_setsid" ] && [ "$_hr_group" -gt 1 ] && kill -KILL -- "-$_hr_group"
@@ -222,8 +222,8 @@ _hr_end_trees() {
 _hr_signal_trees() {
     _hr_number=$1
     shift
-    _hr_set_tags "$@"
-    _hr_find_tagged /proc/[0-9]*
+    _hr_set_marks "$@"
+    _hr_find_marked /proc/[0-9]*
     [ -z "$_hr_doomed" ] || kill "-$_hr_number" $_hr_doomed
 }
 
@@ -251,7 +251,7 @@ while :; do
         ;;
     reap)
         _hr_user=${_hr_trees%% *} _hr_find=_hr_find_owned _hr_spans=
-        _hr_tags="${_hr_trees#"$_hr_user"} "
+        _hr_marks="${_hr_trees#"$_hr_user"} "
         _hr_sweep_frozen
         echo "done $_hr_one $_hr_left"
         ;;

@@ -29,7 +29,7 @@ def _without_user(url: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class Upstream:
-    """A model server, or a file of recorded answers.
+    """A model server, or a file of recorded exchanges.
 
     Attributes:
         name: name that model rules refer to.
@@ -97,7 +97,7 @@ class Upstream:
                 f"the key of upstream {self.name!r} cannot be read: {error}; correct key_file"
             ) from error
         if not key or not key.isprintable():
-            raise GatewayConfigError(f"the key file of upstream {self.name!r} holds no printable key: {self.key_file}")
+            raise GatewayConfigError(f"{self.key_file} holds no printable key of upstream {self.name!r}; correct it")
         return key
 
 
@@ -188,7 +188,7 @@ class GatewayConfig:
     """The configuration of a gateway.
 
     Attributes:
-        upstreams: the model servers and files of recorded answers.
+        upstreams: the model servers and files of recorded exchanges.
         models: the allow-list; a request that no rule matches is refused.
         budget: budget of the whole run; a seat may have its own in addition.
         limits: limits on each container.

@@ -102,17 +102,17 @@ class Evaluator:
         results: results so far, per domain and split.
     """
 
-    def __init__(self, asker: TaskRunner, judge: Scorer, results: Results, on_result: OnResult) -> None:
+    def __init__(self, runner: TaskRunner, scorer: Scorer, results: Results, on_result: OnResult) -> None:
         """Use a task runner and a scorer.
 
         Args:
-            asker: gets the answers from the agent.
-            judge: scores the answers.
+            runner: gets the answers from the agent.
+            scorer: scores the answers.
             results: results from before an interrupt, to which new ones are added.
             on_result: called with each new result of a split.
         """
         self.results = results
-        self._asker, self._judge, self._on_result = asker, judge, on_result
+        self._runner, self._scorer, self._on_result = runner, scorer, on_result
 
     def run_split(self, domain: Domain, split: Split, *, samples: int | None, staged: bool) -> SplitResult:
         """Run the remaining tasks of a split and return the whole result.
@@ -132,9 +132,9 @@ class Evaluator:
         known = self.results.get(domain.name, {}).get(split.name)
         done = known.predictions if known else ()
         judged = known.scores if known else ()
-        fresh = self._asker.ask(domain, split, wanted[len(done) :])
+        fresh = self._runner.ask(domain, split, wanted[len(done) :])
         predictions = (*done, *fresh)
-        scores = (*judged, *self._judge.score(domain, wanted[len(done) :], fresh))
+        scores = (*judged, *self._scorer.score(domain, wanted[len(done) :], fresh))
         mean = float(domain.report(split.name, scores)["score"])
         result = SplitResult(predictions=predictions, scores=scores, total=len(tasks), mean=mean)
         self.results.setdefault(domain.name, {})[split.name] = result

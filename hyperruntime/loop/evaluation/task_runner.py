@@ -32,7 +32,7 @@ _HARNESS_ARGS = ("python3", "-B", f"{HARNESS}/{HARNESS_FILE}")
 _GRACE_S = 10.0
 MAX_TURN_BYTES = 60 * 1024
 
-OpenPlace = Callable[[str], AbstractContextManager[AgentContainer]]
+OpenContainer = Callable[[str], AbstractContextManager[AgentContainer]]
 
 
 class TaskRunner:
@@ -41,23 +41,23 @@ class TaskRunner:
     def __init__(
         self,
         context: RunContext,
-        place: AgentContainer,
+        container: AgentContainer,
         harness_dir: Path,
-        fresh_place: OpenPlace,
+        fresh_container: OpenContainer,
         on_output: Callable[[bytes], None],
     ) -> None:
         """Run tasks in a container; write the harness to its directory.
 
         Args:
             context: context of the run.
-            place: container with the agent's state and a mount of ``harness_dir``.
+            container: container with the agent's state and a mount of ``harness_dir``.
             harness_dir: host directory of the harness and its input files.
-            fresh_place: opens another such container; its argument is the name of the evaluation.
+            fresh_container: opens another such container; its argument is the name of the evaluation.
             on_output: called with the agents' output, from any thread.
         """
         self._options, self._contract = context.options, context.contract
-        self._place, self._harness_dir, self._specs = place, harness_dir, count()
-        self._fresh_place, self._on_output = fresh_place, on_output
+        self._container, self._harness_dir, self._specs = container, harness_dir, count()
+        self._fresh_container, self._on_output = fresh_container, on_output
         harness = resources.files("hyperruntime.loop.evaluation") / HARNESS_FILE
         write_file(harness_dir / HARNESS_FILE, harness.read_bytes())
 
@@ -69,7 +69,7 @@ class TaskRunner:
             ContainerLostError: the container ended during the check.
         """
         args = [*_HARNESS_ARGS, "check", *self._contract.load]
-        self._place.run(args, "the load check", self._options.timeout_check_s, self._on_output, "does-not-load")
+        self._container.run(args, "the load check", self._options.timeout_check_s, self._on_output, "does-not-load")
 
     def ask(self, domain: Domain, split: Split, tasks: Sequence[Task]) -> tuple[Prediction, ...]:
         """Return the answers to tasks of a split, in the order of the tasks.
@@ -89,34 +89,40 @@ class TaskRunner:
         name = evaluation_name(domain.name, split.name)
         workers = self._options.eval_workers if getattr(domain, "parallel_tasks", False) else 1
         if not _is_per_task(domain) and not isinstance(domain, DialogueDomain):
-            return self._ask_together(self._place, domain, name, tasks, deadline, workers)
+            return self._ask_together(self._container, domain, name, tasks, deadline, workers)
         return parallel_map(workers, lambda task: self._ask_one(domain, name, task, deadline), tasks)
 
     def _ask_one(self, domain: Domain, name: str, task: Task, deadline: float) -> Prediction:
-        with self._fresh_place(name) if _is_per_task(domain) else nullcontext(self._place) as place:
+        with self._fresh_container(name) if _is_per_task(domain) else nullcontext(self._container) as container:
             if isinstance(domain, DialogueDomain):
-                return self._converse(place, domain.task_timeout_s, domain.dialogue(task), name, task, deadline)
-            return self._ask_together(place, domain, name, (task,), deadline, 1)[0]
+                return self._converse(container, domain.task_timeout_s, domain.dialogue(task), name, task, deadline)
+            return self._ask_together(container, domain, name, (task,), deadline, 1)[0]
 
     def _ask_together(
-        self, place: AgentContainer, domain: Domain, name: str, tasks: Sequence[Task], deadline: float, workers: int
+        self, container: AgentContainer, domain: Domain, name: str, tasks: Sequence[Task], deadline: float, workers: int
     ) -> tuple[Prediction, ...]:
         args = self._harness_args("tasks", name, domain.task_timeout_s, tasks, workers)
         reader = PredictionReader((task.id for task in tasks), self._on_output)
-        result = place.exec(args, timeout_s=_left(deadline, name), on_output=reader.take)
+        result = container.exec(args, timeout_s=_left(deadline, name), on_output=reader.take)
         alone = len(tasks) == 1 and _is_per_task(domain)
         _check_end(result, bool(reader.predictions) or alone, name, self._options.timeout_eval_s)
         missing = f"the evaluation ended before this task was answered (exit code {result.exit_code})"
         return tuple(reader.predictions.get(task.id) or Prediction(task_id=task.id, error=missing) for task in tasks)
 
     def _converse(
-        self, place: AgentContainer, task_timeout_s: float, dialogue: Dialogue, name: str, task: Task, deadline: float
+        self,
+        container: AgentContainer,
+        task_timeout_s: float,
+        dialogue: Dialogue,
+        name: str,
+        task: Task,
+        deadline: float,
     ) -> Prediction:
         args = self._harness_args("turns", name, task_timeout_s, (Task(id=task.id, inputs={}),), 1)
         started, patience = time.monotonic(), task_timeout_s + _GRACE_S
         with Conversation(task.id, dialogue, self._on_output) as talk:
             timeout_s = min(patience, _left(deadline, name))
-            result = place.exec(args, timeout_s=timeout_s, on_output=talk.take, source=talk.source)
+            result = container.exec(args, timeout_s=timeout_s, on_output=talk.take, source=talk.source)
             if result.timed_out and timeout_s < patience:
                 _check_end(result, some=True, name=name, timeout_s=self._options.timeout_eval_s)
             value = talk.outcome(result.exit_code)
@@ -128,7 +134,7 @@ class TaskRunner:
         """Write the input of the harness to a new file; return the argv of the harness."""
         spec = {
             "agent": self._contract.task_agent,
-            "model": self._place.model,
+            "model": self._container.model,
             "workers": workers,
             "task_timeout_s": task_timeout_s,
             "max_prediction_bytes": MAX_PREDICTION_BYTES,

@@ -208,7 +208,7 @@ class ContractAdapter(Protocol):
         ...
 
     def open_views(self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]) -> tuple[View, ...]:
-        """Return what this contract shows of a run beside its generations; called at each start.
+        """Return the views of a run that this contract shows in addition to the generations; called at each start.
 
         Args:
             options: options of the run.

@@ -62,7 +62,7 @@ class DefaultGeneration:
         self._commit, self._fresh, self._copying = self._plan.commit, count(1), Lock()
 
     @cached_property
-    def _asker(self) -> TaskRunner:
+    def _runner(self) -> TaskRunner:
         write = self._attempt.steps.write
         return TaskRunner(self._context, self.trial, self._harness_dir, self._fresh_trial, write)
 
@@ -78,12 +78,12 @@ class DefaultGeneration:
 
     def check_load(self) -> None:
         """Import the classes that the contract requires."""
-        self._asker.check_load()
+        self._runner.check_load()
 
     def evaluate(self) -> bool:
         """Evaluate the state as the plan says; return whether the evaluation stopped after the first stage."""
-        judge = Scorer(self._context, self._plan, self._private / "trials")
-        evaluator = Evaluator(self._asker, judge, self.results, self._keep_split)
+        scorer = Scorer(self._context, self._plan, self._private / "trials")
+        evaluator = Evaluator(self._runner, scorer, self.results, self._keep_split)
         return evaluate_domains(evaluator, self._context.domains, self._context.options, self._plan.split)
 
     def write_results(self) -> None:
@@ -227,9 +227,9 @@ def _check_options(options: GenerateOptions, contract: Contract) -> None:
     if options.edit_select_parent and not contract.select_parent:
         raise AgentError(f"--edit-select-parent requires [commands] select_parent in the agent's {CONTRACT_FILE}")
     if options.run_baseline is not None and options.run_baseline.startswith("dgm"):
-        raise AgentError("the baselines dgm and dgm_custom require an agent of the hyperagents contract")
+        raise AgentError(f"--run-baseline {options.run_baseline} requires an agent of the hyperagents contract")
     if options.optimize_option != "only_agent":
-        raise AgentError("ensembles require an agent of the hyperagents contract")
+        raise AgentError(f"--optimize-option {options.optimize_option} requires an agent of the hyperagents contract")
 
 
 def _check_root_directory(path: str, agent: str | None) -> str:

@@ -233,5 +233,5 @@ def write_figures(domain: Domain, split: str, source: Path, target: Path) -> Non
 
 
 def add_figures(domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
-    """Write the visible part of a split's report, for parent selection; skip the split ``test``."""
+    """Write a split's visible report for parent selection, see :class:`AddEvaluation`; skip the split ``test``."""
     write_figures(domain, split, source / REPORT, target / REPORT)

@@ -1,7 +1,7 @@
 """Start a run with the diffs of an agent that another run has evolved.
 
 The copies in ``meta_patch_files/`` contain exactly the applied changes. Applied to the root commit, they give the state
-of the first generation. Source: HYPERAGENTS 1.8.
+of the first generation.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Start:
 
 
 def meta_patch_paths(options: GenerateOptions) -> list[str]:
-    """Return the paths of the start diffs, relative to the run directory."""
+    """Return the paths of the meta patchs, relative to the run directory."""
     return [f"{FOLDER}/model_patch_{number}.diff" for number in range(len(options.meta_patch_files))]
 
 
 def read_meta_patches(options: GenerateOptions) -> tuple[bytes, ...]:
-    """Return the start diffs of a run.
+    """Return the meta patchs of a run.
 
     Raises:
         AgentError: a diff cannot be read, or is too large.
@@ -59,12 +59,12 @@ def read_meta_patches(options: GenerateOptions) -> tuple[bytes, ...]:
         except OSError as error:
             raise AgentError(f"--meta-patch-files: {name!r} cannot be read: {error.strerror}") from error
         if len(patches[-1]) > PATCH_LIMIT:
-            raise AgentError(f"--meta-patch-files: {name!r} has more than {PATCH_LIMIT} bytes")
+            raise AgentError(f"--meta-patch-files: {name!r} has more than {PATCH_LIMIT} bytes; give a smaller diff")
     return tuple(patches)
 
 
 def reset_paths(options: GenerateOptions, contract: Contract) -> tuple[str, ...]:
-    """Return the files that the start diffs must not change."""
+    """Return the files that the meta patchs must not change."""
     paths = []
     if options.reset_task_agent:
         paths += [f"{_TASK_AGENT}.py", _file_of(contract.task_agent)]
@@ -84,7 +84,7 @@ def begin(
     protected: Sequence[str],
     fuzz: bool,
 ) -> Start:
-    """Apply the start diffs to the root commit; return the first generation.
+    """Apply the meta patchs to the root commit; return the first generation.
 
     Args:
         store: store of the run.

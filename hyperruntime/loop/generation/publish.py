@@ -59,8 +59,7 @@ def parent_mark(rule: str, archive: Archive, record: GenerationRecord) -> Genera
     """Return the mark that a finished generation causes for its parent, or None.
 
     With the rule ``hyperagents``, a generation may become a parent until the meta agent of one of its children fails;
-    the first generation always may. A child's failure because of the infrastructure or a budget has no
-    effect. Source: HYPERAGENTS 1.4, 1.7; 3.1 no. 4.
+    the first generation always may. A child's failure because of the infrastructure or a budget has no effect.
 
     Args:
         rule: one of ``VALID_PARENT_RULES``.
@@ -92,7 +91,7 @@ def finish_generation(context: RunContext, archive: Archive, record: GenerationR
     has_patch = (partial / AGENT_OUTPUT / PATCH).is_file()
     metadata = generation_metadata(archive, record, context.options, has_patch=has_patch)
     write_file(partial / METADATA, metadata_document(metadata))
-    if record.failure is None and ends_a_chapter(archive, record):
+    if record.failure is None and stores_lineage_patch(archive, record):
         write_file(partial / LINEAGE, context.store.patch_between(archive.first.commit, record.commit))
     finish_directory(partial, layout.generation(record.genid))
     archive.add(record)
@@ -158,7 +157,7 @@ def patches_before(archive: Archive, parent: GenId | None) -> list[str]:
     return first + [patch_path(genid) for genid in chain]
 
 
-def ends_a_chapter(archive: Archive, record: GenerationRecord) -> bool:
+def stores_lineage_patch(archive: Archive, record: GenerationRecord) -> bool:
     """Return whether a generation stores one patch for its whole lineage."""
     return record.parent is not None and (archive.depth(record.parent) + 1) % MAX_LISTED_LINEAGE == 0
 

@@ -25,7 +25,7 @@ _HOST_ONLY = ("polyglot",)
 
 @attrs.define(kw_only=True)
 class OriginalDomain:
-    """A domain of such a repository; the attributes without a text here are those of a domain.
+    """A domain of such a repository; the other attributes are those of a domain.
 
     Attributes:
         name: value of ``--domain``.

@@ -39,23 +39,23 @@ _LEFT_OUT_OF_DOMAINS = (
 _INTRODUCTION = """\
 # An agent that rewrites itself
 
-This repository holds a task agent (`task_agent.py`), which answers tasks, and what edits the repository. Each
-generation is a changed copy of the one before: it is kept together with what it scores, and later generations start
-from those that did well. Everything here may be changed but `domains/`, which asks the tasks and is put back each time.
+This repository has a task agent (`task_agent.py`), which answers tasks, and an agent that edits the repository. Each
+generation is a changed copy of an earlier one. It is kept with its scores, and later generations start from good ones.
+You may change everything except `domains/`, which provides the tasks: changes to it are dropped.
 
 The tasks: {domains}.
 """
 _ENSEMBLE = """
 ## The ensemble
 
-`ensemble.py` answers a task with what all generations so far have said to it. It is scored like an agent, and may be
-improved like one.
+`ensemble.py` answers a task by combining the answers of all generations so far. It is scored like an agent, and you may
+improve it like one.
 """
 _SELECTION = """
-## Which generation is next
+## Parent selection
 
-`select_next_parent.py` picks, out of all generations so far, the one that the next is made from. It may be improved
-too; where it fails, an earlier version is asked.
+`select_next_parent.py` chooses the generation from which the next one is made. You may improve it too; if it fails, an
+earlier version is used.
 """
 
 

@@ -47,7 +47,7 @@ class RunOverview:
             file.write(f"{shown_arguments(options, domains)}\n")
 
     def refresh(self, archive: Archive) -> None:
-        """Add new generations of ``archive``; in a long run not each one, as :class:`ArchiveFile` does.
+        """Add new generations of ``archive``; in a long run only at the intervals of :class:`ArchiveFile`.
 
         Raises:
             StorageError: a file cannot be written.

@@ -37,16 +37,16 @@ are answered well.
 {scope}
 """
 _GENERAL = """\
-The task agent of this repository, `TaskAgent` in `task_agent.py`, answers tasks of these domains: {domains}. None of
-the tasks that it was last looked at with is known to have been answered wrongly.
+The task agent of this repository, `TaskAgent` in `task_agent.py`, answers tasks of these domains: {domains}. No task
+of its last evaluation is known to be answered wrongly.
 
 ## What is to be done
 Find the weakest part of how it works: what it leaves out, what it takes for granted, what it does not check. Change
 that so that it answers harder tasks of these kinds well.
 {scope}
 """
-_SCOPE = "Change the repository itself; `domains/` is put back and not part of it."
-_CUSTOM_SCOPE = _SCOPE + "\nBoth may change: the task agent, and the coding agent that you are, `coding_agent.py`."
+_SCOPE = "Change the repository itself; changes to `domains/` are dropped."
+_CUSTOM_SCOPE = _SCOPE + "\nYou may change both the task agent and yourself, the coding agent (`coding_agent.py`)."
 
 
 def problem_statement(parent: Path, domains: Sequence[OriginalDomain], *, seed: str, custom: bool) -> str:

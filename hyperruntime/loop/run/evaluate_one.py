@@ -87,7 +87,7 @@ def evaluate_generation(
         genid: id of the generation, or ``"best"`` for the one with the highest score.
         split: ``train``, ``val`` or ``test``.
         samples: maximum number of tasks of each domain; None for all.
-        repeat: number of repetitions; each one increases the seed that agents see by 1.
+        repeat: number of evaluations; each one after the first increases the seed that agents see by 1.
         on_event: as for :func:`~hyperruntime.loop.run.run.start_run`.
 
     Raises:

@@ -22,7 +22,7 @@ from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import mean_score, selected_split
 from hyperruntime.loop.generation.meta_patches import FOLDER as META_PATCHES
-from hyperruntime.loop.generation.publish import ends_a_chapter
+from hyperruntime.loop.generation.publish import stores_lineage_patch
 from hyperruntime.loop.hyperagents.domains import DOMAINS
 from hyperruntime.loop.hyperagents.initial import hide_labels, reference_folder
 from hyperruntime.loop.hyperagents.original import (
@@ -140,7 +140,7 @@ class _Import:
                 patch = path.read_bytes()
                 commit = self._apply(commit, patch, f"meta_{number}")
             except (OSError, PatchError) as error:
-                raise ArchiveError(f"start diff {str(path)!r} cannot be applied: {error}") from error
+                raise ArchiveError(f"meta patch {str(path)!r} cannot be applied: {error}") from error
         return commit
 
     def _take(self, found: GenerationRecord, start: str) -> None:
@@ -163,7 +163,7 @@ class _Import:
             commit=commit,
             archived=len(self._archive),
         )
-        if failure is None and ends_a_chapter(self._archive, record):
+        if failure is None and stores_lineage_patch(self._archive, record):
             patch = self._store.patch_between(start, commit)
             write_file(self._layout.generation(found.genid) / LINEAGE, patch)
         self._archive.add(record)

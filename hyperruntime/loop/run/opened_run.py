@@ -64,7 +64,7 @@ class OpenedRun:
 
     @property
     def start(self) -> Start:
-        """The first generation: the initial agent with the start diffs applied."""
+        """The first generation: the initial agent with the meta patchs applied."""
         return stored_start(self.stored)
 
     def context(self, runtime: LoopRuntime, image: str, on_event: OnEvent | None, models: Models) -> RunContext:

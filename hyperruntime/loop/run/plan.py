@@ -179,7 +179,7 @@ def check_agent(options: GenerateOptions, domains: Sequence[Domain], adapter: Co
 
     Raises:
         RepositoryError: the agent is not a git repository, has no commit, or has uncommitted changes.
-        AgentError: the agent is neither a directory nor a shipped template, or a start diff cannot be read.
+        AgentError: the agent is neither a directory nor a shipped template, or a meta patch cannot be read.
     """
     read_meta_patches(options)
     if options.copy_root_dir is not None and not os.path.isdir(options.copy_root_dir):

@@ -288,4 +288,4 @@ class _Run:
     @staticmethod
     def _first_failure(record: GenerationRecord) -> str:
         why = f"{record.failure}: {record.detail}"
-        return f"the run cannot go on, because its first generation, {record.genid}, has no score ({why})"
+        return f"the run cannot continue, because its first generation, {record.genid}, has no score ({why})"

@@ -322,5 +322,5 @@ def read_run(layout: Layout) -> tuple[GenerateOptions, dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise ArchiveError(f"{str(layout.run)!r} cannot be read: {error}") from error
     if not isinstance(value, dict) or not isinstance(value.get("seed"), int):
-        raise ArchiveError(f"{str(layout.run)!r} is not a valid run file: it has no seed")
+        raise ArchiveError(f"{str(layout.run)!r} is not a valid run file: it has no seed; start a new run")
     return from_json(GenerateOptions, value.get("options", {}), strict=False), value

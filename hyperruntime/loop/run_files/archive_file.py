@@ -27,7 +27,7 @@ class ArchiveFile:
         self._listed = 0
 
     def add(self, ids: Sequence[GenId]) -> bool:
-        """Write a line if one is due, and return whether; ``ids`` are all generations, the newest last.
+        """Write a line if one is due; return whether one was. ``ids`` are all generations, the newest last.
 
         Raises:
             StorageError: a line cannot be written.

@@ -55,7 +55,7 @@ class Contract:
         repo: directory of the agent's files in a container.
         out: directory of its outputs in a container.
         evals: directory in a container that shows earlier generations.
-        frozen: directory in a container from which a meta agent that does not change runs.
+        frozen: directory in a container with the unchanged meta agent of the baseline ``no_selfimprove``.
     """
 
     kind: str = DEFAULT
@@ -98,7 +98,7 @@ def parse_contract(data: bytes | None) -> Contract:
     checks = _strings(load.get("check", default), "load.check")
     for name in (task, *checks):
         if not isinstance(name, str) or not _CLASS.fullmatch(name):
-            raise AgentError(f"{CONTRACT_FILE}: {name!r} is not allowed: module:Class")
+            raise AgentError(f"{CONTRACT_FILE}: class {name!r} is not allowed: write it as module:Class")
     kind = value.get("contract", DEFAULT)
     if kind not in KINDS:
         raise AgentError(f"{CONTRACT_FILE}: {unknown_name('contract', str(kind), KINDS)}")
@@ -171,7 +171,7 @@ def _parse(data: bytes) -> dict[str, Any]:
 def _table(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = value.get(name, {})
     if not isinstance(table, dict):
-        raise AgentError(f"{CONTRACT_FILE}: [{name}] must be a table")
+        raise AgentError(f"{CONTRACT_FILE}: {name}={table!r} must be a table [{name}]")
     return table
 
 

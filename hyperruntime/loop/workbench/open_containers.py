@@ -40,7 +40,7 @@ class LoopImages(Protocol):
     """The part of an engine's images that the loop needs."""
 
     def ensure(self, name: str) -> str:
-        """Return the reference of an image on this machine; build or pull it if necessary."""
+        """Return the reference of an image on this machine; build a missing recipe image if that needs no registry."""
         ...
 
 

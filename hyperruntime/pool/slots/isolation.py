@@ -14,7 +14,7 @@ from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
 from hyperruntime.pool.slots import scripts
 from hyperruntime.pool.slots.slot_exec import SlotExec
-from hyperruntime.pool.slots.writable_paths import WritablePaths, apply_survey, take_survey
+from hyperruntime.pool.slots.writable_paths import WritablePaths, close_writable_paths, find_writable_paths
 from hyperruntime.pool.values.config import Isolation, PoolConfig, PoolLayout
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult
@@ -134,7 +134,7 @@ class UserIsolation(SlotIsolation):
     def __init__(self, config: PoolConfig, layout: PoolLayout) -> None:
         """Take the base directory, the process limit and the number of slots."""
         self._base, self._pids, self._slots = config.workspace_base, config.pids_per_slot, layout.slots
-        self._survey: WritablePaths  # of the first container, as are the users
+        self._writable: WritablePaths  # of the first container, as are the users
         self._users: Users
         self._tried_out = False
         self._lock = threading.Lock()
@@ -143,8 +143,8 @@ class UserIsolation(SlotIsolation):
         """Create the slots; only the pool's first container is searched for world-writable paths."""
         with self._lock:
             if not self._tried_out:
-                self._survey = take_survey(container)
-                self._users = Users(self._survey.uid_map)
+                self._writable = find_writable_paths(container)
+                self._users = Users(self._writable.uid_map)
                 slot_execs = self._prepare(container)
                 slot_execs[0] = self._try_out(slot_execs[0])
                 self._tried_out = True
@@ -152,13 +152,13 @@ class UserIsolation(SlotIsolation):
         return self._prepare(container)
 
     def _prepare(self, container: Container) -> list[SlotExec]:
-        apply_survey(container, self._survey)
+        close_writable_paths(container, self._writable)
         base = make_base(container, self._base)
         return [_make_slot(container, f"{base}/{number}", self._next_user()) for number in range(self._slots)]
 
     def renew(self, slot_exec: SlotExec) -> SlotExec:
         """Kill the user's processes, remove its files and SysV objects, and return the slot with another user."""
-        user, directories = slot_exec.user, self._survey.directories
+        user, directories = slot_exec.user, self._writable.directories
         slot_exec.end_processes()
         following = self._next_user()
         try:
@@ -180,7 +180,7 @@ class UserIsolation(SlotIsolation):
 
     def _try_out(self, slot_exec: SlotExec) -> SlotExec:
         """Reset a slot that has files to remove, to check that the image's programs can do it; return the slot."""
-        names = [name + b"/.hyperruntime-" + secrets.token_hex(8).encode() for name in self._survey.directories[:3]]
+        names = [name + b"/.hyperruntime-" + secrets.token_hex(8).encode() for name in self._writable.directories[:3]]
         container, user = slot_exec.container, slot_exec.user
         left = [name for name in names if _sh(container, "try", scripts.TRY, name, "", user=user).exit_code == 0]
         renewed = self.renew(slot_exec)
@@ -189,7 +189,7 @@ class UserIsolation(SlotIsolation):
         return renewed
 
     def _clean(self, slot_exec: SlotExec, following: RunAs) -> ExecResult:
-        area, survey = posixpath.dirname(slot_exec.workspace), self._survey
+        area, survey = posixpath.dirname(slot_exec.workspace), self._writable
         users = (str(slot_exec.user.uid), str(following.uid))
         words = (area, *users, survey.race_option, scripts.REMOVE_OWN)
         return _sh(slot_exec.container, "renew", scripts.RENEW_USER, *words, "--", *survey.directories)

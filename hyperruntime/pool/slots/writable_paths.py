@@ -37,7 +37,7 @@ class WritablePaths:
     race_option: str
 
 
-def take_survey(container: Container) -> WritablePaths:
+def find_writable_paths(container: Container) -> WritablePaths:
     """Search a container's files, without the mounts of its spec; may take seconds in a large image.
 
     Raises:
@@ -65,17 +65,17 @@ def take_survey(container: Container) -> WritablePaths:
     )
 
 
-def apply_survey(container: Container, survey: WritablePaths) -> None:
+def close_writable_paths(container: Container, found: WritablePaths) -> None:
     """Remove write permission for others from the files, and make the open directories sticky.
 
     Args:
         container: the container to change.
-        survey: the paths that :func:`take_survey` found.
+        found: the paths that :func:`find_writable_paths` found.
 
     Raises:
         PoolError: a mode could not be changed.
     """
-    for mode, names in (("o-w", survey.files), ("+t", survey.open_directories)):
+    for mode, names in (("o-w", found.files), ("+t", found.open_directories)):
         if names:
             _run(container, scripts.CHMOD, mode, source=b"\0".join(names) + b"\0")
 

@@ -117,7 +117,7 @@ def decode(content: str, encoding: str) -> bytes:
     try:
         return base64.b64decode("".join(content.split()), validate=True)
     except ValueError:
-        raise ToolProblemError("'content' is not valid base64") from None
+        raise ToolProblemError("'content' is not valid base64; correct it, or send text") from None
 
 
 async def run_read(call: ToolRequest) -> ExecutionResult:
@@ -198,7 +198,7 @@ async def replace_file(call: ToolRequest, path: str, data: bytes, *, append: boo
         ToolProblemError: there are too many bytes, or the path cannot be written.
     """
     if len(data) > call.policy.file_bytes:
-        raise ToolProblemError(f"{len(data)} bytes are more than the {call.policy.file_bytes} allowed for a file")
+        raise ToolProblemError(f"{len(data)} bytes exceed the limit of {call.policy.file_bytes} for a file")
     variables = {"size": len(data), "append": "1" if append else "", "temporary": f".write-{uuid.uuid4().hex}"}
     try:
         result = await run_inside(call, "write", path, variables=variables, writes=True, data=data)

@@ -194,7 +194,7 @@ def _text(value: object) -> str | None:
     try:
         os.fsencode(value)
     except UnicodeEncodeError:
-        raise ToolProblemError("a text holds half of a surrogate pair and cannot be encoded") from None
+        raise ToolProblemError("a string holds a lone surrogate and cannot be encoded; send valid Unicode") from None
     return value
 
 

@@ -186,7 +186,7 @@ def _hunks(lines: list[bytes], at: int) -> tuple[int, tuple[Hunk, ...]]:
             end += 1
         hunks.append(_hunk(match, lines[at + 1 : end]))
         if len(hunks) > _MAX_HUNKS:
-            raise ToolProblemError(f"the diff has more than {_MAX_HUNKS} hunks for one file")
+            raise ToolProblemError(f"the diff has more than {_MAX_HUNKS} hunks for one file; split the diff")
         at = end
     return at, tuple(hunks)
 

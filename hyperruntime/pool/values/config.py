@@ -209,7 +209,7 @@ def make_layout(config: PoolConfig, *, users: bool, driver: str) -> PoolLayout:
     if isolation == "uid" and not users:
         several = slots is not None and slots > 1
         field, value = ("slots_per_container", slots) if several else ("isolation", config.isolation)
-        allowed = f"1 container for each slot on {driver}, which has no users to isolate slots"
+        allowed = f"each slot needs its own container on {driver}, which has no users to isolate slots"
         raise SpecError(field, value, f"{allowed} (or accept isolation='directory')")
     slots = slots or (DEFAULT_SLOTS if isolation != "container" else 1)
     reset: ResetMode = "replace" if isolation == "container" or config.reset == "replace" else "clean"

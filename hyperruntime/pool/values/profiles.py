@@ -136,7 +136,7 @@ def parse_profile(name: str, data: object) -> PoolConfig:
         given = error.field if error.field.startswith(where) else f"{where}.{error.field}"
         raise SpecError(given, error.value, error.allowed) from None
     except (TypeError, ValueError, AttributeError) as error:
-        raise SpecError(where, "...", f"values of the right types ({error})") from error
+        raise SpecError(where, "...", f"values of the right types; correct the wrong field ({error})") from error
 
 
 def _spec_values(where: str, spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The token that opens the page of a run, and the port where it is served.
 
-Both stay the same when the server starts again, unless another program has the port.
+Both stay the same when the server starts again, unless it gets another port.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Ticket:
     """The token of a run's page, and the port that it had last.
 
     Attributes:
-        token: 43 characters that only this user knows; the first part of every path.
+        token: a secret of 32 characters or more; the first part of every path.
         port: the port of the last server; 0 if there was none.
         file: where both are kept, with mode 0600.
     """

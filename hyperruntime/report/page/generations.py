@@ -20,7 +20,7 @@ from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.report.page.columns import number, time_of
 from hyperruntime.report.page.model_use import LoggedModelUse
 from hyperruntime.report.page.secrets import Screen
-from hyperruntime.report.pictures import read_figures, read_predictions
+from hyperruntime.report.pictures import read_predictions, read_task_facts
 from hyperruntime.units import format_size
 
 _MOST_TEXT = 256 * 1024  # characters of one text: a diff, a transcript
@@ -168,7 +168,7 @@ class LoopRun:
     def _tasks(self, record: GenerationRecord, missing: Counter[str]) -> Iterator[dict[str, Any]]:
         for domain, splits in record.scores.items():
             for split in splits:
-                figures = read_figures(self._view.run_dir, record.genid, domain, split)
+                figures = read_task_facts(self._view.run_dir, record.genid, domain, split)
                 answers = read_predictions(self._view.run_dir, record.genid, domain, split)
                 for task_id, facts in figures.items():
                     answer = json.dumps(self._screen.value(answers[task_id])) if task_id in answers else ""

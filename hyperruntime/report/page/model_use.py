@@ -31,7 +31,7 @@ class ModelUse:
         self._parts: Counter[str] = Counter()  # how much was added to each model
 
     def add(self, model: str, use: Mapping[str, object]) -> None:
-        """Add a use of a model; a sum to which no use adds is not in the model's row."""
+        """Add a use of a model; its row has only the sums that some use of it names."""
         self._parts[model] += 1
         used = self._used.setdefault(model, Counter())
         for name, value in use.items():

@@ -204,8 +204,8 @@ def _omissions(facts: Mapping[str, Any], blocks: Blocks) -> list[str]:
     named = ", ".join(ids[a] if a == b else f"{ids[a]} to {ids[b]}" for a, b in ranges)
     named = named if len(named) <= _MOST_NAMED else f"{named[:_MOST_NAMED]}..."
     return [
-        f"Details of {blocks.left_out} of {len(ids)} were left out: they did not fit into the size of this file, or "
-        f"have none: {named}. Scores and records are all here."
+        f"Details of {blocks.left_out} of {len(ids)} were left out, because they do not fit into this file or there "
+        f"are none: {named}. Scores and records are all here."
     ]
 
 

@@ -80,7 +80,7 @@ class Replay:
     """
 
     def __init__(self, journal: TurnJournal) -> None:
-        """Read what there is to play back.
+        """Read the recorded turns.
 
         Args:
             journal: journal of the trajectory; its ``begin`` was called.

@@ -26,7 +26,7 @@ class ChatModel:
     """A model whose server renders the conversation, and may return token ids.
 
     With ``return_token_ids``, vLLM (0.10.2 and newer) returns ``prompt_token_ids`` and, for each choice, ``token_ids``.
-    If a server rejects an optional field, later requests leave it out.
+    If a server rejects an optional field, later requests leave it out, or use its other name.
 
     Attributes:
         name: name of the model.
@@ -100,7 +100,7 @@ def _read_chat(answer: Mapping[str, Any]) -> Completion:
     """
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise ModelError(f"the model's server sent no choices: {str(answer)[:300]}")
+        raise ModelError(f"the model's server sent no choices; check the base URL: {str(answer)[:300]}")
     choice = choices[0]
     message = choice.get("message")
     if not isinstance(message, dict):

@@ -61,7 +61,8 @@ _CONTAINER_PARTS = {
     "limits.pids": Option(kind="count", help="Limit of processes and threads in each container, or none."),
 }
 _POOL_PARTS = {
-    "slots_per_container": Option(check=AtLeast(1), help="Default: the environment's choice, else 1.", changes=True),
+    "slots_per_container": Option(check=AtLeast(1), changes=True,
+        help="Slots in each container; default: the environment's choice, else 1."),
     "min_containers": Option(check=AtLeast(0), help="Containers kept ready.", changes=True),
     "max_containers": Option(check=AtLeast(1), help="Containers at once; default: as --parallel needs.", changes=True),
 }

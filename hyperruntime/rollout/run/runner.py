@@ -109,7 +109,7 @@ async def run_episodes(
     on_event: Callable[[RolloutEvent], None] = lambda _: None,
     keep: Keep = lambda _: None,
 ) -> RolloutSummary:
-    """Run all trajectories that are not recorded yet, wherever they are made; else as :func:`run_rollouts`."""
+    """Do what :func:`run_rollouts` does, with trajectories that are made where ``open_episodes`` opens them."""
     parts, resumed = parts or Parts(), run_dir is not None and (run_dir / RUN).is_file()
     async with AsyncExitStack() as stack:
         made = await complete_parts(stack, options, parts)  # validate before creating the directory

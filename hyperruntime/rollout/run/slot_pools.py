@@ -34,7 +34,7 @@ class PooledSlots:
         Args:
             runtime: where containers run.
             options: rollout options.
-            environment: sets the agents per container, unless the options do; None means the pool's default.
+            environment: its ``slots_per_container`` applies unless the options set one; None there: the pool's default.
         """
         pool = options.pool
         slots = pool.slots_per_container or getattr(environment, "slots_per_container", 1)

@@ -1,9 +1,9 @@
 """The journal of a trajectory: what its model said and what its tools answered, while it is not recorded yet.
 
 Each entry is one JSON line; ``is`` names its kind. ``agent/replay.py`` plays back each ``turn`` and ``call``. The
-entries after an ``attempt`` belong to it, and those before an ``anew`` are void. ``failed`` is a step that lost its
-container. The first line of a file says to which trajectory and options it belongs. A kill leaves at most one truncated
-line, at the end.
+entries after an ``attempt`` belong to it, and those before an ``anew`` are void. ``failed`` is a tool call that lost
+its container, or a failed verification. The first line of a file says to which trajectory and options it belongs. A
+kill leaves at most one truncated line, at the end.
 """
 
 from __future__ import annotations

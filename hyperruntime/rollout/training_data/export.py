@@ -111,7 +111,7 @@ Kept = Iterable[tuple[ScoredGroup, list[Trajectory]]]
 
 
 def export_groups(run_dir: str | Path, options: ExportOptions) -> Iterator[ScoredGroup]:
-    """Yield the groups of a run that the options keep, for a trainer."""
+    """Yield the groups of a run that the options keep; raises RunError if the run is missing, damaged or unscored."""
     for group, _ in _kept(run_dir, options, Summary()):
         yield group
 

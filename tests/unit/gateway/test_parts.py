@@ -19,7 +19,7 @@ from hyperruntime.gateway.config.values import Budget, GatewayConfig, ModelRule,
 from hyperruntime.gateway.log.budget import Meter, Tokens
 from hyperruntime.gateway.log.exchange import LineFile
 from hyperruntime.gateway.log.redact import Redactor
-from hyperruntime.gateway.replay import Recorded, Replay, tape_line
+from hyperruntime.gateway.replay import Recorded, Replay, exchange_line
 from hyperruntime.gateway.request.parse import RequestRefusedError, parse_call
 from hyperruntime.gateway.upstream import endpoint
 
@@ -228,7 +228,7 @@ def test_a_recording_is_replayed_in_order_for_any_order_of_fields(tmp_path: Path
     file = LineFile(path, Redactor())
     call = parse_call(CHAT, b'{"model": "a", "messages": []}', {}, keyed=True)
     for text in (b"one", b"two"):
-        file.add(tape_line(call, Recorded(status=200, content_type="t", body=text), Redactor()))
+        file.add(exchange_line(call, Recorded(status=200, content_type="t", body=text), Redactor()))
     file.close()
     tape, again = Replay(path), parse_call(CHAT, b'{"messages": [], "model": "a"}', {}, keyed=True)
     assert call.key == again.key

@@ -14,7 +14,7 @@ from hyperruntime.cluster.peer import Answer, Call
 from hyperruntime.container import Container
 from hyperruntime.errors import ContainerStateError
 from hyperruntime.serve import containers
-from hyperruntime.serve.http_requests import BodyLimits, Most
+from hyperruntime.serve.http_requests import BodyLimits, RequestLimits
 from hyperruntime.serve.http_server import HttpServer
 from hyperruntime.testing.driver import IMAGE
 from tests.doubles.http_service import RULES, raw, serve
@@ -76,7 +76,7 @@ def test_all_bodies_together_have_a_limit_and_are_given_back() -> None:
         for _ in range(5):
             assert (await client.ask("GET", f"{one}/files", params=where)).status == 200
 
-    serve(visit, most=Most(held_bytes=100_000))
+    serve(visit, most=RequestLimits(held_bytes=100_000))
 
 
 def test_streams_that_are_not_read_leave_room_for_other_requests() -> None:
@@ -94,7 +94,7 @@ def test_streams_that_are_not_read_leave_room_for_other_requests() -> None:
         while (await client.ask("POST", f"{one}/exec", json={"args": ["true"]})).status != 200:
             await asyncio.sleep(0.02)
 
-    serve(visit, most=Most(commands=2))
+    serve(visit, most=RequestLimits(commands=2))
 
 
 def test_an_ended_container_counts_until_its_place_is_needed_and_is_then_gone() -> None:

@@ -40,7 +40,7 @@ function tiles(run) {
     [loop ? "best generation" : "best reward", loop ? (run.path.length ? run.ids[run.path[run.path.length - 1]] : "none") : text.score(best) || "none"],
     [loop ? "generations" : "trajectories", text.count(run.ids.length)],
     ["failed", text.count(run.failure.filter(Boolean).length)],
-    ["time, all together", text.seconds(sum(run.duration))],
+    ["total time", text.seconds(sum(run.duration))],
     ["state", run.state],
   ];
   if (Object.keys(run.usage).length) {
@@ -58,7 +58,7 @@ function comparison() {
     ["state", (run) => run.state], ["entries", (run) => text.count(run.ids.length)], ["best", (run) => text.score(best(run))],
     ["mean", (run) => text.score(mean(run))], ["failed", (run) => text.count(run.failure.filter(Boolean).length)],
     ["failed by class", (run) => counts(run.failure.filter(Boolean)).map(([name, count]) => `${name} ${count}`).join(", ")],
-    ["time, all together", (run) => text.seconds(sum(run.duration))],
+    ["total time", (run) => text.seconds(sum(run.duration))],
     ["tokens read", (run) => text.count(sum(run.usage.input_tokens || []))], ["tokens written", (run) => text.count(sum(run.usage.output_tokens || []))],
     ["cost", (run) => text.money(costOf(run))],
     ...names.map((name) => [name, (run) => run.options[name] ?? ""]),
