@@ -11,6 +11,7 @@ import pytest
 
 from hyperruntime.errors import SpecError
 from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ContainerSpec, Limits, Mount, check_user
 
 IMAGE = "localhost/x:1"
@@ -132,3 +133,21 @@ def test_an_error_message_does_not_repeat_a_very_long_value() -> None:
 def test_a_timeout_of_a_run_must_be_a_finite_positive_number(field: str, value: Any) -> None:
     with pytest.raises(SpecError, match=field):
         GenerateOptions(**{"domains": ("x",), field: value})
+
+
+@pytest.mark.parametrize("field", ["uid", "gid"])
+@pytest.mark.parametrize("value", [0, -1, 2**31, True, "1"])
+def test_an_invalid_uid_or_gid_is_refused(field: str, value: object) -> None:
+    with pytest.raises(SpecError, match=f"RunAs.{field}"):
+        RunAs(**{"uid": 5, field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [0, -1, float("inf"), "1"])
+def test_an_invalid_wall_clock_limit_is_refused(value: Any) -> None:
+    with pytest.raises(SpecError, match="wall_s"):
+        Limits(wall_s=value)
+
+
+def test_an_unknown_mode_of_limits_is_refused() -> None:
+    with pytest.raises(SpecError, match="limits_mode"):
+        ContainerSpec(image="x", limits_mode="hope")  # type: ignore[arg-type]
