@@ -235,8 +235,6 @@ def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
         args += ["--net", "--network", "none"]
     if spec.limits.memory_bytes is not None:
         args += ["--memory", str(spec.limits.memory_bytes), "--memory-swap", str(spec.limits.memory_bytes)]
-    if spec.limits.cpus is not None:
-        args += ["--cpus", str(spec.limits.cpus)]
     if not spec.read_only_rootfs:
         args += ["--overlay", places.layer]
     for mount in (*sys_mounts(spec, settings, places), launch.exchange, *spec.mounts):
