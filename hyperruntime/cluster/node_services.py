@@ -172,7 +172,7 @@ SERVICES = (
     "hyperruntime.cluster.slots.pool_service:PoolService",
     "hyperruntime.serve.container_service:ContainerService",
 )
-"""The services of a node, by module and class; by name, because they import this module."""
+"""The services of a node, by module and class; by name, because they import this module or stand in later folders."""
 
 
 def all_services(context: NodeContext) -> Sequence[NodeService]:
