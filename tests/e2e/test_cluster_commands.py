@@ -144,8 +144,10 @@ async def use_shells(lease: ClusterLease) -> None:
         def hear(*_: object) -> None:
             loop.call_soon_threadsafe(begun.set)
 
-        text = asyncio.ensure_future(shell.arun("echo up; sleep 300", on_output=hear))
+        text = asyncio.ensure_future(shell.arun("echo up; sleep 298", on_output=hear))
         await begun.wait()
+        while not await is_running(lease, "sleep 298"):  # before, a signal may be lost between bash's fork and exec
+            await asyncio.sleep(0.05)
         assert await shell.ainterrupt()
         assert (await text).exit_code == 130
         assert (await shell.arun("sleep 300", timeout_s=0.3)).timed_out
