@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ def dockerfile(
     context = tmp_path / "a context"
     context.mkdir()
     (context / "word").write_text("first")
-    (context / "Dockerfile").write_text(f"FROM {base_image}\nWORKDIR /srv\nCOPY word ./\n")
+    own = f"LABEL made-for={uuid.uuid4().hex}"  # a run that was killed may have left images of the same files
+    (context / "Dockerfile").write_text(f"FROM {base_image}\n{own}\nWORKDIR /srv\nCOPY word ./\n")
     before = images(runtime)
     yield context / "Dockerfile"
     for name in images(runtime) - before:
