@@ -16,7 +16,7 @@ from hyperruntime.host.process import pid_namespace
 _ROUND_S = 0.1
 
 
-def end_inner(pid: int, timeout_s: float) -> None:
+def end_build_processes(pid: int, timeout_s: float) -> None:
     """Kill a program's descendants in other pid namespaces until the program itself has ended.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hyperruntime.driver import Image
 from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageNotFoundError
-from hyperruntime.host.build_processes import end_inner
+from hyperruntime.host.build_processes import end_build_processes
 from hyperruntime.host.engine_program import csv_line
 from hyperruntime.host.process import ProcessResult
 from hyperruntime.images.heredocs import without_heredocs
@@ -150,7 +150,7 @@ class PodmanImages:
             args += ["--build-context", f"{_HEREDOCS}={files}"] if files is not None else []
             for name, value in build_args.items():
                 args += ["--build-arg", f"{name}={value}"]
-            result = stream_podman([*args, str(context)], on_output, partial(end_inner, timeout_s=_TIDY_S))
+            result = stream_podman([*args, str(context)], on_output, partial(end_build_processes, timeout_s=_TIDY_S))
         if result.exit_code != 0:
             tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-12:])
             if SHORT_NAME.search(tail):

@@ -119,7 +119,7 @@ class ParentProgram:
             ask: asks a question, as ``Question.ask`` does, perhaps on another machine.
         """
         self._context, self._archive, self._commit_of, self._put = context, archive, commit_of, ask
-        self._standings = GenerationView(context.layout, FOLDER, context.domains, add_figures)
+        self._view = GenerationView(context.layout, FOLDER, context.domains, add_figures)
 
     def choose(self, number: int) -> GenId | None:
         """Return the parent of generation ``number``; None if the run's own rule must choose.
@@ -128,7 +128,7 @@ class ParentProgram:
             RunInterruptedError: the run is being interrupted.
             StorageError: a file cannot be written.
         """
-        self._standings.refresh(self._archive)
+        self._view.refresh(self._archive)
         for record in self._who_is_asked():
             try:
                 return self._ask(record, number)
@@ -158,10 +158,10 @@ class ParentProgram:
         log.warning("a generation cannot choose parents", generation=record.genid, reason=why)
         mark = GenerationMark(kind="no-selection", genid=record.genid, by=number, detail=one_line(why))
         mark_generation(self._context, self._archive, mark)
-        self._standings.refresh(self._archive)
+        self._view.refresh(self._archive)
 
     def _ask(self, record: GenerationRecord, number: int) -> GenId:
-        commit, view = self._commit_of(record.genid), str(self._standings.folder)
+        commit, view = self._commit_of(record.genid), str(self._view.folder)
         said = self._put(Question(number=number, asked=record.genid, commit=commit, view=view))
         with storage_errors(self._context.layout.root), open_private(self._context.layout.root / LOG) as file:
             file.write(f"== generation {number}: generation {record.genid} is asked\n{said.log}".encode())

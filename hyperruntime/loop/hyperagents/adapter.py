@@ -36,10 +36,10 @@ from hyperruntime.loop.hyperagents.ensemble import (
 )
 from hyperruntime.loop.hyperagents.ensemble import FOLDER as ANSWERS_FOLDER
 from hyperruntime.loop.hyperagents.initial import check_checkout, make_root, reference_folder
-from hyperruntime.loop.hyperagents.judging import TABLE, Judge, repository_container, score_without_answers
 from hyperruntime.loop.hyperagents.labels import Labelled, copy_without_labels
 from hyperruntime.loop.hyperagents.overview import RunOverview
 from hyperruntime.loop.hyperagents.problem import problem_statement
+from hyperruntime.loop.hyperagents.scoring import TABLE, Judge, repository_container, score_without_answers
 from hyperruntime.loop.run_files.contract import AGENT_ARCHIVE, Contract, agent_needs, repository_contract
 from hyperruntime.loop.run_files.layout import INITIAL, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions

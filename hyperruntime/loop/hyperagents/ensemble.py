@@ -26,9 +26,9 @@ from hyperruntime.loop.generation.generation_view import (
 )
 from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.domains import DOMAINS, TRAIN, OriginalDomain
-from hyperruntime.loop.hyperagents.judging import TABLE, Judge, repository_container
 from hyperruntime.loop.hyperagents.labels import blank
 from hyperruntime.loop.hyperagents.original import links_below
+from hyperruntime.loop.hyperagents.scoring import TABLE, Judge, repository_container
 from hyperruntime.loop.run_files.contract import AGENT_ARCHIVE
 from hyperruntime.loop.run_files.layout import (
     AGENT_OUTPUT,

@@ -14,8 +14,8 @@ from pathlib import Path
 from hyperruntime.errors import AgentError
 from hyperruntime.loop.evaluation.evaluator import HISTORY_FOLDER
 from hyperruntime.loop.hyperagents.domains import TRAIN, OriginalDomain
-from hyperruntime.loop.hyperagents.judging import TABLE
 from hyperruntime.loop.hyperagents.labels import PREDICTION, Table, parse_table
+from hyperruntime.loop.hyperagents.scoring import TABLE
 from hyperruntime.loop.run_files.layout import REPORT, read_json
 
 _MAX_FIELD_CHARS, _MAX_HISTORY_CHARS = 8_000, 12_000

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 import attrs
 
 from hyperruntime.errors import TransferError
-from hyperruntime.pool.tools.inside import show
 from hyperruntime.pool.tools.listing import Entry
+from hyperruntime.pool.tools.slot_scripts import show
 from hyperruntime.transfer.tar_reader import Member, TarReader
 
 if TYPE_CHECKING:

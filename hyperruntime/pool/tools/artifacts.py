@@ -14,8 +14,8 @@ from typing import Any
 from hyperruntime.errors import TransferError
 from hyperruntime.pool.tools.archiving import FORMATS, Packed, pack
 from hyperruntime.pool.tools.files import Window, encode, stream_file
-from hyperruntime.pool.tools.inside import run_inside, show
 from hyperruntime.pool.tools.listing import list_entries
+from hyperruntime.pool.tools.slot_scripts import run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done, off_loop
 from hyperruntime.pool.values.results import ExecutionResult
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import attrs
 
-from hyperruntime.pool.tools.inside import run_inside, show
+from hyperruntime.pool.tools.slot_scripts import run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done, off_loop
 from hyperruntime.pool.values.results import ExecutionResult
 

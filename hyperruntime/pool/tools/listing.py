@@ -7,7 +7,7 @@ import math
 import os
 from typing import TypedDict
 
-from hyperruntime.pool.tools.inside import run_inside, show
+from hyperruntime.pool.tools.slot_scripts import run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolRequest, done
 from hyperruntime.pool.values.results import ExecutionResult
 

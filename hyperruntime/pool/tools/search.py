@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from hyperruntime.pool.tools.inside import run_inside, show
 from hyperruntime.pool.tools.pattern import to_posix
+from hyperruntime.pool.tools.slot_scripts import run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done
 from hyperruntime.pool.values.results import ExecutionResult
 
