@@ -58,19 +58,29 @@ class EndTurn:
 
     def __init__(self) -> None:
         """Begin without the turn."""
-        self._lock, self._is_mine = threading.Lock(), False
+        self._changing = threading.Lock()
+        self._held: threading.Lock | None = None
 
     def take(self) -> None:
-        """Wait for the turn, at most 15 s."""
-        with self._lock:
-            self._is_mine = self._is_mine or self._one_at_a_time.acquire(timeout=_TURN_S)
+        """Wait for the turn, at most 15 s; idempotent."""
+        lock = EndTurn._one_at_a_time
+        if self._held is None and lock.acquire(timeout=_TURN_S):
+            self._held = lock
 
     def give_back(self) -> None:
         """Let the next container end; idempotent."""
-        with self._lock:
-            if self._is_mine:
-                self._one_at_a_time.release()
-            self._is_mine = False
+        with self._changing:
+            held, self._held = self._held, None
+        if held is not None:
+            held.release()
+
+    @classmethod
+    def forget(cls) -> None:
+        """Begin anew in a forked child, where the thread that has the turn does not exist."""
+        cls._one_at_a_time = threading.Lock()
+
+
+os.register_at_fork(after_in_child=EndTurn.forget)
 
 
 class SocketShell:

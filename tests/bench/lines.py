@@ -1,6 +1,6 @@
 """The size of the product at commits, side by side: lines of code in each folder, and lines of functions and modules.
 
-    python -m tests.bench.lines v0.1.0 HEAD
+    python -m tests.bench.lines f088de4^ 31bef65 HEAD
 
 Code is what is left without docstrings, comments and blank lines. The history has to be there: a shallow clone has only
 its last commit.

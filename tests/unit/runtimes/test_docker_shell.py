@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime.host.process import wait_until
+from hyperruntime.host.process import run_process, wait_until
 from hyperruntime_docker.shell import EndTurn, Frames, SocketShell, read_text
 
 Parts = list[tuple[int, bytes]]
@@ -160,3 +161,24 @@ def test_containers_of_a_daemon_that_can_lock_up_end_one_after_the_other(monkeyp
     for _, daemons in pairs:
         assert daemons.recv(10) == b""
         daemons.close()
+
+
+FORKED = """
+import os, sys, time
+from hyperruntime_docker.shell import EndTurn
+ours = EndTurn()
+ours.take()
+child = os.fork()
+if not child:
+    began = time.monotonic()
+    theirs = EndTurn()
+    theirs.take()
+    theirs.give_back()
+    ours.give_back()
+    os._exit(time.monotonic() - began > 10)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_does_not_wait_for_the_turn_of_its_parent() -> None:
+    assert run_process([sys.executable, "-c", FORKED]).exit_code == 0
