@@ -536,7 +536,7 @@ def test_a_coding_agent_gets_a_failed_task_as_its_problem(run: Run, baseline: st
     assert told is not None
     assert told[1] in failed["question_ids_failed"]
     assert "outcome" not in said
-    assert ("the coding agent that you are" in said) == baseline.startswith("dgm_custom")
+    assert ("yourself, the coding agent" in said) == baseline.startswith("dgm_custom")
 
 
 @pytest.mark.slow
@@ -546,7 +546,7 @@ def test_a_parent_without_failures_gives_the_coding_agent_a_general_problem(run:
     table.write_text(table.read_text().replace(",reject", ",accept"))
     summary = run(run_baseline="dgm", max_generation=1)
     said = (Path(summary.run_dir) / "gen_1/agent_output/meta_agent_chat_history.md").read_text()
-    assert "None of\nthe tasks" in said
+    assert "No task\nof its last evaluation is known to be answered wrongly" in said
 
 
 def test_unsupported_domains_and_incomplete_checkouts_are_refused(run: Run, checkout: Path, tmp_path: Path) -> None:
