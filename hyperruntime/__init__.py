@@ -1,4 +1,4 @@
-"""hyperruntime: safe containers on any available engine, and thousands of commands per second in them.
+"""hyperruntime: safe containers on any available engine, and about a thousand commands per second in them.
 
 Public names are imported on first use: importing the package starts no process, reads no environment variable and loads
 no SDK.

@@ -32,8 +32,8 @@ def exec_rows(runtime: Runtime, image: str) -> list[Row]:
         with rivals(runtime, container, image) as others:
             slow = in_turn({**ours, **{other.name: other.run for other in others}}, rounds=40)
         fine = in_turn({**ours, **bare}, rounds=500)
-        threads = statistics.median(from_threads(lambda: check(container), 50, 20) for _ in range(7))
-        bare_threads = statistics.median(from_threads(bare["bare"], 50, 20) for _ in range(7))
+        rates = [(from_threads(lambda: check(container), 50, 20), from_threads(bare["bare"], 50, 20)) for _ in range(7)]
+    threads, bare_threads = (statistics.median(rate) for rate in zip(*rates, strict=True))
     ratio = fine["ours"] / fine["bare"]
     return [
         Row(
