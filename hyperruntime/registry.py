@@ -1,6 +1,7 @@
 """Find plugins by entry point, from drivers to agent templates; the only module that uses stevedore.
 
-A plugin is loaded only when it is requested by name, so a broken plugin does not affect the others.
+A plugin is loaded only when it is requested by name, so a broken plugin does not affect the others. stevedore is loaded
+by the first look-up, because many commands import this module and look up nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from stevedore import ExtensionManager
 
 from hyperruntime.concurrency.exhaustion import exhausted
 from hyperruntime.errors import (
@@ -85,6 +85,8 @@ class Plugin:
 
 def plugins(group: str) -> dict[str, Plugin]:
     """Return the entry points of a group by name, without importing any."""
+    from stevedore import ExtensionManager
+
     # A normal ExtensionManager imports every plugin of its group; this one only lists them.
     manager: ExtensionManager[Any] = ExtensionManager.make_test_instance([], namespace=group)
     points = manager.list_entry_points()  # from stevedore's cache, which does not know the distributions

@@ -1,8 +1,10 @@
-"""The open clusters of a user: a file for each, which other processes read to show, end or find it."""
+"""The open clusters of a user: a file for each, which other processes read to show, end or find it.
+
+Only what writes the file loads asyncio: `hyperrun status` reads it, and must start quickly.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import signal
@@ -164,6 +166,8 @@ class ClusterFile:
 
     async def keep_writing(self) -> None:
         """Write the file every ``WRITE_S`` seconds until cancelled; a failure is logged once and retried."""
+        import asyncio
+
         told = False
         while True:
             await self._ask()
@@ -188,6 +192,8 @@ class ClusterFile:
                 write_atomic(self._path, content)
 
     async def _ask(self) -> None:
+        import asyncio
+
         async def ask(node: Node) -> None:
             with suppress(HyperRuntimeError, TimeoutError):
                 async with asyncio.timeout(_ASK_S):

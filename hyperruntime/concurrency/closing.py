@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
-from hyperruntime.concurrency.blocking import RESETS, blocking
-
 
 class Closing(ABC):
     """A context manager that closes itself; for classes with a ``close`` method."""
@@ -37,6 +35,8 @@ class AsyncClosing(Closing):
 
     async def aclose(self) -> None:
         """Do what ``close`` does in a thread; it goes on if the caller is cancelled."""
+        from hyperruntime.concurrency.blocking import RESETS, blocking  # loads asyncio, which most commands never use
+
         await blocking(RESETS, self.close)
 
     async def __aenter__(self) -> Self:

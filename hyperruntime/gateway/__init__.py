@@ -1,7 +1,8 @@
 """The LLM gateway: gives models to containers that have no network and hold no keys.
 
 The host runs a server on a Unix socket in the container's exchange directory. A forwarder in the container offers it
-as ``http://127.0.0.1:PORT``. Importing this package loads no HTTP library: a gateway loads it when it starts.
+as ``http://127.0.0.1:PORT``. Importing this package loads no other module: public names are imported on
+first use, and a gateway loads the HTTP library when it starts.
 Design: docs/decisions/0015-gateway.md.
 
 May import ``gateway.answer`` and what stands before it in ``tests/unit/test_folders.py``.
@@ -9,11 +10,26 @@ May import ``gateway.answer`` and what stands before it in ``tests/unit/test_fol
 
 from __future__ import annotations
 
-from hyperruntime.gateway.attach import Access
-from hyperruntime.gateway.config.values import Budget, ClientLimits, GatewayConfig, ModelRule, Upstream
-from hyperruntime.gateway.gateway import Gateway, Seat
-from hyperruntime.gateway.log.budget import Spent
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from hyperruntime.gateway.attach import Access
+    from hyperruntime.gateway.config.values import Budget, ClientLimits, GatewayConfig, ModelRule, Upstream
+    from hyperruntime.gateway.gateway import Gateway, Seat
+    from hyperruntime.gateway.log.budget import Spent
+
+_HOMES = {
+    "Access": "attach",
+    "Budget": "config.values",
+    "ClientLimits": "config.values",
+    "Gateway": "gateway",
+    "GatewayConfig": "config.values",
+    "ModelRule": "config.values",
+    "Seat": "gateway",
+    "Spent": "log.budget",
+    "Upstream": "config.values",
+}
 __all__ = [
     "Access",
     "Budget",
@@ -25,3 +41,10 @@ __all__ = [
     "Spent",
     "Upstream",
 ]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
+    """Return a public name from the module that holds it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hyperruntime.gateway' has no attribute {name!r}")
+    return getattr(import_module(f"hyperruntime.gateway.{_HOMES[name]}"), name)

@@ -109,10 +109,9 @@ def record_from_json(value: object) -> GenerationRecord:
     Raises:
         ValueError: the line is not a valid record.
     """
-    if not isinstance(value, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 - the text is invalid, not the caller's type
+    fields = _json_object(value)
     return structured(
-        GenerationRecord, {**value, "genid": value.get("current_genid"), "parent": value.get("parent_genid")}
+        GenerationRecord, {**fields, "genid": fields.get("current_genid"), "parent": fields.get("parent_genid")}
     )
 
 
@@ -181,7 +180,15 @@ def _converter() -> Converter:
     converter = Converter(detailed_validation=False)
     converter.register_structure_hook(GenId, lambda value, _: genid_from_json(value))
     converter.register_structure_hook(GenId | None, lambda value, _: None if value is None else genid_from_json(value))
+    # As it is: cattrs would copy the settings of each record, item by item.
+    converter.register_structure_hook_func(lambda kind: kind == Mapping[str, Any], lambda value, _: _json_object(value))
     return converter
+
+
+def _json_object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"not a JSON object: {value!r}")  # noqa: TRY004 - the text is invalid, not the caller's type
+    return value
 
 
 def genid_from_json(value: object) -> GenId:

@@ -22,6 +22,7 @@ from hyperruntime.cli.signals import last_signal
 from hyperruntime.errors import ImageNotFoundError
 from hyperruntime.loop.workbench.open_containers import on_interrupt
 from hyperruntime.registry import auto_order
+from tests.doubles.shown_runs import loop_run
 
 HEAVY = ("podman", "docker", "rich", "stevedore", "asyncio", "structlog", "openai", "torch", "requests", "attrs")
 Run = Callable[..., tuple[int, str, str]]
@@ -75,15 +76,26 @@ def test_the_group_help_lists_each_command_without_importing_it(run: Run) -> Non
         assert text in out
 
 
-@pytest.mark.parametrize("args", [("--help",), ("--version",), ()])
-def test_help_and_version_import_no_command_and_no_heavy_module(args: tuple[str, ...]) -> None:
+def modules_of(*args: str) -> list[str]:
+    """Return the modules that a process has loaded after a command."""
     code = (
         f"import sys; from hyperruntime.cli import main; assert main({list(args)!r}) == 0;"
         "print('MODULES', *sorted(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd="/")
     assert done.returncode == 0, done.stderr
-    loaded = done.stdout.partition("MODULES ")[2].split()
+    return done.stdout.partition("MODULES ")[2].split()
+
+
+def test_the_status_of_a_run_loads_no_heavy_module(tmp_path: Path) -> None:
+    loaded = modules_of("status", str(loop_run(tmp_path / "generate_1", 3)))
+    assert "hyperruntime.loop.run_files.archive" in loaded
+    assert set(HEAVY) & set(loaded) == {"attrs"}
+
+
+@pytest.mark.parametrize("args", [("--help",), ("--version",), ()])
+def test_help_and_version_import_no_command_and_no_heavy_module(args: tuple[str, ...]) -> None:
+    loaded = modules_of(*args)
     assert not set(HEAVY) & set(loaded)
     ours = [name for name in loaded if name.startswith("hyperruntime")]
     cli = [f"hyperruntime.cli{name}" for name in ("", ".app", ".command", ".signals", ".streams")]
