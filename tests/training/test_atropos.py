@@ -16,7 +16,7 @@ from hyperruntime.rollout.training_data.scored_data import to_scored_data
 from hyperruntime.trainers.atropos import Atropos
 from hyperruntime.trainers.loading import load_trainer
 from tests.training.atropos_server import TrainerApi, atropos_server, reset
-from tests.unit.rollout.test_export import from_scored_data
+from tests.unit.rollout.training_data.test_export import from_scored_data
 
 CALL = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
 

@@ -13,7 +13,7 @@ import pytest
 
 from hyperruntime.errors import RunError
 from hyperruntime.rollout.training_data.export import ExportOptions, export_run
-from tests.unit.rollout.test_export import MESSAGES, make, write_run
+from tests.unit.rollout.training_data.test_export import MESSAGES, make, write_run
 
 LOAD = """
 import json, sys

@@ -25,7 +25,7 @@ from hypertrainer_grpo.toypolicy import ToyPolicy
 from hypertrainer_grpo.trainer import Grpo
 from tests.training.atropos_server import TrainerApi, atropos_server
 from tests.training.weights import importance_ratios
-from tests.unit.rollout.test_export import from_scored_data
+from tests.unit.rollout.training_data.test_export import from_scored_data
 
 pytestmark = pytest.mark.engine
 

@@ -18,7 +18,7 @@ import pytest
 from hyperruntime.errors import GatewayError
 from hyperruntime.gateway import Gateway, GatewayConfig, ModelRule, Seat, Upstream
 from hyperruntime.gateway.log.redact import Redactor
-from tests.unit.gateway.test_redact import KEY, SPELLINGS
+from tests.unit.gateway.log.test_redact import KEY, SPELLINGS
 
 CHAT = "/v1/chat/completions"
 TEXT_SPELLINGS = {name: data for name, data in SPELLINGS.items() if data.isascii() and not set(data) & set(b'"\n\r\0')}

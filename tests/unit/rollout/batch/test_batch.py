@@ -29,7 +29,7 @@ from hyperruntime.rollout.run.runner import Parts
 from hyperruntime.rollout.run_files.run_dir import RESULTS
 from hyperruntime.storage.run_lock import RunLock
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def settled(path: Path) -> dict[str, dict[str, Any]]:
@@ -322,7 +322,7 @@ def test_a_row_with_a_truncated_result_line_is_run_again(tmp_path: Path) -> None
 BATCH = """
 import asyncio, sys
 from pathlib import Path
-from tests.unit.rollout.test_batch import batch, row_of, answered
+from tests.unit.rollout.batch.test_batch import batch, row_of, answered
 from hyperruntime.rollout.batch.prompts import read_rows
 
 async def agent(task):

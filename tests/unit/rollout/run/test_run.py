@@ -477,7 +477,7 @@ def test_variables_of_the_host_reach_containers_but_no_file(tmp_path: Path, monk
 
 
 def test_the_agent_in_the_documentation_works() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "rollouts.md").read_text()
+    text = (Path(__file__).parents[4] / "docs" / "rollouts.md").read_text()
     code = next(block for block in text.split("```python\n") if "one_shot" in block).split("```")[0]
     names: dict[str, Any] = {}
     exec(code, names)
