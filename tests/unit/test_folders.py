@@ -151,6 +151,13 @@ def test_each_folder_has_its_place_in_the_order() -> None:
     assert {name for name in found if name != "." and name.partition(".")[0] != "agents"} <= set(ORDER)
 
 
+def test_the_folders_of_unit_tests_are_folders_of_the_product() -> None:
+    unit = ROOT / "tests" / "unit"
+    found = {path.parent.relative_to(unit) for path in unit.rglob("test_*.py")} - {Path()}
+    assert len(found) > 30
+    assert [str(one) for one in sorted(found) if not (ROOT / CORE / one).is_dir() and str(one) not in PLUGINS] == []
+
+
 @pytest.mark.parametrize("folder", [name for name in ORDER if (ROOT / CORE / name.replace(".", "/")).is_dir()])
 def test_each_folder_states_what_it_may_import(folder: str) -> None:
     text = ast.get_docstring(ast.parse((ROOT / CORE / folder.replace(".", "/") / "__init__.py").read_text())) or ""
