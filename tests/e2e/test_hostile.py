@@ -118,10 +118,11 @@ def label(split: str, n: int) -> str:
     return f"lbl-{split}-" + hashlib.blake2s(str(n).encode(), digest_size=8).hexdigest()
 
 
-def write_table(folder: Path) -> Path:
+def write_table(folder: Path, task_timeout_s: int = 300) -> Path:
     """Write a table of three splits with hashes as labels; return its definition file."""
     folder.mkdir()
-    lines = ['name = "secrets"', 'inputs = ["n", "split"]', 'label = "label"', 'id = "id"', "task_timeout_s = 30"]
+    lines = ['name = "secrets"', 'inputs = ["n", "split"]', 'label = "label"', 'id = "id"']
+    lines.append(f"task_timeout_s = {task_timeout_s}")
     for split, letter in SPLITS.items():
         rows = [{"id": f"{letter}{n}", "n": n, "split": split, "label": label(split, n)} for n in range(ROWS)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -149,10 +150,13 @@ Attack = Callable[..., RunSummary]
 
 @pytest.fixture
 def attack(host: Host, runtime: Runtime, base_image: str) -> Attack:
-    """Return a function that runs the attacking generations, and an honest one at the end."""
+    """Return a function that runs the attacking generations, and an honest one at the end.
 
-    def start(*steps: Step, env_file: str = "", **options: Any) -> RunSummary:
-        table = write_table(host.folder / "table")
+    Tasks whose attack may hang need a short ``task_timeout_s``; all others end by themselves, on a busy machine late.
+    """
+
+    def start(*steps: Step, env_file: str = "", task_timeout_s: int = 300, **options: Any) -> RunSummary:
+        table = write_table(host.folder / "table", task_timeout_s)
         agent = write_agent(host.folder / "agent", dict(enumerate(steps, 1)), host.facts, env_file)
         defaults: dict[str, Any] = {
             "agent": str(agent),
@@ -399,14 +403,18 @@ def test_an_evaluation_whose_agent_stops_the_harness_ends_at_its_deadline(attack
 
 @pytest.mark.slow
 def test_an_agent_that_fills_the_hosts_pipes_fails_only_its_own_evaluation(attack: Attack) -> None:
-    jammed = attack({"task": "jam"}).generations[1]
+    jammed = attack({"task": "jam"}, task_timeout_s=30).generations[1]
     assert jammed.failure in ("evaluation", "timeout") or jammed.score == 0.0
 
 
 @pytest.mark.slow
 def test_background_processes_end_with_their_generation(attack: Attack, host: Host) -> None:
     summary = attack(
-        {"meta": "daemons"}, {"task": "daemons"}, {"meta": "daemons", "bomb": True}, {"meta": "daemons", "diff": True}
+        {"meta": "daemons"},
+        {"task": "daemons"},
+        {"meta": "daemons", "bomb": True},
+        {"meta": "daemons", "diff": True},
+        task_timeout_s=30,
     )
     left, evaluated, bomb, spoilt = summary.generations[1:5]
     assert (left.failure, left.score) == (None, 0.25), "the diff at the end of the meta agent counts"
@@ -424,7 +432,7 @@ WAYS = ("out", "repo", "image", "tmp", "deleted", "shut", "deep")
 @pytest.mark.slow
 def test_an_agent_cannot_fill_the_disk(attack: Attack) -> None:
     steps: list[Step] = [{"meta": "disk", "way": way} for way in WAYS]
-    summary = attack(*steps, {"task": "disk"}, limits=Limits(disk_bytes=96 * MIB))
+    summary = attack(*steps, {"task": "disk"}, task_timeout_s=30, limits=Limits(disk_bytes=96 * MIB))
     found = dict(zip(WAYS, summary.generations[1:], strict=False))
     assert {way: record.failure for way, record in found.items()} == dict.fromkeys(WAYS, "agent")
     assert all("limits.disk_bytes=100663296" in record.detail for record in found.values())
