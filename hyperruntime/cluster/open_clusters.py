@@ -1,6 +1,6 @@
 """The open clusters of a user: a file for each, which other processes read to show, end or find it.
 
-Only what writes the file loads asyncio: `hyperrun status` reads it, and must start quickly.
+Only what writes the file loads asyncio; ``hyperrun status`` reads it, and must start quickly.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The LLM gateway: gives models to containers that have no network and hold no keys.
 
 The host runs a server on a Unix socket in the container's exchange directory. A forwarder in the container offers it
-as ``http://127.0.0.1:PORT``. Importing this package loads no other module: public names are imported on
-first use, and a gateway loads the HTTP library when it starts.
-Design: docs/decisions/0015-gateway.md.
+as ``http://127.0.0.1:PORT``. Importing this package loads none of its modules: its names are imported on first use, and
+a gateway loads the HTTP library when it starts. Design: docs/decisions/0015-gateway.md.
 
 May import ``gateway.answer`` and what stands before it in ``tests/unit/test_folders.py``.
 """
@@ -14,33 +13,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hyperruntime.gateway.attach import Access
-    from hyperruntime.gateway.config.values import Budget, ClientLimits, GatewayConfig, ModelRule, Upstream
-    from hyperruntime.gateway.gateway import Gateway, Seat
-    from hyperruntime.gateway.log.budget import Spent
+    from hyperruntime.gateway.attach import Access as Access
+    from hyperruntime.gateway.config.values import Budget as Budget
+    from hyperruntime.gateway.config.values import ClientLimits as ClientLimits
+    from hyperruntime.gateway.config.values import GatewayConfig as GatewayConfig
+    from hyperruntime.gateway.config.values import ModelRule as ModelRule
+    from hyperruntime.gateway.config.values import Upstream as Upstream
+    from hyperruntime.gateway.gateway import Gateway as Gateway
+    from hyperruntime.gateway.gateway import Seat as Seat
+    from hyperruntime.gateway.log.budget import Spent as Spent
 
-_HOMES = {
-    "Access": "attach",
-    "Budget": "config.values",
-    "ClientLimits": "config.values",
-    "Gateway": "gateway",
-    "GatewayConfig": "config.values",
-    "ModelRule": "config.values",
-    "Seat": "gateway",
-    "Spent": "log.budget",
-    "Upstream": "config.values",
+_NAMES = {
+    "attach": ("Access",),
+    "config.values": ("Budget", "ClientLimits", "GatewayConfig", "ModelRule", "Upstream"),
+    "gateway": ("Gateway", "Seat"),
+    "log.budget": ("Spent",),
 }
-__all__ = [
-    "Access",
-    "Budget",
-    "ClientLimits",
-    "Gateway",
-    "GatewayConfig",
-    "ModelRule",
-    "Seat",
-    "Spent",
-    "Upstream",
-]
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name

@@ -187,7 +187,8 @@ def _converter() -> Converter:
 
 def _json_object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"not a JSON object: {value!r}")  # noqa: TRY004 - the text is invalid, not the caller's type
+        kind = type(value).__name__  # not the value, which may be long
+        raise ValueError(f"not a JSON object but a {kind}")  # noqa: TRY004 - the text is invalid, not an argument
     return value
 
 

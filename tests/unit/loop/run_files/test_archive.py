@@ -74,7 +74,20 @@ def test_a_truncated_line_is_skipped_and_reported_and_the_next_line_is_separate(
     assert len(again.problems) == 1
 
 
-@pytest.mark.parametrize("damage", [b"\0" * 50, b"{}", b'{"current_genid": [1]}', b"[" * 100_000, b"\xff\xfe", b"null"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"\0" * 50,
+        b"{}",
+        b'{"current_genid": [1]}',
+        b'{"current_genid": 2, "settings": [1]}',
+        b"[" * 100_000,
+        b'"' + b"x" * 100_000 + b'"',
+        b"\xff\xfe",
+        b"null",
+    ],
+    ids=["zeros", "empty", "genid", "settings", "deep", "long", "no text", "null"],
+)
 def test_other_lines_are_read_when_one_line_is_damaged(layout: Layout, damage: bytes) -> None:
     append_line(layout.journal, record_to_json(record("initial")))
     with layout.journal.open("ab") as file:
@@ -83,6 +96,7 @@ def test_other_lines_are_read_when_one_line_is_damaged(layout: Layout, damage: b
     view = load_run(layout.root)
     assert [one.genid for one in view.generations] == ["initial", 1]
     assert len(view.problems) == 1
+    assert len(view.problems[0]) < 300
 
 
 def test_a_generation_counts_only_once(layout: Layout) -> None:
