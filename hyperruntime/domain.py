@@ -186,7 +186,7 @@ class Domain(Protocol):
         ...
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return the JSON summary of a split, with at least ``score`` (the mean, in [0, 1]) and ``total``.
+        """Return the JSON summary of a split, with at least ``score`` (usually the mean) and ``total``.
 
         Args:
             split: name of the split.
@@ -243,12 +243,12 @@ def mean_report(domain: str, split: str, scores: Sequence[Score]) -> dict[str, A
     Args:
         domain: name of the domain.
         split: name of the split.
-        scores: one score for each task; values above 1 count as 1 in the mean.
+        scores: one score for each task; their values may lie outside of [0, 1].
     """
     return {
         "domain": domain,
         "split": split,
-        "score": math.fsum(min(1.0, score.value) for score in scores) / len(scores) if scores else 0.0,
+        "score": math.fsum(score.value for score in scores) / len(scores) if scores else 0.0,
         "total": len(scores),
         "valid": sum(score.valid for score in scores),
         "tasks": {

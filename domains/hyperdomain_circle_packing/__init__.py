@@ -116,7 +116,7 @@ class CirclePacking:
         )
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return the summary of a split; a new record counts as 1 in ``score`` and with its full value in ``tasks``."""
+        """Return the summary of a split; a new record counts with its full value, which is above 1."""
         return mean_report(self.name, split, scores)
 
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401

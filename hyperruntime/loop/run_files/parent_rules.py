@@ -51,8 +51,25 @@ def sigmoid(score: float, middle: float) -> float:
     return 1.0 / (1.0 + math.exp(exponent))
 
 
+def normalised(scores: Sequence[float]) -> list[float]:
+    """Return scores in [0, 1]; scores that are all in this range are returned as they are.
+
+    The steepness of the sigmoid and the midpoint of ``dgm`` are made for this range. Otherwise the range from 0, or the
+    lowest score if it is negative, to 1, or the highest score if it is above 1, is mapped to [0, 1]. So a score just
+    above 1 changes the other ones only a little.
+
+    Example:
+        >>> normalised([0.5, 1.0, 2.0])
+        [0.25, 0.5, 1.0]
+    """
+    low, high = min(0.0, *scores), max(1.0, *scores)
+    return [(score - low) / (high - low) for score in scores] if (low, high) != (0.0, 1.0) else list(scores)
+
+
 def weights(rule: str, candidates: Sequence[Candidate]) -> list[float]:
     """Return one weight per candidate; the weights need not add up to 1.
+
+    The formulas use the scores of the candidates as :func:`normalised` returns them.
 
     ``score_prop`` uses the sigmoid, ``score_child_prop`` the sigmoid times ``exp(-(children / 8) ** 3)``, and ``dgm``
     the sigmoid around 0.5 times ``1 / (1 + children)``. All weights are equal for ``random``, and when all are zero.
@@ -64,8 +81,10 @@ def weights(rule: str, candidates: Sequence[Candidate]) -> list[float]:
         raise ValueError(f"rule {rule!r} has no weights")
     if rule == "random":
         return [1.0] * len(candidates)
-    middle = _DGM_MIDPOINT if rule == "dgm" else midpoint([candidate.score for candidate in candidates])
-    values = [sigmoid(candidate.score, middle) * _damping(rule, candidate.children) for candidate in candidates]
+    scores = normalised([candidate.score for candidate in candidates])
+    middle = _DGM_MIDPOINT if rule == "dgm" else midpoint(scores)
+    pairs = zip(scores, candidates, strict=True)
+    values = [sigmoid(score, middle) * _damping(rule, candidate.children) for score, candidate in pairs]
     return values if math.fsum(values) > 0 else [1.0] * len(candidates)
 
 

@@ -147,10 +147,10 @@ def test_tasks_are_in_order_contain_no_label_and_have_a_reference() -> None:
         DOMAIN.tasks("val", -1)
 
 
-def test_a_report_has_the_mean_and_counts_a_record_as_one() -> None:
+def test_a_report_has_the_mean_in_which_a_record_counts_in_full() -> None:
     record = Score(task_id="n08", value=1.2, valid=True)
     report = DOMAIN.report("train", [record, DOMAIN.score(task(8), None)])
-    assert (report["score"], report["total"], report["valid"]) == (0.5, 2, 1)
+    assert (report["score"], report["total"], report["valid"]) == (0.6, 2, 1)
     assert report["tasks"]["n08"]["score"] == 1.2
     assert DOMAIN.report("train", [])["score"] == 0.0
     json.dumps(report, allow_nan=False)

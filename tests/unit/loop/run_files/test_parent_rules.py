@@ -54,6 +54,25 @@ def test_candidates_have_equal_weights_if_all_weights_are_zero() -> None:
     assert weights("score_child_prop", [Candidate(1, 0.5, 1000), Candidate(2, 0.4, 1000)]) == [1.0, 1.0]
 
 
+def test_scores_above_one_and_below_zero_are_told_apart_by_every_rule() -> None:
+    above = [Candidate(number, score, 0) for number, score in enumerate([1.0, 1.3, 1.6, 1.9])]
+    for rule in ("score_prop", "score_child_prop", "dgm"):
+        found = weights(rule, above)
+        assert found == sorted(found)
+        assert found[-1] > 1.5 * found[0], "the best one is chosen clearly more often than the worst one"
+        scaled = [Candidate(one.genid, one.score / 1.9, 0) for one in above]
+        assert found == pytest.approx(weights(rule, scaled)), "only the relation between the scores counts"
+    assert select_parent("best", above, seed=1, generation=4) == 3
+    below = [Candidate(1, -2.0, 0), Candidate(2, -1.0, 0)]
+    assert weights("score_prop", below)[1] > 2 * weights("score_prop", below)[0]
+
+
+def test_a_score_just_above_one_hardly_changes_the_weights() -> None:
+    usual = [Candidate(1, 0.5, 0), Candidate(2, 1.0, 0)]
+    record = [Candidate(1, 0.5, 0), Candidate(2, 1.0002, 0)]
+    assert weights("score_prop", record) == pytest.approx(weights("score_prop", usual), rel=0.01)
+
+
 def test_latest_takes_the_last_and_best_takes_the_first_of_the_highest_scores() -> None:
     assert select_parent("latest", POOL, seed=1, generation=4) == 3
     assert select_parent("best", POOL, seed=1, generation=4) == 1
