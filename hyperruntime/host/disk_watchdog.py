@@ -83,14 +83,17 @@ class DiskWatch:
                 self._end(why, limit)
 
     def _look(self) -> tuple[str, str]:
-        """Return why the container must end and the exceeded limit; two empty strings if it may live."""
+        """Return why the container must end and the exceeded limit; two empty strings if it may live.
+
+        A container below its own limit has not exceeded it, even if the host's disk is full: the limit is then "".
+        """
         now = free_space(self._places)
         low = next((device for device, free in now.items() if free.space < self._reserve.get(device, 0)), None)
         if (low is not None or time.monotonic() >= self._due(now)) and (why := self._count(now)):
             return why, "disk_bytes"
         if low is None:
             return "", ""
-        return self._judge_low(low, now[low]), "disk_bytes" if self.used_bytes >= self._reserve[low] else ""
+        return self._judge_low(low, now[low]), ""
 
     def _due(self, now: Mapping[int, Free]) -> float:
         """Return the time of the next count: earlier if half of its remaining limit may have been taken."""

@@ -98,7 +98,7 @@ class _Generation:
         self._folder = context.layout.partial(plan.genid)
         self._output = self._folder / AGENT_OUTPUT
         self._private = self._folder.with_name(f"{self._folder.name}.private")
-        self._phases = reached_phases(context, plan)
+        self._phases, self._ends_run = reached_phases(context, plan), False
         if self._phases.record is None:
             remove_tree(self._folder)
         discard(context, self._private)
@@ -141,6 +141,8 @@ class _Generation:
                 self._clean_up()
             if again:
                 check_writable(self._folder)  # after _clean_up: the agent may have filled the disk
+            if self._ends_run and self.record.attempts == self._last:
+                raise StorageError(f"generation {self._plan.genid} was not made: {self.record.detail}; free some space")
             self._complete_record()
             if not again or self.record.attempts == self._last:
                 self._steps.finished(self.record.score, self.record.failure or "", started)
@@ -232,6 +234,7 @@ class _Generation:
         reason = translate_failure(error, self._steps.current)
         self._steps.note(f"== failed: {reason.failure}: {reason}")
         self.record = attrs.evolve(self.record, failure=reason.failure, detail=one_line(str(reason)))
+        self._ends_run = reason.ends_run
         return reason.again
 
     def _clean_up(self) -> None:

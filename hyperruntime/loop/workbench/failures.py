@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -27,6 +28,7 @@ _BLAME: Mapping[str, FailureClass] = MappingProxyType(
 
 
 _MAX_SENTENCE_CHARS = 600
+_DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def one_line(text: str) -> str:
@@ -48,11 +50,12 @@ class GenerationFailedError(HyperRuntimeError):
     Attributes:
         failure: class of the failure.
         again: whether the infrastructure may be at fault, so that another attempt may help.
+        ends_run: whether the run ends if the last attempt fails too; a resume then makes the generation again.
     """
 
-    def __init__(self, failure: FailureClass, detail: str, *, again: bool = False) -> None:
+    def __init__(self, failure: FailureClass, detail: str, *, again: bool = False, ends_run: bool = False) -> None:
         """Store the class and one sentence about the failure."""
-        self.failure, self.again = failure, again
+        self.failure, self.again, self.ends_run = failure, again, ends_run
         super().__init__(detail)
 
 
@@ -60,12 +63,21 @@ class RunInterruptedError(HyperRuntimeError):
     """The run is being interrupted; the generation is not recorded, and a resumed run continues it."""
 
 
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether an error, or an error that caused it, says that no space is left on the host or in a quota."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _DISK_IS_FULL:
+            return True
+        error = error.__cause__
+    return False
+
+
 def translate_failure(error: Exception, step: str) -> GenerationFailedError:
     """Translate an error in a step into the failure of the generation.
 
     If a container exceeded a limit, the generation failed. If a container was lost for another reason, the machine may
-    be at fault, so the generation is retried. After the last attempt the generation is blamed, unless hyperruntime
-    ended the container, for example because the host had no space left.
+    be at fault, so the generation is retried. After the last attempt the generation is blamed, unless the host's disk
+    was full: this is never the generation's failure, so the run ends, and a resume makes the generation again.
 
     Args:
         error: the error.
@@ -77,15 +89,9 @@ def translate_failure(error: Exception, step: str) -> GenerationFailedError:
     if isinstance(error, BudgetExceededError):
         return GenerationFailedError("budget", str(error))
     if isinstance(error, ContainerLostError):
-        post_mortem = error.post_mortem
-        if not isinstance(post_mortem, PostMortem):
-            return GenerationFailedError(blame, str(error), again=True)
-        if post_mortem.limit:
-            why = f"the container exceeded a limit: {post_mortem.ended_by}"
-            return GenerationFailedError("timeout" if post_mortem.limit == "wall_s" else blame, why)
-        if post_mortem.oom_killed:
-            return GenerationFailedError(blame, str(error))
-        return GenerationFailedError("infrastructure" if post_mortem.ended_by else blame, str(error), again=True)
+        return _of_a_lost_container(error, blame)
+    if is_disk_full(error):
+        return GenerationFailedError("infrastructure", str(error), again=True, ends_run=True)
     if isinstance(error, ExecStartError):
         return GenerationFailedError(blame, str(error))
     if isinstance(error, RepositoryError) and step == "diff":
@@ -93,3 +99,17 @@ def translate_failure(error: Exception, step: str) -> GenerationFailedError:
     if isinstance(error, HyperRuntimeError):
         return GenerationFailedError("infrastructure", str(error), again=True)
     return GenerationFailedError(blame, f"{type(error).__name__}: {error}", again=True)
+
+
+def _of_a_lost_container(error: ContainerLostError, blame: FailureClass) -> GenerationFailedError:
+    end = error.post_mortem
+    if not isinstance(end, PostMortem):
+        return GenerationFailedError(blame, str(error), again=True)
+    if end.limit:
+        why = f"the container exceeded a limit: {end.ended_by}"
+        return GenerationFailedError("timeout" if end.limit == "wall_s" else blame, why)
+    if end.oom_killed:
+        return GenerationFailedError(blame, str(error))
+    if end.ended_by:  # without a limit: the host's disk is full
+        return GenerationFailedError("infrastructure", str(error), again=True, ends_run=True)
+    return GenerationFailedError(blame, str(error), again=True)

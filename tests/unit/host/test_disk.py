@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -158,7 +159,10 @@ def test_a_file_that_was_counted_twice_ends_no_container(tmp_path: Path, monkeyp
 def test_a_disk_that_others_fill_is_not_reported_as_a_limit_of_the_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor if its own files take more than what is left: they are within its limit."""
     free = diskwatch.free_space([str(tmp_path)])
+    (tmp_path / "file").write_bytes(bytes(2 * MIB))
+    monkeypatch.setattr(diskwatch, "RESERVE_BYTES", MIB)
     said = watch(tmp_path, GIB)
     low = {device: diskwatch.Free(1000, 1000) for device in free}
     monkeypatch.setattr(diskwatch, "free_space", lambda _: low)
@@ -184,8 +188,20 @@ def test_a_generation_past_its_limit_is_not_retried(post_mortem: PostMortem, ste
 
 def test_a_generation_that_ended_because_the_host_disk_was_full_is_retried() -> None:
     error = translate_failure(ContainerLostError("lost", PostMortem(state="exited", ended_by="x")), "meta agent")
-    assert error.again
-    assert error.failure == "infrastructure"
+    assert (error.failure, error.again, error.ends_run) == ("infrastructure", True, True)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_no_space_for_a_file_of_the_host_is_never_blamed_on_the_generation(number: int) -> None:
+    try:
+        try:
+            raise OSError(number, os.strerror(number))
+        except OSError as full:
+            raise ValueError("the answer could not be stored") from full
+    except ValueError as error:
+        for step in ("meta agent", "settle", "diff", "load check", "evaluate"):
+            reason = translate_failure(error, step)
+            assert (reason.failure, reason.again, reason.ends_run) == ("infrastructure", True, True)
 
 
 def test_a_run_has_a_disk_limit_by_default_and_a_container_has_none() -> None:

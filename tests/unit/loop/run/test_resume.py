@@ -13,7 +13,15 @@ import pytest
 
 from hyperruntime import registry
 from hyperruntime.domain import Domain
-from hyperruntime.errors import EngineUnavailableError, RunError, RunLockedError, SpecError
+from hyperruntime.driver import PostMortem
+from hyperruntime.errors import (
+    ContainerLostError,
+    EngineUnavailableError,
+    RunError,
+    RunLockedError,
+    SpecError,
+    StorageError,
+)
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.process import wait_until
 from hyperruntime.loop.run.plan import plan_resume
@@ -29,13 +37,13 @@ def is_of_a_meta_agent(spec: ContainerSpec) -> bool:
     return any(mount.target.endswith("evals") for mount in spec.mounts)
 
 
-def failing(*errors: bool) -> FakeRuntime:
+def failing(*errors: bool, error: Exception | None = None) -> FakeRuntime:
     """Return a runtime that fails, or does not fail, to start the containers of meta agents, in this order."""
-    left = iter(errors)
+    left, reason = iter(errors), error or EngineUnavailableError("fake", "it is gone")
 
     def start(spec: ContainerSpec) -> None:
         if is_of_a_meta_agent(spec) and next(left, False):
-            raise EngineUnavailableError("fake", "it is gone")
+            raise reason
 
     return FakeRuntime(before_start=start)
 
@@ -216,3 +224,13 @@ def test_engine_failures_are_retried_and_a_broken_engine_ends_the_run(finished: 
     assert [record.parent for record in view.generations[5:]] == [4] * 3, "an outage must not invalidate a parent"
     assert all(view.generations[n].valid_parent for n in (0, 1, 4))
     assert view.state == "interrupted"
+
+
+def test_a_generation_that_fails_because_the_host_disk_is_full_is_made_again_on_resume(finished: Path) -> None:
+    full = PostMortem(state="exited", ended_by="the disk has only 3 MiB left, and its files took 300 MiB")
+    fails = failing(True, True, True, error=ContainerLostError(f"the container ended: {full}", full))
+    with pytest.raises(StorageError, match=r"generation 4 was not made.*the disk has only 3 MiB left.*free some space"):
+        resume_run(fails, plan_resume(finished, max_generation=4))
+    assert [record.genid for record in load_run(finished).generations] == ["initial", 1, 2, 3]
+    made = resume_run(FakeRuntime(), plan_resume(finished)).generations[4]
+    assert (made.failure, made.attempts) == (None, 1)
