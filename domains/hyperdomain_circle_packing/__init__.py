@@ -24,11 +24,11 @@ BEST_KNOWN: Mapping[int, float] = MappingProxyType(
     {
         1: 0.5,
         2: 2 - math.sqrt(2),
-        8: 1.423,
-        11: 1.680,
-        14: 1.905,
-        17: 2.111,
-        20: 2.301,
+        8: 1.4238140,
+        11: 1.6800584,
+        14: 1.9056673,
+        17: 2.1111854,
+        20: 2.3011229,
         23: 2.470,
         26: 2.635983,
         32: 2.939572,
@@ -38,11 +38,15 @@ BEST_KNOWN: Mapping[int, float] = MappingProxyType(
 
 Source: Erich Friedman, Packing Center, "Circles in Squares" by sum of radii
 (https://erich-friedman.github.io/packing/cirRsqu/). n=1 and n=2 are exact. For 8 <= n <= 17 the page gives three
-decimals, truncated ("1.423+"), so its best packings score up to 1.0005. n=26: 2.635 by AlphaEvolve (Novikov et al.
-2025, arXiv:2506.13131, appendix B.12), now listed as "2.63598+". n=32: 2.937 by AlphaEvolve, now 2.939572 (Georgiev,
-Gomez-Serrano, Tao, Wagner 2025, arXiv:2511.02864), listed as "2.939+". n=20 and n=23: our own search, sequential
-quadratic programming from about 800 starts each, truncated as above; it finds the listed sums of 8 <= n <= 17.
+decimals ("1.423+"); the other digits are from our own search, sequential quadratic programming from 700 to 12,000
+starts each, rounded up. n=20: the same search, which the page does not list. n=23: an earlier search, known to three
+decimals only, see ``TRUNCATED``. n=26: 2.635 by AlphaEvolve (Novikov et al. 2025, arXiv:2506.13131, appendix B.12), now
+listed as "2.63598+". n=32: 2.937 by AlphaEvolve, now 2.939572 (Georgiev, Gomez-Serrano, Tao, Wagner 2025,
+arXiv:2511.02864), listed as "2.939+".
 """
+
+TRUNCATED = frozenset({23})
+"""The ``n`` whose best known sum is known to three decimals only; its best packings score up to 1.0005."""
 
 SPLITS = (
     Split(name="train", staged_samples=2, staged_threshold=0.1),
@@ -50,6 +54,7 @@ SPLITS = (
     Split(name="test"),
 )
 
+_ROUNDED = " (to three decimals: a sum above it may be no record)"
 _SIZES: Mapping[str, tuple[int, ...]] = MappingProxyType({"train": (8, 11, 14, 17), "val": (26, 32), "test": (20, 23)})
 _WORK: Mapping[str, int] = MappingProxyType({"train": 1_200_000, "val": 6_000_000, "test": 6_000_000})
 _TIME_LIMIT_S: Mapping[str, float] = MappingProxyType({"train": 2.0, "val": 6.0, "test": 6.0})
@@ -111,7 +116,7 @@ class CirclePacking:
             task_id=task.id,
             value=total / best,
             valid=True,
-            detail=f"sum of radii {total:.6f}, best known {best:.6f}",
+            detail=f"sum of radii {total:.7f}, best known {best:.7f}{_ROUNDED if n in TRUNCATED else ''}",
             facts={"n": n, "sum_of_radii": total, "best_known": best},
         )
 

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hyperruntime.cli.loop.progress import ENSEMBLE
 from hyperruntime.cli.rows import Column, duration_seconds, print_columns
 from hyperruntime.gateway.log.budget import Spent
 from hyperruntime.loop.run_files.layout import INITIAL
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.run_files.record import FAILURES, GenerationRecord, record_to_json
+from hyperruntime.loop.run_files.record import ENSEMBLE, FAILURES, TASKS, GenerationRecord, record_to_json
 from hyperruntime.units import format_duration
 
 _DETAIL_CHARS = 90
@@ -63,8 +62,8 @@ def generation_columns(
     seconds = [sum(record.durations.values()) for record in ordered]
     texts = [format_duration(value) for value in seconds]
     columns.append(Column(name="duration", texts=texts, values=seconds, parse=duration_seconds))
-    if any(record.failure or record.ensemble_failure for record in records):
-        classes = [record.failure or (ENSEMBLE if record.ensemble_failure else "") for record in ordered]
+    if any(record.trouble[0] for record in records):
+        classes = [record.trouble[0] for record in ordered]
         columns.append(Column(name="failure", texts=[failure_text(record) for record in ordered], words=classes))
     return columns
 
@@ -96,18 +95,17 @@ def best_generation(records: Sequence[GenerationRecord]) -> GenerationRecord | N
 
 
 def failure_text(record: GenerationRecord) -> str:
-    """Return the failure of the generation, or else of its ensemble, and the reason in one short line, or ""."""
-    failure = record.failure or (ENSEMBLE if record.ensemble_failure else "")
-    detail = " ".join((record.detail if record.failure else record.ensemble_failure).split())
+    """Return the failure of the generation, or else of its ensemble or tasks, and the reason in one short line."""
+    failure, reason = record.trouble
+    detail = " ".join(reason.split())
     short = detail if len(detail) <= _DETAIL_CHARS else detail[: _DETAIL_CHARS - 3] + "..."
     return f"{failure}: {short}" if short else failure
 
 
 def failure_counts(records: Sequence[GenerationRecord]) -> dict[str, int]:
-    """Return the number of failed generations for each class of failure, and of failed ensembles."""
-    counts: Counter[str] = Counter(record.failure for record in records if record.failure is not None)
-    counts += Counter({ENSEMBLE: sum(bool(record.ensemble_failure) for record in records)})
-    return {failure: counts[failure] for failure in (*FAILURES, ENSEMBLE) if failure in counts}
+    """Return the number of generations for each class of failure; also those with failed ensembles or tasks."""
+    counts = Counter(record.trouble[0] for record in records)
+    return {failure: counts[failure] for failure in (*FAILURES, ENSEMBLE, TASKS) if failure in counts}
 
 
 def ensembles_failed(records: Sequence[GenerationRecord]) -> str:

@@ -11,7 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hyperruntime.cli.loop.progress import ENSEMBLE, FINISHED, Tracker
+from hyperruntime.cli.loop.progress import FINISHED, Tracker
+from hyperruntime.loop.run_files.record import ENSEMBLE
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.units import format_duration
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 import attrs
 
 from hyperruntime.cli.messages import note
-from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.run_files.record import ENSEMBLE, TASKS, GenerationRecord
 from hyperruntime.loop.workbench.events import OnEvent, StepEvent
 from hyperruntime.units import format_duration
 
-FINISHED, ENSEMBLE = "generation", "ensemble"
+FINISHED = "generation"
 _LONG_STEPS = ("meta agent", "evaluate")
 
 
@@ -45,6 +45,7 @@ class Tracker:
         self.best: tuple[float, str] | None = None
         self.running: dict[str, Running] = {}
         self._reasons: dict[str, str] = {}
+        self._unanswered: dict[str, str] = {}
         for record in finished:
             self._count(str(record.genid), record.score)
 
@@ -54,6 +55,9 @@ class Tracker:
             return self._finish(event)
         if event.step == ENSEMBLE:
             return f"generation {event.generation}: its ensemble failed: {' '.join(event.detail.split())[:160]}"
+        if event.step == TASKS:
+            self._unanswered[event.generation] = event.detail
+            return None
         if event.state == "failed" and event.detail:
             self._reasons[event.generation] = event.detail
         if event.state != "start":
@@ -73,6 +77,8 @@ class Tracker:
         parts = [f"generation {event.generation}:", "no score" if event.score is None else f"score {event.score:.4f}"]
         if event.state == "failed":
             parts.append(f"failed ({event.detail}{': ' + reason if reason else ''})")
+        elif unanswered := " ".join(self._unanswered.pop(event.generation, "").split())[:160]:
+            parts.append(f"({unanswered})")
         parts += [f"in {format_duration(event.duration_s)};", self.best_text() or "no score yet"]
         return " ".join(parts)
 

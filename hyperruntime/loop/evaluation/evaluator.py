@@ -5,6 +5,8 @@ The evaluation has stages: a cheap first stage on every domain, then the first s
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -50,6 +52,7 @@ class SplitResult:
 
 
 Results = dict[str, dict[str, SplitResult]]
+_TIMED_OUT = re.compile(r"the task took more than \S+ s")  # as the harness writes it
 OnResult = Callable[[Domain, Split, SplitResult], None]
 
 
@@ -93,6 +96,23 @@ def mean_score(values: Sequence[float | None]) -> float | None:
     """Return the mean of scores; None if there are no scores, or one is missing."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def unanswered(results: Results) -> str:
+    """Return how many tasks have no answer, with the most common reason; "" if all have one.
+
+    Such as ``2 of 5 tasks timed out``, or ``5 of 5 tasks failed: NameError: ...``.
+    """
+    predictions = [said for splits in results.values() for result in splits.values() for said in result.predictions]
+    errors = [one.error for one in predictions if one.error is not None]
+    late = sum(_TIMED_OUT.fullmatch(error) is not None for error in errors)
+    other = Counter(error.strip() for error in errors if not _TIMED_OUT.fullmatch(error))
+    parts = [f"{late} of {len(predictions)} tasks timed out"] if late else []
+    if other:
+        (reason, count), failed = other.most_common(1)[0], other.total()
+        named = "" if count == failed else ", the most common reason"
+        parts.append(f"{failed} of {len(predictions)} tasks failed{named}: {reason}")
+    return "; ".join(parts)
 
 
 class Evaluator:

@@ -25,11 +25,11 @@ from hyperruntime.git.patch import Notes
 from hyperruntime.git.store import Snapshot
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.logs import get_logger
-from hyperruntime.loop.evaluation.evaluator import Results, selection_score
+from hyperruntime.loop.evaluation.evaluator import Results, selection_score, unanswered
 from hyperruntime.loop.generation.adapter import Attempt
 from hyperruntime.loop.generation.phases import reached_phases
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH
-from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.run_files.record import TASKS, GenerationRecord
 from hyperruntime.loop.workbench.container import discard
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext, protected_paths
 from hyperruntime.loop.workbench.copy_out import PATCH_LIMIT, copy_files, read_file
@@ -250,6 +250,15 @@ class _Generation:
         finally:
             self._steps.run("reset", lambda: discard(self._context, self._private))
 
+    def _unanswered(self) -> str:
+        """Return how many tasks have no answer; report it, because only the score would show it."""
+        if not (found := unanswered(self.adapter.results)):
+            return ""
+        text = one_line(found)
+        if self.record.failure is None:
+            self._steps.failed(TASKS, text)
+        return text
+
     def _end_containers(self) -> None:
         try:
             self.adapter.agent.close()
@@ -267,6 +276,7 @@ class _Generation:
             scores=scores,
             score=score,
             ensemble_failure=self.adapter.ensemble_failure,
+            unanswered=self._unanswered(),
             valid_parent=is_valid_parent(self._context.options.valid_parent, failure=self.record.failure, score=score),
             durations=dict(self._steps.durations),
             usage=self._context.models.usage(self._plan.genid),

@@ -27,6 +27,7 @@ FailureClass = Literal[
 ]
 MarkKind = Literal["no-parent", "no-selection"]
 FAILURES: tuple[str, ...] = get_args(FailureClass)
+ENSEMBLE, TASKS = "ensemble", "tasks"  # what may fail in a generation that has not failed itself
 SCHEMA = 1
 _Kind = TypeVar("_Kind")
 
@@ -44,6 +45,7 @@ class GenerationRecord:
         failure: class of the failure, or None.
         detail: one sentence about the failure, or "".
         ensemble_failure: one sentence if its ensemble could not be evaluated, or ""; its scores are then the agent's.
+        unanswered: how many tasks have no answer, and the most common reason; "" if all have one.
         commit: its state in the run's repository; the parent's commit if it has no own state.
         durations: seconds per step.
         started: start time, ISO 8601 in UTC.
@@ -64,6 +66,7 @@ class GenerationRecord:
     failure: FailureClass | None = None
     detail: str = ""
     ensemble_failure: str = ""
+    unanswered: str = ""
     commit: str = ""
     durations: Mapping[str, float] = attrs.field(factory=dict, hash=False)
     started: str = ""
@@ -73,6 +76,18 @@ class GenerationRecord:
     archived: int = 0
     usage: Spent | None = None
     settings: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+
+    @property
+    def trouble(self) -> tuple[str, str]:
+        """What went wrong, and one sentence about it: the failure, else that of its ensemble, else of its tasks.
+
+        The first value is a class of ``FAILURES``, ``ENSEMBLE`` or ``TASKS``; both are "" if all went well.
+        """
+        if self.failure is not None:
+            return self.failure, self.detail
+        if self.ensemble_failure:
+            return ENSEMBLE, self.ensemble_failure
+        return (TASKS, self.unanswered) if self.unanswered else ("", "")
 
 
 @attrs.frozen(kw_only=True)

@@ -29,8 +29,8 @@ class StepEvent:
 
     Attributes:
         generation: id of the generation, as text.
-        step: one of ``generation.STEPS``, ``"ensemble"`` if that failed, or ``"generation"`` for the end of the whole
-            generation.
+        step: one of ``generation.STEPS``; ``"ensemble"`` or ``"tasks"`` if that failed in a generation that did not;
+            or ``"generation"`` for the end of the whole generation.
         state: ``start``, ``done`` or ``failed``.
         duration_s: duration in seconds; 0 for ``start``.
         score: score of the generation; only with the step ``"generation"``.

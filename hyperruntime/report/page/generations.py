@@ -103,8 +103,8 @@ class LoopRun:
                 f"{domain} {split}": [number(record.scores.get(domain, {}).get(split)) for record in records]
                 for domain, split in splits
             },
-            "failure": [record.failure or ("ensemble" if record.ensemble_failure else "") for record in records],
-            "detail": [self._screen.text(record.detail or record.ensemble_failure)[:500] for record in records],
+            "failure": [record.trouble[0] for record in records],
+            "detail": [self._screen.text(record.trouble[1])[:500] for record in records],
             "started": [time_of(record.started) for record in records],
             "duration": [number(sum(record.durations.values())) for record in records],
             "steps": {step: [number(record.durations.get(step)) for record in records] for step in steps},

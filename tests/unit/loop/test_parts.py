@@ -25,6 +25,7 @@ from hyperruntime.errors import (
     PatchError,
     RepositoryError,
 )
+from hyperruntime.loop.evaluation.evaluator import SplitResult, unanswered
 from hyperruntime.loop.evaluation.predictions import Prediction, PredictionReader, prediction_to_json
 from hyperruntime.loop.generation.default_adapter import meta_agent_options
 from hyperruntime.loop.run.plan import plan_resume
@@ -116,6 +117,21 @@ def test_a_prediction_that_json_cannot_hold_becomes_an_error(value: object) -> N
     assert stored["prediction"] is None
     assert "NaN or infinity" in stored["error"]
     json.dumps(stored, allow_nan=False)
+
+
+def test_tasks_without_an_answer_are_counted_with_their_most_common_reason() -> None:
+    late, wrong = "the task took more than 60 s", "NameError: name 'x' is not defined"
+
+    def said(*errors: str | None) -> str:
+        predictions = tuple(Prediction(task_id=str(n), error=error) for n, error in enumerate(errors))
+        return unanswered({"d": {"train": SplitResult(predictions=predictions, scores=(), total=9, mean=0.0)}})
+
+    assert said(None, None) == ""
+    assert said(late, None, late, None, None) == "2 of 5 tasks timed out"
+    assert said(wrong, wrong) == f"2 of 2 tasks failed: {wrong}"
+    assert said(wrong, "x", wrong, late) == (
+        f"1 of 4 tasks timed out; 3 of 4 tasks failed, the most common reason: {wrong}"
+    )
 
 
 def test_only_regular_files_below_the_folder_are_copied(tmp_path: Path) -> None:

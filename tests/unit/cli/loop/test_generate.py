@@ -316,14 +316,16 @@ def test_a_run_without_any_new_ensemble_exits_with_1(initial: str, new: tuple[st
     assert exit_code(RunSummary(run_dir="x", generations=records, best=first, interrupted=False), 0) == code
 
 
-def test_a_failed_ensemble_is_counted_and_shown_like_a_failure() -> None:
+def test_a_failed_ensemble_and_unanswered_tasks_are_counted_and_shown_like_a_failure() -> None:
     records = [
         GenerationRecord(genid=1, failure="agent", detail="it ended"),
         GenerationRecord(genid=2, ensemble_failure="it wrote\nno table"),
         GenerationRecord(genid=3),
+        GenerationRecord(genid=4, score=0.5, unanswered="2 of 5 tasks timed out"),
     ]
-    assert failure_counts(records) == {"agent": 1, "ensemble": 1}
-    assert [failure_text(record) for record in records] == ["agent: it ended", "ensemble: it wrote no table", ""]
+    assert failure_counts(records) == {"agent": 1, "ensemble": 1, "tasks": 1}
+    shown = ["agent: it ended", "ensemble: it wrote no table", "", "tasks: 2 of 5 tasks timed out"]
+    assert [failure_text(record) for record in records] == shown
 
 
 @pytest.mark.parametrize(

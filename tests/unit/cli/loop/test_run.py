@@ -100,6 +100,9 @@ def test_the_tracker_follows_generations_and_the_best_score() -> None:
     line = tracker.take(StepEvent(generation="4", step="generation", state="failed", duration_s=1.0, detail="agent"))
     assert line == "generation 4: no score failed (agent: no module named x) in 1.0s; best 0.9500 (generation 3)"
     assert tracker.done == 4
+    tracker.take(StepEvent(generation="5", step="tasks", state="failed", detail="2 of 5 tasks timed out"))
+    line = tracker.take(StepEvent(generation="5", step="generation", state="done", duration_s=1.0, score=0.0))
+    assert line == "generation 5: score 0.0000 (2 of 5 tasks timed out) in 1.0s; best 0.9500 (generation 3)"
 
 
 def test_plain_progress_is_printed_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -207,7 +208,10 @@ def test_a_failed_task_does_not_stop_the_others_and_a_bad_agent_stops_after_the_
         for n, (_, said) in expected.items():
             assert not found[n]["valid"]
             assert said in f"{found[n]['error']} {found[n]['detail']}"
+    assert re.match(r"4 of 6 tasks failed, the most common reason: \S", summary.generations[1].unanswered)
+    assert summary.generations[2].unanswered.startswith("4 of 6 tasks failed, the most common reason: ")
     record = summary.generations[3]
+    assert record.unanswered == ""
     assert record.staged_only
     assert record.score == 0.0
     assert record.valid_parent
