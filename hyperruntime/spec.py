@@ -22,7 +22,15 @@ NETWORKS: tuple[str, ...] = ("none", "host", "bridge")
 PULLS: tuple[str, ...] = ("never", "missing", "always")
 DEFAULT_PIDS = 512
 DEFAULT_OUTPUT_LIMIT_BYTES = 10 * 1024**2
-_REFERENCE = re.compile(r"[A-Za-z0-9./_][A-Za-z0-9._:/@+-]*")
+# Source: the grammar of references in the OCI distribution specification and in github.com/distribution/reference.
+_HOST = r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::[0-9]+)?"
+_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+_TAG, _DIGEST = r"[A-Za-z0-9_][A-Za-z0-9_.-]*", r"sha256:[0-9a-f]{64}"
+_IMAGE_NAME = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::{_TAG})?(?:@{_DIGEST})?")
+# Podman reads what begins with one of these from other places; containers-transports(5).
+_TRANSPORTS = "containers-storage dir docker docker-archive docker-daemon oci oci-archive ostree sif tarball".split()
+_IMAGE_FILES = (".sif", ".sqfs")
+_IMAGE_PATH = re.compile(r"[A-Za-z0-9./_][A-Za-z0-9._:/@+-]*")
 _USER = re.compile(r"(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?)(:(?P<group>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?))?")
 _LETTERS = r"[A-Za-z](?:[A-Za-z0-9_{}-]*[A-Za-z0-9])?"
 # Source: SPEC.md of the Container Device Interface, "kind" and "devices.name".
@@ -207,7 +215,8 @@ class ContainerSpec:
     """Everything that describes a container before it runs.
 
     Attributes:
-        image: OCI reference of an image; on this machine, or see ``pull``.
+        image: OCI reference of an image, on this machine, or see ``pull``; for Apptainer also the path of a SIF or of a
+            directory.
         mounts: the only host paths visible in the container. Targets must be different, and must not be ``/``,
             ``/run`` or ``/dev``, or lie in ``/proc``, ``/sys`` or ``/run/hyperruntime``.
         env: environment of every exec.
@@ -240,8 +249,7 @@ class ContainerSpec:
 
     def __attrs_post_init__(self) -> None:
         """Check every field."""
-        if not _REFERENCE.fullmatch(str(self.image)):
-            raise SpecError("image", self.image, "an image reference such as localhost/name:tag")
+        check_image("image", self.image)
         if self.network not in NETWORKS:
             raise SpecError("network", self.network, f"one of {', '.join(NETWORKS)}")
         if self.limits_mode not in LIMITS_MODES:
@@ -270,6 +278,35 @@ class ContainerSpec:
             if target in taken:
                 raise SpecError("Mount.target", mount.target, f"one mount per target, and {taken[target]} is there")
             taken[target] = f"the mount of {mount.source!r}"
+
+
+def is_image_name(reference: str) -> bool:
+    """Return whether every engine reads a reference as the name of an image, never as a path or a transport."""
+    has_transport = reference.partition(":")[0] in _TRANSPORTS
+    return bool(_IMAGE_NAME.fullmatch(reference)) and not has_transport and not reference.endswith(_IMAGE_FILES)
+
+
+def is_image_path(reference: str) -> bool:
+    """Return whether a reference is the path of an image file or a directory, which only some engines can run."""
+    return reference.startswith(("/", "./", "../")) or (reference.endswith(_IMAGE_FILES) and ":" not in reference)
+
+
+def check_image(field: str, reference: object) -> None:
+    """Check that a value names an image, or is the path of one; the one rule for references of images.
+
+    A transport such as ``docker-archive:FILE`` would make an engine read any file of this machine.
+
+    Args:
+        field: name of the field, for the message.
+        reference: the value.
+
+    Raises:
+        SpecError: it is neither.
+    """
+    text = str(reference)
+    if not (is_image_name(text) or (is_image_path(text) and _IMAGE_PATH.fullmatch(text))):
+        allowed = "an image reference such as localhost/name:tag; load an archive first with `hyperrun image load FILE`"
+        raise SpecError(field, reference, allowed)
 
 
 def check_user(user: Any) -> None:  # noqa: ANN401 - checked here

@@ -11,7 +11,8 @@ from hyperruntime.errors import ImageNotFoundError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.build_inputs import inputs_digest
 from hyperruntime.images.definition_file import parse_definition, with_base
-from hyperruntime.images.definition_to_containerfile import SUFFIX, check_contained, check_no_host_sections
+from hyperruntime.images.definition_rewrite import check_contained
+from hyperruntime.images.definition_to_containerfile import SUFFIX
 from hyperruntime.images.pull_errors import is_local
 from hyperruntime.images.store import ImageStore
 
@@ -60,7 +61,6 @@ def recipe_text(recipe: Path, exists: Callable[[str], bool], substitutes: Mappin
     if recipe.suffix != SUFFIX:
         return _FROM.sub(lambda found: found[1] + substitutes.get(found[2], found[2]), text)
     definition = parse_definition(text)
-    check_no_host_sections(definition)
     check_contained(definition, recipe.parent)
     base = substitutes.get(definition.base, definition.base)
     here = definition.bootstrap == "docker" and exists(base)

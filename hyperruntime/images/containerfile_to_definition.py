@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+import attrs
+
 from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.dockerfile import json_words, parse_dockerfile, read_dockerfile
@@ -36,11 +38,26 @@ _CHMOD = re.compile(r"--chmod=([0-7]{3,4})\s+")
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 
 
+@attrs.frozen(kw_only=True)
+class Converted:
+    """A converted Containerfile.
+
+    Attributes:
+        path: the definition file.
+        workdir: working directory of the image's commands.
+        build_args: values for the placeholders of the definition file, which an image must not keep.
+    """
+
+    path: Path
+    workdir: str
+    build_args: Mapping[str, str]
+
+
 @contextmanager
 def definition_of(
     containerfile: Path, context: Path, build_args: Mapping[str, str], is_here: Callable[[str], bool]
-) -> Iterator[tuple[Path, str]]:
-    """Yield a definition file that builds the same image as a Containerfile, and the working directory of its commands.
+) -> Iterator[Converted]:
+    """Yield a definition file that builds the same image as a Containerfile.
 
     The ``%files`` of the definition file are relative to its directory.
 
@@ -67,7 +84,7 @@ def definition_of(
         if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):
             _refuse(os.fspath(containerfile), "the file must be UTF-8")
         (folder / "container.def").write_text(text)
-        yield folder / "container.def", maker.workdir
+        yield Converted(path=folder / "container.def", workdir=maker.workdir, build_args=maker.secrets)
 
 
 class _Maker:
@@ -75,6 +92,7 @@ class _Maker:
 
     Attributes:
         workdir: working directory of the next step.
+        secrets: given build arguments, quoted for a shell.
     """
 
     def __init__(
@@ -86,6 +104,7 @@ class _Maker:
         heredocs: Path | None,
     ) -> None:
         self.workdir = "/"
+        self.secrets: dict[str, str] = {}
         self._heredocs = heredocs
         self._is_here = is_here
         self._context, self._payload, self._given = context, payload, build_args
@@ -142,10 +161,14 @@ class _Maker:
 
     def _take_arg(self, rest: str) -> None:
         name, _, default = rest.partition("=")
-        value = self._given.get(name.strip(), default.strip("\"'"))
-        self._arguments[name.strip()] = value
-        if self._base:
-            self._post.append(_plain(f"export {name.strip()}={shlex.quote(value)}"))
+        name = name.strip()
+        value = self._given.get(name, default.strip("\"'"))
+        self._arguments[name] = value
+        if self._base and name in self._given and re.fullmatch(r"\w+", name, re.ASCII):
+            self.secrets[name] = _plain(shlex.quote(value))
+            self._post.append(f"export {name}={{{{ {name} }}}}")
+        elif self._base:
+            self._post.append(_plain(f"export {name}={shlex.quote(value)}"))
 
     def _take_env(self, rest: str) -> None:
         name, blank, value = rest.partition(" ")

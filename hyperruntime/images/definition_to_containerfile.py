@@ -7,7 +7,6 @@ engine sources a script before a command.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from pathlib import Path
 from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.definition_file import Copied, Definition, Script, parse_definition
+from hyperruntime.images.definition_rewrite import copied_paths, read_definition
 from hyperruntime.images.environment_script import Value, parse_assignments, quoted
 from hyperruntime.images.pull_errors import registry_of
 
@@ -28,7 +28,6 @@ _WORK = "/.hyperruntime-build"
 _PAYLOAD = "payload"
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _LATE_ENVIRONMENT = re.compile(r"(APPTAINER|SINGULARITY)_ENVIRONMENT")
-_OF_THE_SHELL = set("$`{}\\'\"();<>|&")  # Apptainer expands sources in a shell
 _PUT = """\
 put() {
     case $2 in
@@ -54,13 +53,7 @@ def containerfile_of(
     Raises:
         SpecError: the definition file is invalid, or no Containerfile can express it.
     """
-    try:
-        text = definition_file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise SpecError(
-            "containerfile", str(definition_file), f"text in UTF-8; its byte {error.start} is not"
-        ) from None
-    definition = parse_definition(text, build_args)
+    definition = parse_definition(read_definition(definition_file), build_args)
     with owned_directory() as directory:
         folder = Path(directory) / "build"
         (folder / _PAYLOAD).mkdir(parents=True)
@@ -80,7 +73,6 @@ def render(definition: Definition) -> str:
     Raises:
         SpecError: no Containerfile can express the definition.
     """
-    check_no_host_sections(definition)
     if _LATE_ENVIRONMENT.search(definition.post.text):
         raise SpecError("definition file", "$APPTAINER_ENVIRONMENT in %post", "set the variables in %environment")
     lines = [f"FROM {_base(definition)}", "USER 0:0", "WORKDIR /"]
@@ -106,32 +98,6 @@ def render(definition: Definition) -> str:
     if needs_payload:
         lines.append(_run("rm", "-rf", _WORK))
     return "\n".join([*lines, ""])
-
-
-def check_no_host_sections(definition: Definition) -> None:
-    """Raise SpecError if a definition has sections that run on the build machine.
-
-    Raises:
-        SpecError: the definition has such a section.
-    """
-    if definition.host_sections:
-        named = ", ".join(f"%{name}" for name in definition.host_sections)
-        raise SpecError("definition file", named, "no section may run on the host; use %post, or copy with %files")
-
-
-def check_contained(definition: Definition, context: Path) -> None:
-    """Raise SpecError if a definition copies host files from outside its context.
-
-    Args:
-        definition: the definition.
-        context: directory that the sources of ``%files`` are relative to.
-
-    Raises:
-        SpecError: a source of ``%files`` does not exist, leads out of the context, or contains a link that does.
-    """
-    for line in definition.files:
-        for path in _sources(line, context):
-            _check_tree(path, context.resolve())
 
 
 def script_args(script: Script, path: str) -> tuple[str, ...]:
@@ -177,20 +143,10 @@ def _quoted(value: Value) -> str:
     return quoted(value, '"\\$')
 
 
-def _sources(line: Copied, context: Path) -> list[Path]:
-    if set(line.source) & _OF_THE_SHELL:
-        raise SpecError("definition file", line.source, "a path in %files may contain only the wildcards *, ? and []")
-    found = sorted(glob.glob(line.source, root_dir=context))
-    if not found:
-        raise SpecError("definition file", line.source, f"the source of %files does not exist in {context}")
-    return [context / name for name in found]
-
-
 def _staged(line: Copied, context: Path, payload: Path, number: int) -> str:
     """Copy the sources of a ``%files`` line to the payload, following links; return the commands for the build."""
     commands = ""
-    for index, path in enumerate(_sources(line, context)):
-        _check_tree(path, context.resolve())
+    for index, path in enumerate(copied_paths(line, context)):
         inner = "" if path.name and os.path.basename(line.source.rstrip("/")) not in (".", "..") else "/."
         name = f"{number}.{index}/{path.resolve().name if inner else path.name}"
         copy = payload / name
@@ -203,13 +159,3 @@ def _staged(line: Copied, context: Path, payload: Path, number: int) -> str:
         target = target if target.startswith("/") else f"/{target}"
         commands += f"put {shlex.quote(f'{_WORK}/{name}{inner}')} {shlex.quote(target)}\n"
     return commands
-
-
-def _check_tree(path: Path, root: Path) -> None:
-    """Raise SpecError if a path, or a path below it, leads out of ``root`` or is a special file."""
-    for found in (path, *(path.rglob("*") if path.is_dir() else ())):
-        real = found.resolve()
-        if not real.is_relative_to(root):
-            raise SpecError("definition file", str(found), f"the files must lie in {root}; copy them there")
-        if not (real.is_file() or real.is_dir()):
-            raise SpecError("definition file", str(found), "%files may contain only files and directories")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tarfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -12,13 +11,17 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from hyperruntime.driver import BuildsDefinitions, Image, Images
-from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError, SpecError, StorageError
+from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError, StorageError
 from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.owner import owned_directory
+from hyperruntime.images.archive_check import check_archive
 from hyperruntime.images.bootstrap import PACKAGES, build_rootfs
 from hyperruntime.images.build_log import BuildLog
+from hyperruntime.images.definition_file import parse_stages
+from hyperruntime.images.definition_rewrite import read_definition
 from hyperruntime.images.definition_to_containerfile import SUFFIX, containerfile_of
 from hyperruntime.images.dockerfile import with_registry
+from hyperruntime.images.dockerfile_checks import checked_dockerfile
 from hyperruntime.images.pull_errors import is_local
 from hyperruntime.images.recipes import (
     BASE,
@@ -32,12 +35,12 @@ from hyperruntime.images.recipes import (
     requirements_context,
 )
 from hyperruntime.logs import get_logger
+from hyperruntime.spec import check_image
 
 log = get_logger(__name__)
 
+_CONTAINERFILE = "Containerfile"
 OnOutput = Callable[[str], None] | None
-# Source: the Docker image specification 1.2 ("Combined Image JSON + Filesystem Changeset Format"), OCI image layout.
-_MANIFESTS = frozenset({"manifest.json", "index.json"})
 
 
 class ImageStore:
@@ -99,7 +102,7 @@ class ImageStore:
             ImageError: the file cannot be read, is empty, or does not hold an image.
         """
         path = Path(archive).absolute()
-        _check_archive(path)
+        check_archive(path)
         with _lock(f"load-{path}"):
             return self._images.load(path)
 
@@ -148,6 +151,7 @@ class ImageStore:
             ImagePullError: the pull failed; subclasses are an unknown image, a refused login and an unreachable
                 registry.
         """
+        check_image("image", reference)
         if is_local(reference):
             raise ImageNotFoundError(reference, f"no registry serves localhost/ names; {how_to_make(reference)}")
         with _lock(f"pull-{reference}") as waited:
@@ -169,6 +173,7 @@ class ImageStore:
         """
         recipe = recipe_of(name)
         reference = recipe.reference if recipe is not None else name
+        check_image("image", reference)
         if self._ask is not None and not self.identifier(reference):
             self._ask(name)
         bare = recipe is None and "/" not in reference  # Podman builds it under localhost/
@@ -244,6 +249,7 @@ class ImageStore:
         arguments = build_args or {}
         if containerfile is None:
             return self._build_recipe(name, arguments, force=force, on_output=on_output)
+        check_image("image", name)
         path = _existing("containerfile", containerfile)
         folder = Path(context) if context is not None else path.parent
         if not folder.is_dir():
@@ -295,7 +301,8 @@ class ImageStore:
         arguments = recipe.arguments(build_args)
         if recipe.base_recipe is not None and (force or not self.exists(recipe.reference)):
             self.ensure(recipe.base_recipe, on_output=on_output)
-        return self._build_any(recipe.reference, recipe.context, arguments, force, on_output)
+        file = f"{recipe.name}{SUFFIX}" if isinstance(self._images, BuildsDefinitions) else _CONTAINERFILE
+        return self._build_any(recipe.reference, recipe.context, arguments, force, on_output, file)
 
     def _build_any(
         self,
@@ -304,12 +311,13 @@ class ImageStore:
         build_args: Mapping[str, str],
         force: bool,
         on_output: OnOutput,
+        file: str = _CONTAINERFILE,
     ) -> str:
-        """Build the Containerfile of a context that is made when it is needed; return the reference."""
+        """Build a file of a context that is made when it is needed; return the reference."""
         with _lock(reference):
             if force or not self._is_here(reference):
                 with BuildLog(reference, on_output) as lines, make_context(lines) as folder:
-                    self._build(folder, reference, folder / "Containerfile", build_args, lines, force)
+                    self._build(folder, reference, folder / file, build_args, lines, force)
         return reference
 
     def _is_here(self, reference: str) -> bool:
@@ -329,10 +337,12 @@ class ImageStore:
         arguments = {**proxies, **build_args}
         try:
             if containerfile.suffix != SUFFIX:
-                self._images.build(
-                    context, reference, containerfile=containerfile, build_args=arguments, force=force, on_output=lines
-                )
+                with checked_dockerfile(containerfile, context, arguments) as safe:
+                    self._images.build(
+                        context, reference, containerfile=safe, build_args=arguments, force=force, on_output=lines
+                    )
             elif isinstance(self._images, BuildsDefinitions):
+                parse_stages(read_definition(containerfile), arguments)
                 self._images.build_definition(
                     context, reference, definition=containerfile, build_args=arguments, on_output=lines
                 )
@@ -350,28 +360,6 @@ def _existing(field: str, file: str | os.PathLike[str]) -> Path:
     if not Path(file).is_file():
         raise SpecError(field, str(file), "name a file that exists")
     return Path(file)
-
-
-def _check_archive(path: Path) -> None:
-    """Raise an error if a file is not a saved image; the engine checks compressed files and its own formats."""
-    if not path.is_file():
-        raise SpecError(
-            "archive", str(path), "name a file made by `hyperrun image save`, `podman save` or `docker save`"
-        )
-    try:
-        if not path.stat().st_size:
-            raise ImageError(f"{path} cannot be loaded as an image: it is empty; save the image again")
-        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            found = any(member.name.removeprefix("./") in _MANIFESTS for member in tar)
-    except tarfile.TarError:
-        return
-    except OSError as error:
-        raise ImageError(f"{path} cannot be read: {error}") from error
-    if not found:
-        raise ImageError(
-            f"{path} cannot be loaded as an image: it is a tar without an image manifest (a root file system?); "
-            "create it with `hyperrun image save`, `podman save` or `docker save`"
-        )
 
 
 def _ignore(line: str) -> None:

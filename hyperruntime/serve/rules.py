@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from fnmatch import fnmatchcase
 
 import attrs
@@ -10,22 +9,7 @@ import attrs
 from hyperruntime.images.recipes import image_reference
 from hyperruntime.serve.models import NewContainer
 from hyperruntime.serve.service_errors import NotAllowedError
-from hyperruntime.spec import ContainerSpec, Limits
-
-# Source: the grammar of references in the OCI distribution specification and in github.com/distribution/reference.
-_HOST = r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::[0-9]+)?"
-_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
-_TAG, _DIGEST = r"[A-Za-z0-9_][A-Za-z0-9_.-]*", r"sha256:[0-9a-f]{64}"
-_NAME = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::{_TAG})?(?:@{_DIGEST})?")
-# Podman pulls what begins with one of these from other places; containers-transports(5).
-_TRANSPORTS = "containers-storage dir docker docker-archive docker-daemon oci oci-archive ostree sif tarball".split()
-_FILE_ENDS = (".sif", ".sqfs")
-
-
-def is_name_of_image(reference: str) -> bool:
-    """Return whether every engine reads a reference as the name of an image, and none as a path of this machine."""
-    has_transport = reference.partition(":")[0] in _TRANSPORTS
-    return bool(_NAME.fullmatch(reference)) and not has_transport and not reference.endswith(_FILE_ENDS)
+from hyperruntime.spec import ContainerSpec, Limits, is_image_name
 
 
 @attrs.frozen(kw_only=True)
@@ -58,7 +42,7 @@ class ContainerRules:
             NotAllowedError: the rules forbid it.
         """
         image = image_reference(new.image)
-        if not is_name_of_image(image):
+        if not is_image_name(image):
             raise NotAllowedError(
                 f"image {image!r} is not allowed here; give the name of an image, not a path or a transport"
             )

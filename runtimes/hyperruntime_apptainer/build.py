@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from hyperruntime import registry
+from hyperruntime.concurrency.closing import closing_descriptor
 from hyperruntime.driver import Driver
-from hyperruntime.errors import HyperRuntimeError, ImageError
+from hyperruntime.errors import HyperRuntimeError, ImageBuildError, ImageError
 from hyperruntime.host.engine_program import csv_line
-from hyperruntime.host.process import run_process
+from hyperruntime.host.owner import owned_directory
+from hyperruntime.host.process import run_process, stream_process
+from hyperruntime_apptainer import read_only_host
 from hyperruntime_apptainer.archive import SavedImage, extract_sif, write_single
 from hyperruntime_apptainer.args import environment
 from hyperruntime_apptainer.scratch import scratch_directory
@@ -22,14 +28,27 @@ _FAST = ("--mksquashfs-args", "-comp gzip -Xcompression-level 1")
 BUILD = ("build", "--disable-cache", "--force", *_FAST)
 _CREDENTIALS = ("APPTAINER_DOCKER_USERNAME", "APPTAINER_DOCKER_PASSWORD", "DOCKER_CONFIG", "REGISTRY_AUTH_FILE")
 _KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", *_CREDENTIALS)
+_AS_ROOT = ("--fakeroot", "--ignore-subuid")
+_TAIL_LINES = 12
 BUILDERS = ("podman", "docker")
 
 
-def tool_environment() -> dict[str, str]:
-    """Return the environment for image builds: the user's, without variables that change Apptainer's behaviour."""
+@contextmanager
+def confined(args: Sequence[str], *writable: Path) -> Iterator[tuple[list[str], Mapping[str, str]]]:
+    """Yield the argv and the environment of ``apptainer build`` that can write only to some directories.
+
+    The environment is the user's, without variables that change Apptainer's behaviour.
+
+    Args:
+        args: argv of the build.
+        *writable: the directories; a private one for temporary files is added.
+    """
     kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.lower().endswith("_proxy")}
-    scratch = scratch_directory()
-    return {**environment(os.environ), **kept, "APPTAINER_TMPDIR": scratch, "TMPDIR": scratch}
+    with owned_directory(root=Path(scratch_directory())) as scratch:
+        own = {"APPTAINER_TMPDIR": scratch, "TMPDIR": scratch}
+        places = map(str, (*writable, scratch))
+        program = [sys.executable, "-I", "-S", read_only_host.__file__]
+        yield [*program, *places, "--", *args], MappingProxyType({**environment(os.environ), **kept, **own})
 
 
 def sif_from_archive(image: SavedImage, directory: Path) -> None:
@@ -52,20 +71,70 @@ def sif_from_archive(image: SavedImage, directory: Path) -> None:
     make_sif(directory / "image.sif", f"{image.kind}:{path}", f"the image {image.reference} of {image.path}")
 
 
-def make_sif(sif: Path, source: str, what: str) -> None:
+def make_sif(sif: Path, source: str, what: str, *options: str) -> None:
     """Make a SIF of a directory or an archive.
 
     Args:
         sif: the file to write.
         source: the directory, or the kind and the path of the archive.
         what: the source, for the error message.
+        *options: more options of the build.
 
     Raises:
         ImageError: Apptainer failed.
     """
-    result = run_process(["apptainer", "--silent", *BUILD, str(sif), source], cwd="/", env=tool_environment())
+    with confined(["apptainer", "--silent", *BUILD, *options, str(sif), source], sif.parent) as (args, env):
+        result = run_process(args, cwd="/", env=env)
     if result.exit_code != 0 or not sif.is_file():
         raise ImageError(f"{what} cannot be converted to a SIF: {result.error_text}")
+
+
+def sif_from_definition(directory: Path, text: str, kept: str, context: Path, on_output: Callable[[str], None]) -> Path:
+    """Build a checked definition file; return the SIF.
+
+    Apptainer keeps the definition file in the image. If another text must be kept there, the build makes a directory
+    first, and the SIF is made of it after the text was replaced.
+
+    Args:
+        directory: takes the SIF and temporary files.
+        text: the definition file.
+        kept: the definition file that the image keeps.
+        context: the working directory of the build.
+        on_output: called with each line of output.
+
+    Raises:
+        ImageBuildError: a step failed; the message has its last lines.
+        ImageError: the directory cannot be converted.
+    """
+    definition, sif, rootfs = directory / "container.def", directory / "image.sif", directory / "rootfs"
+    definition.write_text(text)
+    target = [str(sif)] if kept == text else ["--sandbox", str(rootfs)]
+    build = ["apptainer", *BUILD, *own_temporary(directory), *_AS_ROOT, *target, str(definition)]
+    with confined(build, directory) as (args, env):
+        result = stream_process(args, on_line=on_output, cwd=context, env=env)
+    if result.exit_code != 0 or not Path(target[-1]).exists():
+        raise ImageBuildError("\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]))
+    if kept != text:
+        _replace_stored(rootfs, kept)
+        make_sif(sif, str(rootfs), "the built image", "--notest", *_AS_ROOT)
+    return sif
+
+
+def _replace_stored(rootfs: Path, text: str) -> None:
+    """Replace the definition file that a built directory keeps; its links are not followed.
+
+    Raises:
+        ImageBuildError: a step replaced the directory of the metadata.
+    """
+    try:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+        with closing_descriptor(os.open(rootfs / ".singularity.d", flags)) as metadata:
+            os.unlink("Singularity", dir_fd=metadata)
+            new = os.open("Singularity", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=metadata)
+            with os.fdopen(new, "w") as file:
+                file.write(text)
+    except OSError as error:
+        raise ImageBuildError(f"a step of the build replaced /.singularity.d of the image: {error.strerror}") from error
 
 
 def own_temporary(place: Path) -> list[str]:
@@ -81,23 +150,6 @@ def own_temporary(place: Path) -> list[str]:
         directory.chmod(0o1777)
         options += ["--mount", csv_line(["type=bind", f"source={directory}", f"destination={target}"])]
     return options
-
-
-def local_bases(text: str, path_of: Callable[[str], str | None]) -> str:
-    """Return a definition in which ``localimage`` bases name paths instead of references.
-
-    Args:
-        text: the definition.
-        path_of: returns the path of a local image, or None if the reference is unknown.
-    """
-    if not re.search(r"^bootstrap:[ \t]*localimage[ \t]*$", text, re.IGNORECASE | re.MULTILINE):
-        return text
-    return re.sub(
-        r"^(from:[ \t]*)(\S+)[ \t]*$",
-        lambda match: match[1] + (path_of(match[2]) or match[2]),
-        text,
-        flags=re.IGNORECASE | re.MULTILINE,
-    )
 
 
 def bases(containerfile: str) -> tuple[str, ...]:

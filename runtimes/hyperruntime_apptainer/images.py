@@ -15,12 +15,12 @@ from hyperruntime.driver import Image, Images
 from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageNotFoundError, SpecError
 from hyperruntime.host.process import stream_process
 from hyperruntime.images.containerfile_to_definition import definition_of
+from hyperruntime.images.definition_rewrite import checked_definition, read_definition
 from hyperruntime.images.pull_errors import explain_pull, is_loopback, with_tag
+from hyperruntime.spec import is_image_path
 from hyperruntime_apptainer import build, records
 from hyperruntime_apptainer.archive import extract, file_digest, is_sif, pack, read_archive, write_archive
 from hyperruntime_apptainer.store import Store, unpack
-
-_TAIL_LINES = 12
 
 
 class ApptainerImages:
@@ -38,7 +38,7 @@ class ApptainerImages:
 
     def exists(self, reference: str) -> bool:
         """Return whether the path, or exactly this reference in the store, exists."""
-        if is_path(reference):
+        if is_image_path(reference):
             return os.path.isdir(reference) or os.path.isfile(reference)
         return self._store.find(reference) is not None
 
@@ -51,7 +51,7 @@ class ApptainerImages:
             ImageNotFoundError: the image is not on this machine.
             ImageError: the image cannot be unpacked.
         """
-        if not is_path(reference):
+        if not is_image_path(reference):
             entry = self._store.find(reference)
             if entry is None:
                 raise ImageNotFoundError(reference, _next_step(reference))
@@ -79,7 +79,7 @@ class ApptainerImages:
             ImageNotFoundError: the reference is not in the store.
             EngineError: a container uses the image, or the reference is a path (the file belongs to the user).
         """
-        if is_path(reference):
+        if is_image_path(reference):
             raise EngineError(f"{reference} is a file of yours, not an image of the store; remove it yourself")
         entry = self._store.find(reference)
         if entry is None:
@@ -157,9 +157,8 @@ class ApptainerImages:
         """
         with self._store.lock(f"pull-{with_tag(reference)}"), self._store.scratch() as directory:
             sif = directory / "image.sif"
-            result = stream_process(
-                pull_args(reference, str(sif)), on_line=on_output, cwd="/", env=build.tool_environment()
-            )
+            with build.confined(pull_args(reference, str(sif)), directory) as (args, env):
+                result = stream_process(args, on_line=on_output, cwd="/", env=env)
             if result.exit_code != 0:
                 output = result.stderr.decode(errors="replace")
                 raise explain_pull(reference, output, "apptainer registry login --username NAME", "docker://")
@@ -177,8 +176,7 @@ class ApptainerImages:
     ) -> str:
         """Build an image from a Containerfile and return its identifier.
 
-        If exactly one definition file lies beside the Containerfile, it is built. Otherwise Podman or Docker builds the
-        Containerfile; without these, Apptainer builds a definition file that is generated from it.
+        Podman or Docker builds it; without these, Apptainer builds a definition file that is generated from it.
 
         Args:
             context: the build context.
@@ -191,11 +189,6 @@ class ApptainerImages:
         Raises:
             ImageBuildError: a step failed, or no engine here can build the Containerfile.
         """
-        definitions = tuple(containerfile.parent.glob("*.def"))
-        if len(definitions) == 1:
-            return self.build_definition(
-                context, reference, definition=definitions[0], build_args=build_args, on_output=on_output
-            )
         builder, why_none = build.find_builder()
         if builder is None:
             return self._build_alone(context, reference, containerfile, build_args, on_output, why_none)
@@ -221,20 +214,19 @@ class ApptainerImages:
     ) -> str:
         """Build a Containerfile through a definition file that is generated from it."""
         try:
-            with definition_of(containerfile, context, build_args, self.exists) as (definition, workdir):
+            with definition_of(containerfile, context, build_args, self.exists) as made:
                 return self.build_definition(
-                    definition.parent,
+                    made.path.parent,
                     reference,
-                    definition=definition,
-                    build_args={},
+                    definition=made.path,
+                    build_args=made.build_args,
                     on_output=on_output,
-                    workdir=workdir,
+                    workdir=made.workdir,
                 )
         except SpecError as error:
             raise ImageBuildError(
-                f"no engine on this machine can build {containerfile}, and there is no single .def file beside it; "
-                f"write one, or build it elsewhere and use `hyperrun image load` ({why}); Apptainer alone cannot build "
-                f"it: {error}"
+                f"no engine on this machine can build {containerfile} ({why}), and Apptainer alone cannot: {error}; "
+                "write a .def file and name it, or build it elsewhere and use `hyperrun image load`"
             ) from error
 
     def build_definition(
@@ -249,6 +241,8 @@ class ApptainerImages:
     ) -> str:
         """Build a definition file, whose base may be a reference in the store; return the image's identifier.
 
+        The image keeps the definition file without the values of build arguments.
+
         Args:
             context: the working directory of the build.
             reference: the name of the image.
@@ -259,20 +253,16 @@ class ApptainerImages:
 
         Raises:
             ImageBuildError: a step failed; the message ends with its last lines.
+            SpecError: the file is invalid, or would run a program of this machine or read files outside ``context``.
         """
+        text = read_definition(definition)
+        checked = checked_definition(text, context, build_args, self._path_of_base)
+        has_values = any(re.search(r"\{\{\s*" + re.escape(name) + r"\s*\}\}", text) for name in build_args)
         with self._store.scratch() as directory:
-            text = build.local_bases(definition.read_text(), self._path_of_base)
-            private, sif = directory / definition.name, directory / "image.sif"
-            private.write_text(text)
-            args = ["apptainer", *build.BUILD]
-            for name, value in build_args.items():
-                if re.search(r"\{\{\s*" + re.escape(name) + r"\s*\}\}", text):  # Apptainer refuses any other
-                    args += ["--build-arg", f"{name}={value}"]
-            args += [*build.own_temporary(directory), "--fakeroot", "--ignore-subuid", str(sif), str(private)]
-            result = stream_process(args, on_line=on_output, cwd=context, env=build.tool_environment())
-            if result.exit_code != 0 or not sif.is_file():
-                tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:])
-                raise ImageBuildError(f"{definition} cannot be built; the last lines of the build:\n{tail}")
+            try:
+                sif = build.sif_from_definition(directory, checked, text if has_values else checked, context, on_output)
+            except ImageBuildError as error:
+                raise ImageBuildError(f"{definition} cannot be built; the last lines of the build:\n{error}") from error
             return self._store.make(file_digest(sif), reference, partial(_move, sif), workdir=workdir)
 
     def _path_of_base(self, reference: str) -> str | None:
@@ -304,11 +294,6 @@ def pull_args(reference: str, sif: str) -> list[str]:
 
 def _move(sif: Path, into: Path) -> None:
     os.rename(sif, into / "image.sif")
-
-
-def is_path(reference: str) -> bool:
-    """Return whether a reference is the path of a file or directory, not the name of an image in the store."""
-    return reference.startswith(("/", "./", "../")) or reference.endswith((".sif", ".sqfs"))
 
 
 def _next_step(reference: str) -> str:

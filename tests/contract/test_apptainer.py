@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import sys
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError
+from hyperruntime.errors import EngineUnavailableError, ImageBuildError, ImageError, ImageNotFoundError
 from hyperruntime.host.process import run_process, spawn, wait_until
 from hyperruntime_apptainer import ApptainerDriver, records
 from hyperruntime_apptainer.archive import file_digest
@@ -21,6 +23,8 @@ from hyperruntime_apptainer.store import VARIABLE, Store
 
 pytestmark = pytest.mark.engine
 MIB = 1024**2
+BUILT = "localhost/hyperruntime-test/attack:latest"
+TOKEN = "tok-5f2c-never-kept"
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +176,83 @@ def test_a_missing_apptainer_program_is_reported(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(EngineUnavailableError, match="no `apptainer` on PATH"):
         ApptainerDriver().probe()
+
+
+def _holds(folder: Path, token: bytes) -> list[str]:
+    """Return the readable files below a directory that contain a text."""
+    files = (Path(place) / name for place, _, names in os.walk(folder) for name in names)
+    return [str(file) for file in files if file.is_file() and os.access(file, os.R_OK) and token in file.read_bytes()]
+
+
+@pytest.mark.parametrize("name", ["c.def", "Containerfile"])
+def test_an_image_keeps_no_value_of_a_build_argument(
+    runtime: hr.Runtime, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Neither in the stored definition file nor elsewhere; the steps see the value, and so did the build."""
+    monkeypatch.setattr("hyperruntime_apptainer.build.BUILDERS", ())
+    text = {
+        "c.def": f"Bootstrap: localimage\nFrom: {image}\n%post\n echo {{{{ TOKEN }}}} | tr a-z A-Z > /seen\n",
+        "Containerfile": f"FROM {image}\nARG TOKEN\nRUN echo $TOKEN | tr a-z A-Z > /seen\n",
+    }[name]
+    (tmp_path / name).write_text(text)
+    runtime.images.build(BUILT, containerfile=tmp_path / name, build_args={"TOKEN": TOKEN}, force=True)
+    try:
+        entry = Store().find(BUILT)
+        assert entry is not None
+        assert TOKEN.encode() not in entry.sif.read_bytes()
+        with runtime.container(hr.ContainerSpec(image=BUILT)) as container:
+            assert container.exec(["cat", "/seen"]).stdout.decode() == f"{TOKEN.upper()}\n"
+            stored = container.exec(["cat", "/.singularity.d/bootstrap_history/Apptainer0"]).stdout.decode()
+            assert "{{ TOKEN }}" in stored
+        assert not _holds(Store().unpacked(entry.id, entry.sif), TOKEN.encode())
+    finally:
+        runtime.images.remove(BUILT)
+
+
+def _victim(folder: Path) -> Path:
+    """Return a directory of the host with files of the names that Apptainer writes into an image."""
+    victim = folder / "victim"
+    (victim / "env").mkdir(parents=True)
+    for name in ("runscript", "startscript", "labels.json", "Singularity", "env/90-environment.sh"):
+        (victim / name).write_text("the host's own")
+    return victim
+
+
+def _contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_loaded_image_writes_no_file_of_the_host_by_a_link(runtime: hr.Runtime, tmp_path: Path) -> None:
+    """Apptainer writes an image's metadata into ``/.singularity.d``, which this image has as a link to the host."""
+    victim = _victim(tmp_path)
+    before = _contents(victim)
+    root, saved = tmp_path / "root", tmp_path / "saved"
+    (root / "bin").mkdir(parents=True)
+    (root / ".singularity.d").symlink_to(victim)
+    saved.mkdir()
+    assert run_process(["tar", "-C", str(root), "-cf", str(saved / "layer.tar"), "."]).exit_code == 0
+    digest = hashlib.sha256((saved / "layer.tar").read_bytes()).hexdigest()
+    layers = {"type": "layers", "diff_ids": [f"sha256:{digest}"]}
+    config = {"architecture": "amd64", "os": "linux", "config": {"Cmd": ["evil"]}, "rootfs": layers}
+    (saved / "config.json").write_text(json.dumps(config))
+    manifest = [{"Config": "config.json", "RepoTags": [BUILT], "Layers": ["layer.tar"]}]
+    (saved / "manifest.json").write_text(json.dumps(manifest))
+    assert run_process(["tar", "-C", str(saved), "-cf", str(tmp_path / "saved.tar"), "."]).exit_code == 0
+    with pytest.raises(ImageError, match="read-only file system"):
+        runtime.images.load(tmp_path / "saved.tar")
+    assert _contents(victim) == before
+
+
+def test_a_step_of_a_build_writes_no_file_of_the_host_by_a_link(
+    runtime: hr.Runtime, image: str, tmp_path: Path
+) -> None:
+    victim = _victim(tmp_path)
+    before = _contents(victim)
+    (tmp_path / "c.def").write_text(
+        f"Bootstrap: localimage\nFrom: {image}\n"
+        f"%post\n cd /.singularity.d\n rm -rf runscript Singularity\n"
+        f" ln -s {victim}/runscript {victim}/Singularity .\n%runscript\n evil\n"
+    )
+    with pytest.raises(ImageBuildError, match="read-only file system"):
+        runtime.images.build(BUILT, containerfile=tmp_path / "c.def", force=True)
+    assert _contents(victim) == before

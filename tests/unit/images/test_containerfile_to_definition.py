@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from hyperruntime.errors import SpecError
 from hyperruntime.host.process import run_process
 from hyperruntime.images.containerfile_to_definition import definition_of
-from hyperruntime.images.definition_file import parse_definition
+from hyperruntime.images.definition_file import fill_placeholders, parse_definition
 
 
 def made(tmp_path: Path, text: str, **arguments: str) -> str:
     """Return the definition file that is made from a Containerfile."""
     (tmp_path / "Containerfile").write_text(text)
-    with definition_of(tmp_path / "Containerfile", tmp_path, arguments, lambda name: name == "here:1") as (found, _):
-        return found.read_text()
+    with definition_of(tmp_path / "Containerfile", tmp_path, arguments, lambda name: name == "here:1") as found:
+        return fill_placeholders(found.path.read_text(), found.build_args)
 
 
 def test_steps_run_in_order_with_their_shell_directory_and_variables(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from hyperruntime.errors import SpecError
 from hyperruntime.host.process import run_process
-from hyperruntime.images.definition_file import Copied, parse_definition, with_base
-from hyperruntime.images.definition_to_containerfile import check_contained, containerfile_of, render
+from hyperruntime.images.definition_file import Copied, parse_definition, parse_stages, with_base
+from hyperruntime.images.definition_rewrite import check_contained, checked_definition
+from hyperruntime.images.definition_to_containerfile import containerfile_of, render
 from hyperruntime.images.environment_script import Reference, parse_assignments
 
 HEAD = "Bootstrap: localimage\nFrom: localhost/x:1\n"
@@ -148,10 +149,110 @@ def test_base_images_are_written_in_the_form_of_other_engines(base: str, line: s
     assert render(parse_definition(base)).splitlines()[0] == line
 
 
-def test_sections_that_run_on_the_host_are_rejected() -> None:
-    """``%setup`` and ``%pre`` would run with the rights of the user who builds."""
-    with pytest.raises(SpecError, match="%setup"):
-        render(parse_definition(f"{HEAD}%setup\n touch /tmp/x\n"))
+HOST_SECTIONS = [
+    "%setup\n touch x\n",
+    "%Setup\n touch x\n",
+    "%%setup\n touch x\n",
+    "%setup -c /bin/sh\n touch x\n",
+    "%setup # a comment\n touch x\n",
+    "%setup \t\n touch x\n",
+    "%setup\r\n touch x\r\n",
+    "%pre\n # a comment\n touch x\n",
+    "%post\n cat <<E\n%pre\n touch x\n",
+    "%post\n echo \\\n%setup\n touch x\n",
+    "%post\n true\n%setup\n\n%post\n true\n%SETUP\n touch x\n",
+    f"%post\n true\n{HEAD}%setup\n touch x\n",
+    "%arguments\n A=%setup\n%post\n true\n{{ A }}\n touch x\n",
+    "%arguments\n A={{ B }}up\n B=%set\n%post\n true\n{{ A }}\n touch x\n",
+    "%post\n echo {{ GIVEN }}\n",
+]
+
+
+@pytest.mark.parametrize("sections", HOST_SECTIONS)
+def test_sections_that_run_on_the_host_are_rejected(sections: str) -> None:
+    """``%setup`` and ``%pre`` would run with the rights of the user who builds, however they are written."""
+    given = {"GIVEN": "x\n%setup\n touch x"}
+    with pytest.raises(SpecError, match=r"(?i)%(setup|pre)' is not allowed: no section may run on the host"):
+        parse_stages(f"{HEAD}{sections}", given)
+    with pytest.raises(SpecError, match="no section may run"):
+        parse_stages(f"\ufeff{HEAD}{sections}", given)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"{HEAD}\f%setup\n touch x\n", "header line|control characters"),
+        (f"{HEAD}%post\n true\r%setup\n touch x\n", "control characters"),
+        (f"{HEAD}%appinstall ../../x\n touch x\n", "must start a section"),
+        (f"{HEAD}%appfiles x\n /etc/shadow y\n", "must start a section"),
+        ("Bootstrap: debootstrap\nOSVersion: bookworm\nMirrorURL: file:///x\n", "OSVersion"),
+        ("Bootstrap: yum\nFrom: x\n", "Bootstrap: yum"),
+        ("Bootstrap: docker-archive\nFrom: /x.tar\n", "Bootstrap: docker-archive"),
+        ("Bootstrap: docker-daemon\nFrom: x:1\n", "Bootstrap: docker-daemon"),
+        ("Bootstrap: doc\\\nker\nFrom: x\n", "in one line"),
+        ("Bootstrap: docker\nBootstrap : yum\nFrom: x\n", "given once"),
+        ("Bootstrap: docker\nFrom: dir:/etc\n", "hyperrun image load FILE"),
+        ("Bootstrap: localimage\nFrom: docker-archive:/x.tar\n", "hyperrun image load FILE"),
+    ],
+)
+def test_a_definition_cannot_use_programs_and_files_of_the_host(text: str, says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        parse_stages(text)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["$(touch${IFS}x)", "x;touch${IFS}y", "`id`", '"a\tb"', ".%s./secret", "../secret", "~/secret", "missing*"],
+)
+def test_the_shell_of_the_host_gets_nothing_but_exact_paths(tmp_path: Path, source: str) -> None:
+    """Apptainer expands the sources of ``%files`` in a shell on the host, also those of a stage."""
+    context = tmp_path / "context"
+    for folder in ("~", ".%s."):
+        (context / folder).mkdir(parents=True)
+        (context / folder / "secret").write_text("no")
+    (tmp_path / "secret").write_text("key")
+    (context / "~" / "secret").unlink()
+    (context / "~" / "secret").symlink_to(tmp_path / "secret")
+    with pytest.raises(SpecError, match="definition file"):
+        checked_definition(f"{HEAD}%files\n {source} /x\n", context, {}, lambda name: "/store/x.sif")
+
+
+def test_what_an_engine_builds_is_filled_in_and_has_exact_paths(tmp_path: Path) -> None:
+    (tmp_path / "-a.txt").write_text("a")
+    (tmp_path / "b c.txt").write_text("b")
+    text = f"""# who
+{HEAD}Stage: one
+%arguments
+ A=default
+%setup
+
+%files
+ *.txt /srv/
+ "b c.txt"
+%post -c /bin/bash
+ echo {{{{ A }}}} # {{{{ NO }}}}
+Bootstrap: docker
+From: debian:12
+%files from one
+ /x /y
+"""
+    found = checked_definition(text, tmp_path, {"A": "given"}, {"localhost/x:1": "/store/x"}.get)
+    assert found.split("\n") == [
+        "Bootstrap: localimage", "From: /store/x", "Stage: one",
+        "", "%files", '    "./-a.txt" "/srv/"', '    "./b c.txt" "/srv/"', '    "./b c.txt" "/b c.txt"', "",
+        "", "%post -c /bin/bash", " echo given # {{ NO }}", "", "",
+        "Bootstrap: docker", "From: debian:12", "", "%files from one", '    "/x" "/y"', "", "",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("base", ["/", "../x.sif", "/root/x.sif", "link.sif"])
+def test_a_local_image_lies_in_the_context_or_in_the_store(tmp_path: Path, base: str) -> None:
+    (tmp_path / "link.sif").symlink_to("/root/x.sif")
+    text = f"Bootstrap: localimage\nFrom: {base}\n"
+    with pytest.raises(SpecError, match="hyperrun image load FILE"):
+        checked_definition(text, tmp_path, {}, lambda name: None)
+    inside = checked_definition("Bootstrap: localimage\nFrom: ./x.sif\n", tmp_path, {}, lambda name: None)
+    assert f"From: {tmp_path}/x.sif\n" in inside
 
 
 def test_with_base_replaces_only_the_header() -> None:

@@ -17,8 +17,8 @@ import pytest
 from hyperruntime.errors import EngineError, ImageError, ImageNotFoundError
 from hyperruntime.host.process import run_process
 from hyperruntime_apptainer.archive import extract_sif, read_archive, write_archive, write_single
-from hyperruntime_apptainer.build import bases, local_bases
-from hyperruntime_apptainer.images import ApptainerImages, is_path, pull_args
+from hyperruntime_apptainer.build import bases
+from hyperruntime_apptainer.images import ApptainerImages, pull_args
 from hyperruntime_apptainer.scratch import scratch_directory, why_unusable
 from hyperruntime_apptainer.store import Store
 
@@ -160,8 +160,6 @@ def test_a_sif_file_of_the_user_is_an_image_and_is_never_removed(store: Store, t
     with pytest.raises(EngineError, match="a file of yours"):
         images.remove(str(sif))
     assert sif.exists()
-    assert is_path("./x")
-    assert not is_path("localhost/x")
 
 
 def add(archive: tarfile.TarFile, name: str, content: object) -> str:
@@ -238,14 +236,6 @@ def test_a_file_that_is_not_an_archive_is_rejected(store: Store, tmp_path: Path,
 )
 def test_the_base_images_of_a_containerfile_are_found(text: str, found: tuple[str, ...]) -> None:
     assert bases(text) == found
-
-
-def test_a_definition_with_an_image_of_the_store_gets_the_path_of_its_file() -> None:
-    files = {"localhost/x:1": "/store/x.sif"}.get
-    text = "Bootstrap: localimage\nFrom: localhost/x:1\n"
-    assert local_bases(text, files) == "Bootstrap: localimage\nFrom: /store/x.sif\n"
-    assert local_bases(text.replace("x:1", "y"), files) == text.replace("x:1", "y")
-    assert local_bases("Bootstrap: docker\nFrom: localhost/x:1\n", files) == "Bootstrap: docker\nFrom: localhost/x:1\n"
 
 
 @pytest.mark.parametrize(

@@ -166,14 +166,15 @@ def test_the_host_is_the_base_image_if_it_has_the_required_programs(
 
 def test_image_operations_are_refused_by_name(tmp_path: Path) -> None:
     images: Images = BubblewrapDriver().images
-    tar = tmp_path / "a.tar"
+    tar, containerfile = tmp_path / "a.tar", tmp_path / "Containerfile"
+    containerfile.write_text("FROM localhost/x\n")
     uses: dict[str, Callable[[], object]] = {
         "remove": lambda: images.remove("host"),
         "load": lambda: images.load(tar),
         "load_rootfs": lambda: images.load_rootfs(tar, "localhost/x"),
         "save": lambda: images.save("host", tar),
         "pull": lambda: images.pull("reg.example/x", on_output=print),
-        "build": lambda: ImageStore(images).build("localhost/x", containerfile=__file__),
+        "build": lambda: ImageStore(images).build("localhost/x", containerfile=containerfile),
     }
     for verb, use in uses.items():
         with pytest.raises(UnsupportedOptionError, match=rf"cannot honour images\.{verb}: .*use another engine"):

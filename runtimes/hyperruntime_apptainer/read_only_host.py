@@ -1,0 +1,90 @@
+"""Run a program that can write to nothing of this machine but some directories.
+
+``python -I -S read_only_host.py DIRECTORY... -- PROGRAM ARGUMENT...``. The program gets a mount namespace in which all
+file systems are read-only, except ``/proc`` and the directories. Its user stays the same.
+
+``apptainer build`` writes the metadata of an image as the user who builds, through links that the image or a step of
+its build left in ``/.singularity.d`` (seen with Apptainer 1.4.5). Here such a link leads to a read-only file system.
+
+It runs as a program, and imports the standard library only. Source: mount_setattr(2), user_namespaces(7),
+mount_namespaces(7).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+_NEW_MOUNTS, _NEW_USERS = 0x00020000, 0x10000000
+_BIND, _RECURSIVE, _PRIVATE = 0x1000, 0x4000, 0x40000
+_MOUNT_SETATTR = 442  # the same number on all architectures
+_AT_FDCWD, _AT_RECURSIVE, _READ_ONLY = -100, 0x8000, 0x1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Attributes(ctypes.Structure):
+    """``struct mount_attr``."""
+
+    _fields_ = (
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    )
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
+
+
+def _mount(source: str | None, target: str, flags: int) -> None:
+    name = None if source is None else os.fsencode(source)
+    _check(_libc.mount(name, os.fsencode(target), None, ctypes.c_ulong(flags), None), f"the mount of {target}")
+
+
+def _set(path: str, *, read_only: bool, everything_below: bool = False) -> None:
+    bit = _READ_ONLY if read_only else 0
+    attributes = _Attributes(attr_set=bit, attr_clr=bit ^ _READ_ONLY)
+    flags = _AT_RECURSIVE if everything_below else 0
+    size = ctypes.c_size_t(ctypes.sizeof(attributes))
+    done = _libc.syscall(_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), flags, ctypes.byref(attributes), size)
+    _check(done, f"the mode of {path}")
+
+
+def _enter_namespace() -> None:
+    """Enter a new mount namespace; without the right to do so, in a user namespace in which the user stays the same."""
+    uid, gid = os.geteuid(), os.getegid()
+    if _libc.unshare(_NEW_MOUNTS) == 0:
+        return
+    _check(_libc.unshare(_NEW_MOUNTS | _NEW_USERS), "a user namespace")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def main() -> None:
+    """Run the program of the command line; this function returns only if it cannot be started."""
+    at = sys.argv.index("--")
+    directories, args, here = sys.argv[1:at], sys.argv[at + 1 :], os.getcwd()
+    try:
+        _enter_namespace()
+        _mount(None, "/", _RECURSIVE | _PRIVATE)
+        for directory in directories:
+            _mount(directory, directory, _BIND)
+        _set("/", read_only=True, everything_below=True)
+        for directory in (*directories, "/proc"):
+            _set(directory, read_only=False)
+    except OSError as error:
+        sys.exit(
+            f"FATAL: the build cannot be kept from writing outside of its directory ({error}); it needs Linux 5.12 or "
+            "newer and user namespaces: make the image on another machine, and load it with `hyperrun image load`"
+        )
+    os.chdir(here)  # below the new mounts
+    os.execvp(args[0], args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Definition files, Dockerfiles and references that somebody else wrote reach nothing of the host, on any engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import HyperRuntimeError, SpecError, UnsupportedOptionError
+
+REFERENCE = "localhost/hyperruntime-test/attack:latest"
+SECRET = "hosts-own-secret"
+
+
+def built(runtime: hr.Runtime, file: Path, text: str, **build_args: str) -> None:
+    """Build a file of a test."""
+    file.write_text(text)
+    runtime.images.build(REFERENCE, containerfile=file, build_args=build_args, force=True)
+
+
+@pytest.mark.parametrize("section", ["%setup", "%Pre -c /bin/sh", "%post\n true\n%%setup"])
+def test_no_section_of_a_definition_runs_on_the_host(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path, section: str
+) -> None:
+    text = f"Bootstrap: localimage\nFrom: {base_image}\n{section}\n touch {tmp_path}/mark\n"
+    with pytest.raises((SpecError, UnsupportedOptionError), match=r"(?i)%(pre|setup)|images\.build"):
+        built(runtime, tmp_path / "c.def", text)
+    assert not (tmp_path / "mark").exists()
+
+
+def test_no_source_of_a_definition_is_a_command_or_a_file_of_the_host(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """Apptainer expands the sources of ``%files`` in a shell on the host."""
+    context = tmp_path / "context"
+    context.mkdir()
+    (tmp_path / "secret").write_text(SECRET)
+    for source in (f"$(touch${{IFS}}{tmp_path}/mark)", f'"a\t{tmp_path}/secret"', "../secret"):
+        text = f"Bootstrap: localimage\nFrom: {base_image}\n%files\n {source} /x\n"
+        with pytest.raises((SpecError, UnsupportedOptionError), match=r"%files|the files must lie|images\.build"):
+            built(runtime, context / "c.def", text)
+    assert not (tmp_path / "mark").exists()
+
+
+def test_only_the_named_file_is_built(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """A definition file beside it is not read."""
+    (tmp_path / "other.def").write_text(f"Bootstrap: localimage\nFrom: {base_image}\n%post\n echo other > /which\n")
+    try:
+        built(runtime, tmp_path / "Containerfile", f"FROM {base_image}\nRUN echo named > /which\n")
+    except UnsupportedOptionError:
+        assert runtime.name == "bubblewrap"
+        return
+    try:
+        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as container:
+            assert container.exec(["cat", "/which"]).stdout == b"named\n"
+    finally:
+        runtime.images.remove(REFERENCE)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "RUN --mount=type=bind,source=link,target=/x cat /x/secret > /seen",
+        "RUN --mount=type=bind,from=first,source=/link,target=/x,rw cat /x/secret > /seen",
+        "RUN --mount=type=cache,from=first,source=/link,target=/x cat /x/secret > /seen",
+    ],
+)
+def test_no_mount_of_a_step_is_a_directory_of_the_host(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path, step: str
+) -> None:
+    context, outside = tmp_path / "context", tmp_path / "outside"
+    context.mkdir()
+    outside.mkdir()
+    (outside / "secret").write_text(SECRET)
+    (context / "link").symlink_to(outside)
+    text = f"FROM {base_image} AS first\nRUN ln -s {outside} /link\nFROM {base_image}\n{step}\n"
+    with pytest.raises(SpecError, match="a mount "):
+        built(runtime, context / "Dockerfile", text)
+    assert not runtime.images.exists(REFERENCE)
+
+
+@pytest.mark.parametrize("kind", ["docker-archive:", "oci-archive:", "dir:", "DIR:", " dir:", "docker://", "--all "])
+def test_a_reference_is_a_name_and_never_a_transport(runtime: hr.Runtime, tmp_path: Path, kind: str) -> None:
+    """Neither for a container, nor for a pull, nor as the base of a build."""
+    (tmp_path / "a").write_bytes(b"")
+    image = f"{kind}{tmp_path}/a"
+    with pytest.raises(SpecError, match="hyperrun image load FILE"):
+        hr.ContainerSpec(image=image, pull="missing")
+    for use in (runtime.images.pull, runtime.images.ensure):
+        with pytest.raises(SpecError, match="hyperrun image load FILE"):
+            use(image)
+    with pytest.raises(SpecError, match="hyperrun image load FILE"):
+        built(runtime, tmp_path / "Containerfile", f"FROM {image}\n")
+
+
+def test_a_build_argument_cannot_add_a_section(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    value = f"x\n%setup\n touch {tmp_path}/mark\n%post\n true"
+    text = f"Bootstrap: localimage\nFrom: {base_image}\n%post\n echo {{{{ A }}}}\n"
+    with pytest.raises(HyperRuntimeError, match=r"%setup|images\.build"):
+        built(runtime, tmp_path / "c.def", text, A=value)
+    assert not (tmp_path / "mark").exists()
