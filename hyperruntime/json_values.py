@@ -1,4 +1,7 @@
-"""Read JSON, TOML and numbers that others wrote. Text that nests too deeply is invalid, not a crash."""
+"""Read JSON, TOML and numbers that others wrote; count the values of a JSON text before it is parsed.
+
+Text that nests too deeply is invalid, not a crash.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,15 @@ import math
 import sys
 import tomllib
 from collections.abc import Callable
+from json.decoder import JSONArray, JSONObject  # type: ignore[attr-defined]
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 T = TypeVar("T")
+
+_BEFORE_A_VALUE = b",:[{"
+_SHORT = 16
 
 
 def parse_json(text: str | bytes, *, finite: bool = False) -> Any:  # noqa: ANN401 - any JSON value
@@ -27,6 +35,20 @@ def parse_json(text: str | bytes, *, finite: bool = False) -> Any:  # noqa: ANN4
     if finite:
         return _parse(lambda: json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float))
     return _parse(lambda: json.loads(text))
+
+
+def parse_json_slowly(text: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the value of a large JSON text, for a thread: other threads run meanwhile.
+
+    :func:`parse_json` is ten times faster, but stops all threads until it has read the text.
+
+    Raises:
+        ValueError: the text is not JSON, or nests too deeply.
+    """
+    decoder: Any = json.JSONDecoder()
+    decoder.parse_array, decoder.parse_object = JSONArray, JSONObject
+    decoder.scan_once = py_make_scanner(decoder)
+    return _parse(lambda: decoder.decode(text))
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -80,3 +102,43 @@ def is_integer(value: object) -> TypeGuard[int]:
 def is_number(value: object) -> TypeGuard[int | float]:
     """Return whether a value is a finite number; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+class ValueCounter:
+    """Counts the values of a JSON text that arrives in pieces: numbers, texts, names of members, lists and objects.
+
+    It is cheap; a parsed value takes 30 times its bytes.
+
+    Characters inside strings do not count, unless the text has very many strings. For malformed JSON the count is right
+    up to the error, where a parser stops.
+
+    Attributes:
+        values: the count so far.
+        outside: bytes that were counted as outside of strings.
+    """
+
+    def __init__(self) -> None:
+        """Start a text."""
+        self.values, self.outside = 1, 0
+        self._inside = False
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> int:
+        """Count the values of the next piece; return the count so far."""
+        piece = self._rest + piece
+        odd = (len(piece) - len(piece.rstrip(b"\\"))) % 2
+        self._rest = piece[len(piece) - odd :]
+        if b"\\" in piece:
+            piece = piece[: len(piece) - odd].replace(b"\\\\", b"").replace(b'\\"', b"")
+        quotes, outside = piece.count(b'"'), piece
+        if quotes * _SHORT < len(piece):  # else the strings are short, and splitting takes long
+            outside = b"".join(piece.split(b'"')[1 if self._inside else 0 :: 2])
+        self._inside ^= quotes % 2 == 1
+        self.outside += len(outside)
+        self.values += len(outside) - len(outside.translate(None, _BEFORE_A_VALUE))
+        return self.values
+
+
+def count_values(data: bytes) -> int:
+    """Return the number of values in a JSON text."""
+    return ValueCounter().feed(data)

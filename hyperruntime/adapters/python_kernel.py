@@ -14,8 +14,7 @@ import attrs
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.container import Container
 from hyperruntime.exec.output_streams import OutputBuffer
-from hyperruntime.gateway.request.parse import count_values
-from hyperruntime.json_values import parse_json
+from hyperruntime.json_values import count_values, parse_json
 
 _MOST_BYTES = 8 * 1024**2  # of a reply
 _MOST_VALUES = 1000  # JSON values of a reply; a valid reply has a few

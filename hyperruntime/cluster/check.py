@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from attrs.validators import deep_iterable, max_len
 
 from hyperruntime.cluster.head import Node
+from hyperruntime.cluster.hello import Line
 from hyperruntime.cluster.node_findings import ADMINISTRATOR, Needs, node_findings
 from hyperruntime.cluster.node_services import NodeContext
 from hyperruntime.cluster.peer import Answer, Call
@@ -21,23 +23,57 @@ from hyperruntime.cluster.shared_directory import is_locked, locked, wait_until_
 from hyperruntime.driver import Finding
 from hyperruntime.errors import ClusterError
 from hyperruntime.host.process import wait_until
-from hyperruntime.json_values import is_number
 
 SEEN_S, LATE_S = 90.0, 3.0  # NFS may show a change of a directory a minute late; more than LATE_S is reported
 _MOST_SKEW_S = 1.0
 _ROUNDS = 5
+_MOST_CONTAINERS = 100_000
+
+
+@attrs.frozen(kw_only=True)
+class ContainerNames:
+    """The answer of ``containers``: the containers of a node."""
+
+    names: tuple[str, ...] = attrs.field(validator=deep_iterable(Line(255), max_len(_MOST_CONTAINERS)))
+
+
+@attrs.frozen(kw_only=True)
+class _Findings:
+    """The answer of ``check``."""
+
+    findings: tuple[Finding, ...]
+
+
+@attrs.frozen(kw_only=True)
+class _Time:
+    """The answer of ``time``: seconds since 1970."""
+
+    time: float
+
+
+@attrs.frozen(kw_only=True)
+class _Seen:
+    """The answer of ``see``: after how many seconds a file was seen, and whether its lock was.
+
+    Attributes:
+        waited_s: seconds; None if it was not seen.
+        locked: None if its directory was not seen.
+    """
+
+    waited_s: float | None
+    locked: bool | None
 
 
 async def _answer_check(call: Call) -> Answer:
     """Answer the head's ``check``: the findings of this node."""
     needs = Needs(**call.args)
     findings = await asyncio.to_thread(lambda: list(node_findings(needs)))
-    return Answer([attrs.asdict(finding) for finding in findings])
+    return Answer({"findings": [attrs.asdict(finding) for finding in findings]})
 
 
 async def _answer_time(_: Call) -> Answer:
     """Answer the head's ``time``: seconds since 1970."""
-    return Answer(time.time())
+    return Answer({"time": time.time()})
 
 
 async def _answer_see(call: Call) -> Answer:
@@ -49,10 +85,10 @@ async def _answer_see(call: Call) -> Answer:
     path, timeout_s = str(call.args["path"]), float(call.args["timeout_s"])
     directory, locked_file = os.path.dirname(path), f"{path}.lock"
     if not await asyncio.to_thread(wait_until, lambda: _lists(directory, locked_file), timeout_s):
-        return Answer({"waited_s": None, "locked": None})
+        return Answer(attrs.asdict(_Seen(waited_s=None, locked=None)))
     await call.emit(Answer())
     waited = await asyncio.to_thread(wait_until_listed, path, call.body, timeout_s)
-    return Answer({"waited_s": waited, "locked": await asyncio.to_thread(is_locked, locked_file)})
+    return Answer(attrs.asdict(_Seen(waited_s=waited, locked=await asyncio.to_thread(is_locked, locked_file))))
 
 
 def _lists(directory: str, path: str) -> bool:
@@ -89,7 +125,7 @@ class CheckService:
         """Do nothing."""
 
     async def _containers(self, _: Call) -> Answer:
-        return Answer(await self._context.containers())
+        return Answer({"names": await self._context.containers()})
 
 
 async def check_node(node: Node, directory: Path, needs: Needs) -> Sequence[Finding]:
@@ -104,29 +140,18 @@ async def check_node(node: Node, directory: Path, needs: Needs) -> Sequence[Find
         NodeLostError: the node was lost meanwhile.
         ClusterError: the directory cannot be written.
     """
-    findings = [_finding(value) for value in (await node.peer.call("check", attrs.asdict(needs))).value]
-    return [await _clock(node), *await _shared(node, directory), *findings]
-
-
-def _finding(value: Any) -> Finding:  # noqa: ANN401
-    ok = value.get("ok")
-    return Finding(
-        subject=str(value.get("subject")),
-        ok=ok if ok is None else bool(ok),
-        detail=str(value.get("detail")),
-        next_step=str(value.get("next_step") or ""),
-    )
+    checked = await node.peer.ask(_Findings, "check", attrs.asdict(needs))
+    return [await _clock(node), *await _shared(node, directory), *checked.findings]
 
 
 async def _clock(node: Node) -> Finding:
     skews = []
     for _ in range(_ROUNDS):
         before = time.time()
-        there = (await node.peer.call("time")).value
+        there = (await node.peer.ask(_Time, "time")).time
         after = time.time()
-        if is_number(there):
-            skews.append((after - before, there - (before + after) / 2))
-    skew = min(skews)[1] if skews else 0.0  # of the fastest call, which is the most exact
+        skews.append((after - before, there - (before + after) / 2))
+    skew = min(skews)[1]  # of the fastest call, which is the most exact
     ok = abs(skew) <= _MOST_SKEW_S or None
     step = "" if ok else f"{ADMINISTRATOR} to start a time service; times in logs of nodes differ"
     return Finding(subject="clock", ok=ok, detail=f"{skew * 1e3:+.1f} ms from the head's", next_step=step)
@@ -149,28 +174,28 @@ async def _shared(node: Node, directory: Path) -> list[Finding]:
     except OSError as error:
         raise ClusterError(f"{directory} cannot be written: {error.strerror or error}; name another one") from error
     return [
-        _seen("a file renamed by the head is seen on the node", told["waited_s"]),
+        _seen("a file renamed by the head is seen on the node", told.waited_s),
         _seen("a file renamed by the node is seen by the head", back),
         Finding(
             subject="flock",
-            ok=bool(told["locked"]) or None,
-            detail="is seen across nodes" if told["locked"] else "is not seen across nodes; runs do not rely on it",
+            ok=told.locked or None,
+            detail="is seen across nodes" if told.locked else "is not seen across nodes; runs do not rely on it",
         ),
     ]
 
 
-async def _seen_on_node(node: Node, path: str, content: bytes) -> Any | None:  # noqa: ANN401 - JSON
+async def _seen_on_node(node: Node, path: str, content: bytes) -> _Seen | None:
     """Write a file after the node has listed its directory; return the node's answer, or None if it cannot list it."""
     is_listed = asyncio.Event()
     args = {"path": path, "timeout_s": SEEN_S}
-    asked = asyncio.ensure_future(node.peer.call("see", args, content, on_event=lambda _: is_listed.set()))
+    asked = asyncio.ensure_future(node.peer.ask(_Seen, "see", args, content, on_event=lambda _: is_listed.set()))
     listed = asyncio.ensure_future(is_listed.wait())
     try:
         both: set[asyncio.Future[Any]] = {asked, listed}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if is_listed.is_set():
             await asyncio.to_thread(write_whole, path, content)
-        answer = (await asked).value
+        answer = await asked
         return answer if is_listed.is_set() else None
     finally:
         asked.cancel()

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-import json
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import attrs
 from aiohttp import WSMsgType, web
 
 import hyperruntime
-from hyperruntime.cluster.channel import LARGEST_FRAME_BYTES
-from hyperruntime.cluster.keys import make_keys, make_token
+from hyperruntime.cluster.channel import LARGEST_MESSAGE_BYTES
+from hyperruntime.cluster.hello import Facts, Hello, HelloAnswer, Line, OtherVersionError, parse_hello
+from hyperruntime.cluster.keys import make_keys
 from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
 from hyperruntime.errors import ClusterError, NodeLostError
-from hyperruntime.json_values import is_integer, is_number, json_object
 from hyperruntime.logs import get_logger
 from hyperruntime.ports.http_connection import serving_app
+from hyperruntime.wire.messages import PeerFaultError
+from hyperruntime.wire.tokens import bearer_token, is_token, new_token
 
 log = get_logger(__name__)
 
@@ -54,6 +53,13 @@ class Invitation:
     patience_s: float
 
 
+@attrs.frozen(kw_only=True)
+class _Leaving:
+    """The arguments of ``leaving``: why a node takes no new work."""
+
+    why: str = attrs.field(validator=Line(500))
+
+
 class Node:
     """A node as the head knows it.
 
@@ -76,8 +82,8 @@ class Node:
 
     def __init__(self, name: str, token: str, handlers: Mapping[str, Handler]) -> None:
         """Expect a node."""
-        self.name, self.peer = name, Peer(name, handlers)
-        self.facts: dict[str, Any] = {}
+        self.name, self.peer = name, Peer(name, handlers, self._on_fault)
+        self.facts = Facts()
         self.joined = asyncio.Event()
         self.lost: NodeLostError | None = None
         self.leaving, self.dismissed, self.uses, self.idle_since = "", False, 0, 0.0
@@ -86,10 +92,11 @@ class Node:
         self._token, self._session, self._connections = token, "", 0
         self._away: asyncio.TimerHandle | None = None
         self._on_lost: list[Callable[[NodeLostError], None]] = []
+        self._was_refused = False
 
     def has_token(self, token: str) -> bool:
         """Return whether a token is this node's."""
-        return hmac.compare_digest(token.encode(), self._token.encode())
+        return is_token(token, self._token)
 
     def is_known_as(self, session: str) -> bool:
         """Return whether a session is that of the process that connected first; the first call sets it."""
@@ -110,11 +117,10 @@ class Node:
             self._away.cancel()
         self._connections += 1
         mine = self._connections
-        log.info("node connected", node=self.name, host=self.facts.get("host"), again=self.joined.is_set())
-        age_s = self.facts.get("age_s")
-        self.job_began = asyncio.get_running_loop().time() - (age_s if is_number(age_s) else 0.0)
+        log.info("node connected", node=self.name, host=self.facts.host, again=self.joined.is_set())
+        self.job_began = asyncio.get_running_loop().time() - self.facts.age_s
         self.joined.set()
-        await self.peer.channel.carry(connection, received)
+        await self.peer.carry(connection, received)
         if mine == self._connections and self.dismissed:
             self.lose("it has ended")
         elif mine == self._connections and self.lost is None:
@@ -154,12 +160,21 @@ class Node:
         else:
             self._on_lost.append(function)
 
+    def refuse(self, fault: PeerFaultError) -> None:
+        """Log why a connection with this node's token was refused; the first time as a warning."""
+        level = log.debug if self._was_refused else log.warning
+        self._was_refused = True
+        level("node refused", node=self.name, why=str(fault))
+
+    def _on_fault(self, fault: PeerFaultError) -> None:
+        self.lose(f"it sent what it must not send: {fault}")
+
     def lose(self, why: str) -> None:
         """Mark the node as lost: its calls fail, and it may not come back."""
         if self.lost is None:
-            self.lost = NodeLostError(f"node {self.name} ({self.facts.get('host', 'not joined')}) is lost: {why}")
+            self.lost = NodeLostError(f"node {self.name} ({self.facts.host or 'not joined'}) is lost: {why}")
             level = log.warning if self.joined.is_set() and not self.dismissed and why != HEAD_ENDED else log.info
-            level("node lost", node=self.name, host=self.facts.get("host"), why=why)
+            level("node lost", node=self.name, host=self.facts.host, why=why)
             if self._away is not None:
                 self._away.cancel()
             self.peer.close(self.lost)
@@ -248,55 +263,61 @@ class Head:
 
     def invite(self, name: str) -> Invitation:
         """Expect a node, and return its invitation, with which it may connect again and again until it is lost."""
-        token = make_token()
+        token = new_token()
         self.nodes[name] = Node(name, token, self._handlers)
         return Invitation(name, self._addresses, self._certificate, token, self._heartbeat_s, self._patience_s)
 
     async def _leaving(self, call: Call) -> Answer:
         node = self.nodes[call.caller]
         node.job_ends = True
-        node.leave(str(call.args.get("why")))
+        node.leave(call.values(_Leaving).why)
         return Answer()
 
     async def _connected(self, request: web.Request) -> web.StreamResponse:
         node = self.nodes.get(request.headers.get("X-Node", ""))
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if node is None or not node.has_token(given):
+        if node is None or not node.has_token(bearer_token(request.headers.get("Authorization", ""))):
             raise web.HTTPUnauthorized
         if node.lost is not None:
             raise web.HTTPGone(text=str(node.lost))
         connection = web.WebSocketResponse(
-            heartbeat=self._heartbeat_s, max_msg_size=LARGEST_FRAME_BYTES, compress=False, timeout=CLOSE_S
+            heartbeat=self._heartbeat_s,
+            max_msg_size=LARGEST_MESSAGE_BYTES,
+            compress=False,
+            timeout=CLOSE_S,
+            autoping=False,  # the channel answers pings, and counts them
         )
         await connection.prepare(request)
         hello = None
         with suppress(OSError):  # it closed the connection, or said nothing in time; a node dials again
             hello = await self._hello(node, connection)
         if hello is not None:
-            await node.carry(connection, hello, self._patience_s)
+            node.facts = hello.facts
+            await node.carry(connection, hello.received, self._patience_s)
         return connection
 
-    async def _hello(self, node: Node, connection: web.WebSocketResponse) -> int | None:
-        """Exchange what each side has; return the number of the last frame that the node has, or None to refuse it."""
+    async def _hello(self, node: Node, connection: web.WebSocketResponse) -> Hello | None:
+        """Exchange what each side has; return the node's hello, or None if it is refused."""
         message = await connection.receive(HELLO_S)
-        hello = json_object(message.data) if message.type is WSMsgType.TEXT else None
-        if hello is None or not is_integer(received := hello.get("received")):
-            await connection.close(message=b"no hello")
+        if message.type in (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR):
             return None
-        if (version := hello.get("version")) != hyperruntime.__version__:
-            why = f"it has hyperruntime {version}, the head has {hyperruntime.__version__}"
-            node.lose(why)
-            await connection.send_str(json.dumps({"refused": f"{why}; install the same version on both"}))
-            await connection.close()
-            return None
-        if not node.is_known_as(str(hello.get("session"))):
-            await connection.send_str(json.dumps({"refused": "another process has this node's token"}))
-            await connection.close()
-            return None
-        facts = hello.get("facts")
-        node.facts = facts if isinstance(facts, dict) else {}
-        await connection.send_str(json.dumps({"received": node.peer.channel.received}))
-        return int(received)
+        channel = node.peer.channel
+        try:
+            hello = parse_hello(message.data, hyperruntime.__version__)
+            if not node.is_known_as(hello.session):
+                raise PeerFaultError("another process has this node's token")
+            channel.check_received(hello.received)
+        except OtherVersionError as error:
+            node.lose(str(error))
+            refused = HelloAnswer(refused=f"{error}; install the same version on both")
+        except PeerFaultError as error:
+            node.refuse(error)
+            refused = HelloAnswer(refused=str(error))
+        else:
+            await connection.send_str(HelloAnswer(received=channel.received).to_json())
+            return hello
+        await connection.send_str(refused.to_json())
+        await connection.close()
+        return None
 
 
 async def _listen(host: str, port: int) -> socket.socket:

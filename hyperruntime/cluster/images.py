@@ -8,10 +8,12 @@ import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import attrs
 
 from hyperruntime.cluster.head import Node
+from hyperruntime.cluster.hello import Line
 from hyperruntime.cluster.node_services import NodeContext
 from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.errors import ClusterError, EngineUnavailableError, HyperRuntimeError, UnsupportedOptionError
@@ -67,17 +69,17 @@ class ImageService:
             images = (await self._context.runtime()).images
             found = await asyncio.to_thread(images.identifier, reference)
             if found and (not ids or found in ids):
-                return Answer("present")
+                return Answer({"how": "present"})
             if archive and await _is_seen(Path(archive), float(call.args["seen_s"])):
                 await asyncio.to_thread(images.load, archive)
-                return Answer("loaded")
+                return Answer({"how": "loaded"})
             if call.args["pull"]:
                 await asyncio.to_thread(images.pull, reference)
-                return Answer("pulled")
+                return Answer({"how": "pulled"})
             if call.args["make"]:
                 await asyncio.to_thread(images.ensure, call.args["make"])
-                return Answer("made")
-        return Answer("missing")
+                return Answer({"how": "made"})
+        return Answer({"how": "missing"})
 
     async def _part(self, call: Call) -> Answer:
         """Append to an archive that the head sends; after the last part, check and load it."""
@@ -97,12 +99,12 @@ class ImageService:
         """Write an image of this node to an archive; return the node's engine, or "" if the node does not have it."""
         runtime, reference = await self._context.runtime(), str(call.args["reference"])
         if not await asyncio.to_thread(runtime.images.exists, reference):
-            return Answer("")
+            return Answer({"engine": ""})
         await asyncio.to_thread(runtime.images.save, reference, str(call.args["archive"]), force=True)
-        return Answer(runtime.name)
+        return Answer({"engine": runtime.name})
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class _Found:
     """What a node says of an image.
 
@@ -112,9 +114,23 @@ class _Found:
         id: its identifier of the image; "" if it does not have it.
     """
 
-    engine: str
+    engine: str = attrs.field(validator=Line(100))
     converts: bool
-    id: str
+    id: str = attrs.field(validator=Line(1000))
+
+
+@attrs.frozen(kw_only=True)
+class _Given:
+    """The answer of ``image.ensure``: how a node has an image."""
+
+    how: Literal["present", "loaded", "pulled", "made", "missing"]
+
+
+@attrs.frozen(kw_only=True)
+class _Saved:
+    """The answer of ``image.save``: the engine that wrote an archive, or "" if none did."""
+
+    engine: str = attrs.field(validator=Line(100))
 
 
 @attrs.define(eq=False)
@@ -240,7 +256,7 @@ class ImageSource:
         asked = {"reference": reference, "archive": "", "pull": False, "make": "", "seen_s": 0.0, "ids": ids}
         if (archive := await self._archive(known, others, found)) is not None:
             asked |= {"archive": str(archive), "seen_s": _SEEN_S if await self._is_shared(node, archive) else 0.0}
-            how = str((await node.peer.call("image.ensure", asked)).value)
+            how = await self._ensure(node, asked)
             if how == "missing":
                 await self._send(node, archive)
                 how = "sent"
@@ -252,8 +268,11 @@ class ImageSource:
             if recipe is None or not recipe.needs_no_registry:
                 step = f"make it on the head or on a node: `hyperrun image build`, or `load` ({known.image})"
                 raise ClusterError(f"image {reference} is neither on the head's machine nor on a node; {step}")
-            return str((await node.peer.call("image.ensure", {**asked, "make": known.image})).value)
-        return str((await node.peer.call("image.ensure", {**asked, "pull": True})).value)
+            return await self._ensure(node, {**asked, "make": known.image})
+        return await self._ensure(node, {**asked, "pull": True})
+
+    async def _ensure(self, node: Node, asked: Mapping[str, Any]) -> str:
+        return (await node.peer.ask(_Given, "image.ensure", asked)).how
 
     async def _archive(self, known: _Known, others: list[Node], found: _Found) -> Path | None:
         """Return an archive of an image for a node; None if neither the head's machine nor a node has it.
@@ -286,12 +305,12 @@ class ImageSource:
                 continue
             try:
                 args = {"reference": reference, "archive": str(path)}
-                saved = (await node.peer.call("image.save", args)).value
+                saved = (await node.peer.ask(_Saved, "image.save", args)).engine
             except HyperRuntimeError as error:
                 log.warning("image not saved by node", node=node.name, error=str(error))
                 continue
             if saved and await _is_seen(path, _SAVED_S):
-                known.archives[str(saved)] = path
+                known.archives[saved] = path
                 return
 
     async def _is_shared(self, node: Node, archive: Path) -> bool:
@@ -315,8 +334,7 @@ def file_digest(path: Path) -> str:
 
 
 async def _identify(node: Node, known: _Known) -> _Found:
-    answer = (await node.peer.call("image.identify", {"reference": known.reference})).value
-    return _Found(str(answer["engine"]), bool(answer["converts"]), str(answer["id"]))
+    return await node.peer.ask(_Found, "image.identify", {"reference": known.reference})
 
 
 def _identify_here(reference: str) -> tuple[str, str] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import ssl
 from pathlib import Path
 
@@ -70,8 +69,3 @@ def client_context(certificate: str) -> ssl.SSLContext:
     context.check_hostname = False  # the head has a certificate, not a name: nodes get it with their token
     context.load_verify_locations(cadata=certificate)
     return context
-
-
-def make_token() -> str:
-    """Return a new token."""
-    return secrets.token_urlsafe(32)

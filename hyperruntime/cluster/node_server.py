@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import signal
@@ -19,8 +18,9 @@ import aiohttp
 import psutil
 
 import hyperruntime
-from hyperruntime.cluster.channel import LARGEST_FRAME_BYTES
+from hyperruntime.cluster.channel import LARGEST_MESSAGE_BYTES
 from hyperruntime.cluster.head import CLOSE_S, HELLO_S, PATH, Invitation
+from hyperruntime.cluster.hello import Facts, Hello, parse_answer
 from hyperruntime.cluster.keys import client_context
 from hyperruntime.cluster.node_services import (
     NodeContext,
@@ -33,8 +33,8 @@ from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
 from hyperruntime.cluster.with_children import JOB_BEGAN
 from hyperruntime.errors import ClusterError, NodeLostError
 from hyperruntime.host.owner import NODE_VARIABLE
-from hyperruntime.json_values import is_integer, json_object
 from hyperruntime.logs import get_logger
+from hyperruntime.wire.messages import PeerFaultError
 
 log = get_logger(__name__)
 
@@ -44,17 +44,13 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 _LEAST_DIAL_S = 0.5
 
 
-def node_facts() -> dict[str, Any]:
-    """Return the facts that a node reports: ``host``, ``pid``, ``cpus``, ``time``, ``job`` and ``age_s``.
-
-    The host is the batch system's name of the node if it gives one; the time is in seconds since 1970; the job is its
-    number in the batch system, or ""; the age is the job's, in seconds.
-    """
+def node_facts() -> Facts:
+    """Return the facts that a node reports."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     job = next((value for name in _JOB_VARIABLES if (value := os.environ.get(name))), "")
     cpus, now = len(os.sched_getaffinity(0)), time.time()
-    facts = {"host": host, "pid": os.getpid(), "cpus": cpus, "time": now, "job": job}
-    return {**facts, "age_s": max(0.0, now - _job_began())}
+    age_s = max(0.0, now - _job_began())
+    return Facts(host=host, pid=os.getpid(), cpus=cpus, time=now, job=job, age_s=age_s)
 
 
 def _job_began() -> float:
@@ -84,10 +80,14 @@ class NodeServer:
             invitation: from :meth:`hyperruntime.cluster.head.Head.invite`.
             handlers: what the head may call.
         """
-        self.peer = Peer("head", handlers)
+        self.peer = Peer("head", handlers, self._on_fault)
         self._invitation = invitation
         self._session = uuid.uuid4().hex
         self._context = client_context(invitation.certificate)
+        self._fault: PeerFaultError | None = None
+
+    def _on_fault(self, fault: PeerFaultError) -> None:
+        self._fault = fault
 
     async def serve(self) -> None:
         """Connect, and reconnect after each loss, until the head was away for the invitation's ``patience_s``.
@@ -103,6 +103,8 @@ class NodeServer:
                     for address in self._invitation.addresses:
                         if await self._carry(session, address, heard + patience):
                             heard, pause = time.monotonic(), FIRST_PAUSE_S
+                        if self._fault is not None:
+                            raise NodeLostError(f"the head sent what it must not send: {self._fault}")
                     if time.monotonic() - heard > patience:
                         raise NodeLostError(
                             f"the head did not answer for {patience:g} s at {self._invitation.addresses}"
@@ -130,13 +132,14 @@ class NodeServer:
                     headers=headers,
                     ssl=self._context,
                     heartbeat=invitation.heartbeat_s,
-                    max_msg_size=LARGEST_FRAME_BYTES,
+                    max_msg_size=LARGEST_MESSAGE_BYTES,
+                    autoping=False,  # the channel answers pings, and counts them
                     timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
                 ) as connection:
                     received = await self._hello(connection)
                     connecting.reschedule(None)
                     log.info("head connected", address=address)
-                    await self.peer.channel.carry(connection, received)
+                    await self.peer.carry(connection, received)
                     return True
         except aiohttp.WSServerHandshakeError as error:
             if error.status in (401, 410):
@@ -147,15 +150,17 @@ class NodeServer:
             return False
 
     async def _hello(self, connection: aiohttp.ClientWebSocketResponse) -> int:
-        mine = {"version": own_version(), "session": self._session, "facts": node_facts()}
-        await connection.send_str(json.dumps({**mine, "received": self.peer.channel.received}))
-        with suppress(TypeError):
-            answer = json_object(await connection.receive_str(timeout=HELLO_S)) or {}
-            if refused := answer.get("refused"):
-                raise ClusterError(f"the head refuses this node: {refused}")
-            if is_integer(received := answer.get("received")):
-                return received
-        raise OSError("the head ended the connection before its hello")
+        channel = self.peer.channel
+        hello = Hello(version=own_version(), session=self._session, received=channel.received, facts=node_facts())
+        await connection.send_str(hello.to_json())
+        try:
+            answer = parse_answer(await connection.receive_str(timeout=HELLO_S))
+            if answer.refused:
+                raise ClusterError(f"the head refuses this node: {answer.refused}")
+            channel.check_received(answer.received)
+        except (TypeError, PeerFaultError) as error:
+            raise OSError(f"the head ended the connection before its hello: {error}") from error
+        return answer.received
 
 
 async def run_node(invitation: Invitation, settings: NodeSettings, make_services: MakeServices = all_services) -> None:

@@ -194,10 +194,12 @@ class ClusterFile:
     async def _ask(self) -> None:
         import asyncio
 
+        from hyperruntime.cluster.check import ContainerNames
+
         async def ask(node: Node) -> None:
             with suppress(HyperRuntimeError, TimeoutError):
                 async with asyncio.timeout(_ASK_S):
-                    self._containers[node.name] = tuple((await node.peer.call("containers")).value)
+                    self._containers[node.name] = (await node.peer.ask(ContainerNames, "containers")).names
 
         await asyncio.gather(*(ask(node) for node in self._cluster.connected()))
 
@@ -226,9 +228,9 @@ class ClusterFile:
             name=node.name,
             state=state,
             why=why,
-            host=str(node.facts.get("host", "")),
-            job=str(node.facts.get("job", "")),
-            pid=int(node.facts.get("pid", 0)),
+            host=node.facts.host,
+            job=node.facts.job,
+            pid=node.facts.pid,
             uses=node.uses,
             containers=() if node.lost else self._containers.get(node.name, ()),
         )

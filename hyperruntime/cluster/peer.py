@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 import attrs
 
 from hyperruntime.cluster.channel import Channel
-from hyperruntime.cluster.messages import error_of_json, error_to_json, pack, unpack
-from hyperruntime.errors import HyperRuntimeError, NodeLostError
-from hyperruntime.logs import get_logger
+from hyperruntime.errors import HyperRuntimeError, NodeLostError, SpecError
+from hyperruntime.json_values import is_integer
+from hyperruntime.wire.messages import PeerFaultError, error_of_json, error_to_json, pack, unpack
+from hyperruntime.wire.typed_json import read
 
-log = get_logger(__name__)
+T = TypeVar("T")
+
+MOST_CALLS = 1 << 14  # of the other side that run at once
+MOST_CALL_BYTES = 1 << 29  # of those calls together; more than the largest frame
+_MOST_NUMBER = 1 << 63
+_KINDS = frozenset({"call", "cancel", "answer", "event", "error"})
 
 
 @attrs.frozen
@@ -51,6 +58,31 @@ class Call:
     emit: Callable[[Answer], Awaitable[None]]
     read: Callable[[], Coroutine[Any, Any, bytes]] | None = None
 
+    def values(self, kind: type[T]) -> T:
+        """Return the arguments as an instance of an attrs class.
+
+        Raises:
+            PeerFaultError: an argument is unknown, missing or not valid.
+        """
+        return checked(kind, self.args, "the arguments of its call")
+
+
+def checked(kind: type[T], value: Any, where: str) -> T:  # noqa: ANN401 - JSON, not trusted
+    """Return a JSON value of the other side as an instance of an attrs class.
+
+    Args:
+        kind: the class.
+        value: the value.
+        where: its name, for errors.
+
+    Raises:
+        PeerFaultError: a field is unknown, missing or not valid.
+    """
+    try:
+        return read(kind, value, where)
+    except SpecError as error:
+        raise PeerFaultError(f"{where} cannot be read: {error}") from error
+
 
 Handler = Callable[[Call], Awaitable[Answer]]
 
@@ -61,6 +93,12 @@ class _Waiting:
     on_event: OnEvent | None
 
 
+@attrs.define
+class _Running:
+    task: asyncio.Task[None]
+    size: int
+
+
 class Peer:
     """The other side. All methods run on the event loop of the channel.
 
@@ -69,18 +107,82 @@ class Peer:
         name: the name of the other side.
     """
 
-    def __init__(self, name: str, handlers: Mapping[str, Handler]) -> None:
+    def __init__(
+        self, name: str, handlers: Mapping[str, Handler], on_fault: Callable[[PeerFaultError], None] = lambda _: None
+    ) -> None:
         """Make a peer with a new channel.
 
         Args:
             name: the name of the other side.
             handlers: for each method that the other side may call. A handler is cancelled if the caller's task is.
+            on_fault: called if the other side sent what it must not send; the channel is closed then.
         """
         self.channel, self.name = Channel(self._on_frame), name
         self._handlers = handlers
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
-        self._running: dict[int, asyncio.Task[None]] = {}
+        self._running: dict[int, _Running] = {}
+        self._running_bytes = 0
+        self._on_fault = on_fault
+
+    async def carry(self, socket: Any, peer_received: int) -> None:  # noqa: ANN401 - aiohttp's server and client sockets
+        """Send and receive over a connection until it ends; see :meth:`Channel.carry`."""
+        try:
+            await self.channel.carry(socket, peer_received)
+        except PeerFaultError as error:
+            self.refuse(error)
+
+    def refuse(self, fault: PeerFaultError) -> None:
+        """End the channel, because the other side sent what it must not send."""
+        self._on_fault(fault)
+        self.close(NodeLostError(f"{self.name} sent what it must not send: {fault}"))
+
+    async def ask(
+        self,
+        kind: type[T],
+        method: str,
+        args: Mapping[str, Any] | None = None,
+        body: bytes = b"",
+        on_event: OnEvent | None = None,
+    ) -> T:
+        """Call a method of the other side and return its answer as an instance of an attrs class.
+
+        Args:
+            kind: the class.
+            method: as of :meth:`call`.
+            args: as of :meth:`call`.
+            body: as of :meth:`call`.
+            on_event: as of :meth:`call`.
+
+        Raises:
+            NodeLostError: the channel was closed, or the answer cannot be read, which closes it.
+            HyperRuntimeError: the error of the handler.
+        """
+        return self.checked(kind, (await self.call(method, args, body, on_event)).value, method)
+
+    def checked(self, kind: type[T], value: Any, method: str) -> T:  # noqa: ANN401 - JSON, not trusted
+        """Return the value of an answer as an instance of an attrs class.
+
+        Args:
+            kind: the class.
+            value: the value.
+            method: the method that was called.
+
+        Raises:
+            NodeLostError: the value cannot be read; the channel is closed now.
+        """
+        with self.reading():
+            return checked(kind, value, f"the answer of {method}")
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Close the channel, and raise NodeLostError, if the block raises PeerFaultError about an answer."""
+        try:
+            yield
+        except PeerFaultError as fault:
+            self.refuse(fault)
+            assert self.channel.error is not None, "it is closed now"
+            raise self.channel.error from fault
 
     async def call(
         self, method: str, args: Mapping[str, Any] | None = None, body: bytes = b"", on_event: OnEvent | None = None
@@ -116,29 +218,47 @@ class Peer:
         for waiting in self._waiting.values():
             if not waiting.answer.done():
                 waiting.answer.set_exception(error)
-        for task in self._running.values():
-            task.cancel()
+        for running in self._running.values():
+            running.task.cancel()
 
     def _on_frame(self, frame: bytes) -> None:
-        try:
-            header, body = unpack(frame)
-            number, kind = int(header["id"]), header["is"]
-        except (ValueError, KeyError, TypeError) as error:
-            log.warning("message not understood", error=str(error))
-            return
+        header, body = unpack(frame)
+        number, kind = header.get("id"), header.get("is")
+        if not is_integer(number) or not 0 <= number < _MOST_NUMBER or not isinstance(kind, str) or kind not in _KINDS:
+            raise PeerFaultError("a message has no valid number and kind")
         if kind == "call":
-            self._running[number] = asyncio.ensure_future(self._handle(number, header, body))
+            self._begin(number, header, body, len(frame))
         elif kind == "cancel":
-            if (task := self._running.get(number)) is not None:
-                task.cancel()
+            if (running := self._running.get(number)) is not None:
+                running.task.cancel()
         elif (waiting := self._waiting.get(number)) is not None:
             self._resolve(waiting, kind, header, body)
+
+    def _begin(self, number: int, header: dict[str, Any], body: bytes, size: int) -> None:
+        """Run the handler of a call."""
+        method, args = header.get("method"), header.get("args")
+        if not isinstance(method, str) or not isinstance(args, dict):
+            raise PeerFaultError("a call has no method or no arguments")
+        if number in self._running:
+            raise PeerFaultError(f"call {number} came twice")
+        if len(self._running) >= MOST_CALLS or self._running_bytes + size > MOST_CALL_BYTES:
+            most = f"{MOST_CALLS} calls and {MOST_CALL_BYTES} bytes"
+            raise PeerFaultError(f"more than {most} of calls wait for their answers")
+        task = asyncio.ensure_future(self._handle(number, method, args, body))
+        self._running[number] = _Running(task, size)
+        self._running_bytes += size
+        task.add_done_callback(lambda _: self._end(number))
+
+    def _end(self, number: int) -> None:
+        self._running_bytes -= self._running.pop(number).size
 
     def _resolve(self, waiting: _Waiting, kind: object, header: dict[str, Any], body: bytes) -> None:
         if kind == "event":
             if waiting.on_event is not None:
                 try:
                     waiting.on_event(Answer(header.get("value"), body))
+                except PeerFaultError:
+                    raise
                 except Exception as error:  # noqa: BLE001 - concerns this call, and not the channel
                     if not waiting.answer.done():
                         waiting.answer.set_exception(error)
@@ -149,22 +269,23 @@ class Peer:
         else:
             waiting.answer.set_exception(error_of_json(header.get("error")))
 
-    async def _handle(self, number: int, header: dict[str, Any], body: bytes) -> None:
+    async def _handle(self, number: int, method: str, args: dict[str, Any], body: bytes) -> None:
         async def emit(event: Answer) -> None:
             await self.channel.send(pack({"is": "event", "id": number, "value": event.value}, event.body))
 
         try:
-            handler = self._handlers.get(header.get("method", ""))
+            handler = self._handlers.get(method)
             if handler is None:
-                raise HyperRuntimeError(f"the other side knows no method {header.get('method')!r}")
-            answer = await handler(Call(self.name, header.get("args") or {}, body, emit))
+                raise HyperRuntimeError(f"the other side knows no method {method[:100]!r}")
+            answer = await handler(Call(self.name, args, body, emit))
             await self.channel.send(pack({"is": "answer", "id": number, "value": answer.value}, answer.body))
         except NodeLostError:
             return
+        except PeerFaultError as fault:
+            self.refuse(fault)
         except (Exception, asyncio.CancelledError) as error:  # the caller gets every error
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise  # not by something that the handler awaits
-            self.channel.send_soon(pack({"is": "error", "id": number, "error": error_to_json(error)}))
-        finally:
-            del self._running[number]
+            with suppress(NodeLostError):
+                await self.channel.send(pack({"is": "error", "id": number, "error": error_to_json(error)}))

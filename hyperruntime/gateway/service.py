@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import socket
 import time
 from collections.abc import Callable, Coroutine
@@ -33,6 +32,7 @@ from hyperruntime.gateway.request.parse import (
 from hyperruntime.gateway.request.parse_pool import ParsePool, PoolShare
 from hyperruntime.gateway.upstream import Sender, forwarded_headers
 from hyperruntime.ports.http_connection import BoundedConnection, Connections
+from hyperruntime.wire.tokens import is_token
 
 if TYPE_CHECKING:
     from hyperruntime.gateway.gateway import Seat
@@ -157,8 +157,7 @@ class Service:
     async def _serve(
         self, request: web.BaseRequest, exchange: Exchange, deadline: asyncio.Timeout
     ) -> web.StreamResponse:
-        shown = client_token(request.headers).encode(errors="replace")
-        if not hmac.compare_digest(shown, self._seat.token.encode()):
+        if not is_token(client_token(request.headers), self._seat.token):
             raise RequestRefusedError(401, "wrong_token", "the token does not belong to this container")
         self._check_endpoint(request)
         if request.path == MODELS_PATH:

@@ -36,6 +36,7 @@ from hyperruntime.ports.forwarder import GO, IDLE, TOKEN, advance, pipe
 from hyperruntime.ports.unix_socket import listen_in
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult, Mount
+from hyperruntime.wire.tokens import is_token
 
 log = get_logger(__name__)
 
@@ -300,7 +301,7 @@ class Forward:
             raise
         finally:
             del self._greeting[tunnel]
-        if not secrets.compare_digest(said[:_TOKEN_BYTES], self._token.encode()):
+        if not is_token(said[:_TOKEN_BYTES], self._token):
             tunnel.close()
             return
         self._idle.append(tunnel)

@@ -12,8 +12,8 @@ from hyperruntime.serve.file_handlers import FileHandlers
 from hyperruntime.serve.models import ContainerList, ContainerName, NewContainer, Nothing, ServiceInfo
 from hyperruntime.serve.process_handlers import ProcessHandlers
 from hyperruntime.serve.rules import ContainerRules
-from hyperruntime.serve.typed_json import read, to_json
 from hyperruntime.spec import NETWORKS
+from hyperruntime.wire.typed_json import read, to_json
 
 OF_A_HEAD = ContainerRules(
     most_containers=100_000, most_processes=100_000, idle_s=None, networks=NETWORKS, may_pull=True

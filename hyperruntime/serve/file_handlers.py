@@ -17,12 +17,12 @@ from hyperruntime.exec.options import ExecKeywords, Stream
 from hyperruntime.serve.containers import Containers
 from hyperruntime.serve.exec_handlers import finished
 from hyperruntime.serve.file_models import DirectoryNames, FileFacts, FilePath, FileToRead, FileToWrite, PathToLookAt
-from hyperruntime.serve.typed_json import read, to_json
 from hyperruntime.spec import ExecResult, check_inside_path
 from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S, tar_read_all
 from hyperruntime.transfer.file_calls import READ_LIMIT_BYTES
 from hyperruntime.transfer.file_errors import error_of_text
 from hyperruntime.units import format_duration
+from hyperruntime.wire.typed_json import read, to_json
 
 _MODE = re.compile(r"0?[0-7]{1,4}")
 _NOTES_BYTES = 4096

@@ -30,7 +30,6 @@ from hyperruntime.serve.service_errors import (
     RequestError,
     ResourceNotFoundError,
 )
-from hyperruntime.serve.typed_json import to_json
 from hyperruntime.transfer.file_errors import (
     FileTooLargeError,
     PathIsDirectoryError,
@@ -38,6 +37,7 @@ from hyperruntime.transfer.file_errors import (
     PathNotFoundError,
     PathPermissionError,
 )
+from hyperruntime.wire.typed_json import to_json
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 

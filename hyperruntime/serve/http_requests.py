@@ -16,11 +16,10 @@ from aiohttp import web
 from aiohttp.web_protocol import _ErrInfo
 
 from hyperruntime.errors import SpecError
-from hyperruntime.gateway.request.parse import ValueCounter
-from hyperruntime.json_values import parse_json
+from hyperruntime.json_values import ValueCounter, parse_json
 from hyperruntime.serve.routes import Route
 from hyperruntime.serve.service_errors import CapacityError, RequestError
-from hyperruntime.serve.typed_json import read, read_text
+from hyperruntime.wire.typed_json import read, read_text
 
 _STALLED_S, _LOOK_S = 60.0, 0.5
 _MOST_FIELDS = 32

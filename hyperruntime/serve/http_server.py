@@ -6,7 +6,6 @@ must have the token. There are no cookies. See docs/decisions/0059-http-service.
 
 from __future__ import annotations
 
-import hmac
 import json
 import socket
 import traceback
@@ -28,6 +27,7 @@ from hyperruntime.serve.http_requests import BodyLimits, RequestBudget, RequestL
 from hyperruntime.serve.openapi import document
 from hyperruntime.serve.routes import ROUTES, Route
 from hyperruntime.serve.service_errors import RequestError
+from hyperruntime.wire.tokens import bearer_token, is_token
 
 log = get_logger(__name__)
 Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -56,7 +56,7 @@ class HttpServer:
             limits: how much of a request is read; None means the defaults.
             most: what all requests may have at once; None means the defaults.
         """
-        self._handlers, self._token = handlers, None if token is None else token.encode()
+        self._handlers, self._token = handlers, token
         self._limits, self._budget = limits or BodyLimits(), RequestBudget(most or RequestLimits())
         self._document = json.dumps(document(has_token=token is not None)).encode()
 
@@ -94,9 +94,7 @@ class HttpServer:
             raise RequestError(403, "the service answers no web page; ask from a program, without the header Origin")
         if self._token is None:
             return
-        kind, _, given = request.headers.get("Authorization", "").partition(" ")
-        is_right = hmac.compare_digest(given.strip().encode(errors="replace"), self._token)
-        if kind.lower() != "bearer" or not is_right:
+        if not is_token(bearer_token(request.headers.get("Authorization", "")), self._token):
             raise RequestError(401, "the token is missing or wrong; send the header `Authorization: Bearer TOKEN`")
 
     async def _send_document(self, request: web.Request) -> web.StreamResponse:

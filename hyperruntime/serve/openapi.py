@@ -10,7 +10,7 @@ from typing import Any
 import hyperruntime
 from hyperruntime.serve import models
 from hyperruntime.serve.routes import ROUTES, Route
-from hyperruntime.serve.typed_json import docs_of, schema_of
+from hyperruntime.wire.typed_json import docs_of, schema_of
 
 NDJSON, BYTES, TAR = "application/x-ndjson", "application/octet-stream", "application/x-tar"
 _REFERENCE = "#/components/schemas/{}"

@@ -25,7 +25,7 @@ from hyperruntime.serve.models import (
     SignalToSend,
 )
 from hyperruntime.serve.service_errors import CapacityError, InputNotReadError, RequestError, ResourceNotFoundError
-from hyperruntime.serve.typed_json import read, to_json
+from hyperruntime.wire.typed_json import read, to_json
 
 _MOST_WAIT_S = 60.0
 _MOST_INPUT_S = 10.0  # for a request to wait for room

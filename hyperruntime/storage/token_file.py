@@ -13,6 +13,7 @@ from platformdirs import user_state_path
 
 from hyperruntime.errors import SpecError, StorageError
 from hyperruntime.storage.atomic import make_private_directory, open_private, storage_errors
+from hyperruntime.wire.tokens import new_token
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{32,1024}")  # source: RFC 6750, 2.1; what HTTP allows in the header
 _OTHERS = 0o077
@@ -30,11 +31,6 @@ def default_token_file() -> Path:
         raise StorageError(f"the user has no state directory: {error}; name one with --token-file") from error
     make_private_directory(folder)
     return make_private_directory(folder / "serve") / "token"
-
-
-def new_token() -> str:
-    """Return a new random token of 256 bits."""
-    return secrets.token_urlsafe(32)
 
 
 def token_of(file: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import socket
 import uuid
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from hyperruntime.adapters.slot_session import SlotSession
 from hyperruntime.logs import get_logger
 from hyperruntime.ports.http_connection import BoundedProtocol
+from hyperruntime.wire.tokens import bearer_token, is_token
 
 log = get_logger(__name__)
 _PATH, _BODY_BYTES = "/mcp", 16 * 1024**2
@@ -32,7 +32,7 @@ class HttpSessions:
 
     def __init__(self, server: Server[SlotSession], token: str, hosts: Sequence[str], idle_timeout_s: float) -> None:
         """Make an application without sessions; the arguments are those of :func:`hyperruntime_mcp.serve`."""
-        self._server, self._token, self._idle_timeout_s = server, token.encode(), idle_timeout_s
+        self._server, self._token, self._idle_timeout_s = server, token, idle_timeout_s
         names = [name for host in ("127.0.0.1", "localhost", "[::1]", *hosts) for name in (host, f"{host}:*")]
         origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in names]
         self._security = TransportSecuritySettings(allowed_hosts=names, allowed_origins=origins)
@@ -67,8 +67,7 @@ class HttpSessions:
             await self._limited(scope, receive, send)
 
     def _may(self, scope: Scope) -> bool:
-        scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token)
+        return is_token(bearer_token(Headers(scope=scope).get("authorization", "")), self._token)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)

@@ -9,8 +9,7 @@ from typing import Any
 
 from smolagents.serialization import SafeSerializer
 
-from hyperruntime.gateway.request.parse import count_values
-from hyperruntime.json_values import parse_json
+from hyperruntime.json_values import count_values, parse_json
 
 _MOST_VALUES = 500_000  # each takes up to about 200 bytes
 _MOST_HASHED = 10_000  # members of sets and of dictionaries with any keys: their hashes can be made equal

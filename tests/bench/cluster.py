@@ -333,7 +333,7 @@ async def loss_rows(runtime_name: str, kills: int) -> list[Row]:
                 lost = asyncio.Event()
                 victim.on_lost(partial(_set, lost))
                 begin = time.perf_counter()
-                psutil.Process(victim.facts["pid"]).kill()
+                psutil.Process(victim.facts.pid).kill()
                 await lost.wait()
                 noticed.append(time.perf_counter() - begin)
                 again.append(await _new_slot(pool))

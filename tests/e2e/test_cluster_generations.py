@@ -177,7 +177,7 @@ def test_generations_of_a_lost_node_are_made_again_elsewhere(
             nodes._loop.run(silence(relays[:relays_that_fail], 2 if "short" in why else 15))
         else:
             node = nodes._cluster.nodes()[0]
-            top = psutil.Process(node.facts["pid"])
+            top = psutil.Process(node.facts.pid)
             for process in (top, *top.children(recursive=True)):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()

@@ -44,7 +44,7 @@ def test_slots_of_two_nodes_are_used_and_those_of_a_killed_node_are_lost_alone(
             slots = await asyncio.gather(*(pool.acquire(f"task{number}") for number in range(4)))
             places = {slot.slot_id.partition("/")[0] for slot in slots}
             assert len(places) == 2
-            pids.extend(node.facts["pid"] for node in cluster.nodes())
+            pids.extend(node.facts.pid for node in cluster.nodes())
             for slot in slots:
                 lease = pool.lease_of(slot)
                 await lease.put(tmp_path / "tree", "tree")
@@ -58,7 +58,7 @@ def test_slots_of_two_nodes_are_used_and_those_of_a_killed_node_are_lost_alone(
             victim = next(node for node in cluster.nodes() if node.name == doomed.slot_id.partition("/")[0])
             running = asyncio.ensure_future(pool.lease_of(doomed).exec(["sleep", "100"]))
             await asyncio.sleep(0.5)
-            psutil.Process(victim.facts["pid"]).kill()
+            psutil.Process(victim.facts.pid).kill()
             with pytest.raises(SandboxLostError, match=f"node {victim.name}"):
                 await running
             others = [slot for slot in slots if slot.slot_id.partition("/")[0] != victim.name]
@@ -146,7 +146,7 @@ def test_a_partition_of_10_s_costs_nothing_and_one_of_60_s_the_node_and_its_cont
                 assert (await kept).stdout == b"on\n"
                 with pytest.raises(SandboxLostError, match=f"node {nodes[1].name} .* no connection for 30 s"):
                     await lost
-                pid = nodes[1].facts["pid"]
+                pid = nodes[1].facts.pid
                 gone = partial(_has_none, runtime, pid)
                 assert await asyncio.to_thread(wait_until, gone, 30, 0.2), "the lost node's containers go on"
                 assert (nodes[0].lost, nodes[0].leaving) == (None, "")

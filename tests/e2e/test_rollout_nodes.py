@@ -131,7 +131,7 @@ def test_a_lost_node_costs_no_trajectory_and_no_journaled_call(
 
             def lose(event: RolloutEvent) -> None:
                 if event.kind == "done" and not lost:
-                    lost.append(cluster.nodes()[0].facts["pid"])
+                    lost.append(cluster.nodes()[0].facts.pid)
                     if why == "killed":
                         psutil.Process(lost[0]).kill()
                     else:

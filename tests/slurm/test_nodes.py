@@ -147,7 +147,7 @@ async def main(runtime, image, jobs):
         victim = next(node for node in cluster.nodes() if held[0].slot_id.startswith(f"{node.name}/"))
         running = asyncio.ensure_future(slots.lease_of(held[0]).exec(["sleep", "200"]))
         await asyncio.sleep(1)
-        cancel = await asyncio.create_subprocess_exec("scancel", victim.facts["job"])
+        cancel = await asyncio.create_subprocess_exec("scancel", victim.facts.job)
         await cancel.wait()
         try:
             await running

@@ -52,8 +52,8 @@ async def _keep(config: ClusterConfig, count: int | None, directory: Path) -> No
         raise ClusterError(f"{directory} is not a directory; name one that all nodes share with --directory")
 
     def joined(node: Node) -> None:
-        job = f" (job {node.facts['job']})" if node.facts.get("job") else ""
-        click.echo(f"{node.name}: ready on {node.facts.get('host')}{job}")
+        job = f" (job {node.facts.job})" if node.facts.job else ""
+        click.echo(f"{node.name}: ready on {node.facts.host}{job}")
         node.on_leaving(partial(leaves, node))
         node.on_lost(partial(lost, node))
 

@@ -26,7 +26,8 @@ from hyperruntime.pool.values.config import PoolConfig, ToolPolicy
 from hyperruntime.pool.values.profiles import load_profiles
 from hyperruntime.ports.listeners import is_loopback, listen_on
 from hyperruntime.runtime import Runtime
-from hyperruntime.storage.token_file import new_token, token_of
+from hyperruntime.storage.token_file import token_of
+from hyperruntime.wire.tokens import new_token
 
 _LEAST_TIMEOUT_S, _ACQUIRE_TIMEOUT_S = 0.1, 10.0
 _POLICY = ("default_timeout_s", "max_timeout_s", "output_chars")

@@ -17,14 +17,15 @@ import attrs
 from hyperruntime.cluster.generations.models import NodeModels
 from hyperruntime.cluster.generations.shared_run import take_from_node
 from hyperruntime.cluster.head import Node
-from hyperruntime.cluster.peer import Answer
+from hyperruntime.cluster.peer import Answer, checked
 from hyperruntime.concurrency.background_loop import BackgroundLoop
-from hyperruntime.errors import ClusterError, EngineUnavailableError, HyperRuntimeError, NodeLostError, StorageError
+from hyperruntime.errors import ClusterError, EngineUnavailableError, NodeLostError, StorageError
+from hyperruntime.json_values import is_number
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.parent_program import Said
 from hyperruntime.loop.run.tasks import GenerationTask, QuestionTask, run_to_json
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH, generation_name
-from hyperruntime.loop.run_files.record import GenerationRecord, record_from_json, structured
+from hyperruntime.loop.run_files.record import GenerationRecord, record_from_json
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.loop.workbench.failures import one_line
@@ -139,7 +140,8 @@ class ClusterExecutor(Executor):
         }
         with self._models.granted(node.name, plan.genid, models):
             answer = await self._call(node, "generation", args, context)
-        return await asyncio.to_thread(_take, context, plan, name, answer.value)
+        made = node.peer.checked(_Made, answer.value, "generation")
+        return await asyncio.to_thread(_take, context, plan, name, made)
 
     async def _ask(self, task: QuestionTask) -> Said:
         question, models = task.question, task.context.models
@@ -150,7 +152,8 @@ class ClusterExecutor(Executor):
             args = {"question": attrs.asdict(question), "genid": question.number}
             try:
                 with node.in_use(), self._models.granted(node.name, question.number, models):
-                    return structured(Said, (await self._call(node, "question", args, task.context)).value)
+                    answer = await self._call(node, "question", args, task.context)
+                    return node.peer.checked(Said, answer.value, "question")
             except (NodeLostError, *_NODES_FAULT) as error:
                 losses += 1
                 if not isinstance(error, NodeLostError):
@@ -159,8 +162,6 @@ class ClusterExecutor(Executor):
                 if faults == MOST_FAULTS or losses == MOST_LOSSES:
                     raise
                 log.warning("question asked again", generation=question.number, reason=str(error))
-            except ValueError as error:
-                raise HyperRuntimeError(f"node {node.name} sent an answer that cannot be read") from error
 
     async def _call(self, node: Node, method: str, args: Mapping[str, Any], context: RunContext) -> Answer:
         """Call a node; an interrupt of the run ends the call."""
@@ -202,18 +203,34 @@ def _check_running(context: RunContext) -> None:
 
 
 def _tell(context: RunContext, said: Answer) -> None:
-    with suppress(ValueError):  # not an event
-        context.events.emit(structured(StepEvent, said.value))
+    value = said.value
+    if isinstance(value, dict) and not is_number(value.get("score")):  # a domain may give NaN
+        value = {**value, "score": None}
+    event = checked(StepEvent, value, "an event of a generation")
+    generation, step, detail = (one_line(text) for text in (event.generation, event.step, event.detail))
+    context.events.emit(attrs.evolve(event, generation=generation, step=step, detail=detail))
 
 
-def _take(context: RunContext, plan: GenerationPlan, name: str, value: Any) -> GenerationRecord:  # noqa: ANN401 - JSON
+@attrs.frozen(kw_only=True)
+class _Made:
+    """The answer of ``generation``.
+
+    Attributes:
+        record: the generation's record.
+        tree: how many files its directory has, and their bytes.
+    """
+
+    record: Mapping[str, Any]
+    tree: Mapping[str, int]
+
+
+def _take(context: RunContext, plan: GenerationPlan, name: str, made: _Made) -> GenerationRecord:
     """Return the record of a generation that a node made; move its files and its state into the run."""
     try:
-        record = record_from_json(value["record"])
-        tree = value["tree"]
-    except (ValueError, TypeError, KeyError) as error:
+        record = record_from_json(made.record)
+    except ValueError as error:
         raise ClusterError(f"the node sent a generation that cannot be read: {error!r}") from error
-    take_from_node(context.layout, plan.genid, name, tree)
+    take_from_node(context.layout, plan.genid, name, made.tree)
     patch = context.layout.partial(plan.genid) / AGENT_OUTPUT / PATCH
     commit = plan.commit
     if record.commit != plan.commit:

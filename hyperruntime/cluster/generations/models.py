@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ from pathlib import Path
 import attrs
 
 from hyperruntime.cluster.generations.relay import PIECE_BYTES
+from hyperruntime.cluster.hello import Line
 from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.concurrency.blocking import RESETS, threads
 from hyperruntime.concurrency.end_event import make_waiter
@@ -26,8 +28,39 @@ from hyperruntime.gateway.gateway import SOCKET_NAME, Seat
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import genid_from_json
 from hyperruntime.loop.workbench.model_access import ModelAccess
+from hyperruntime.ports.http_connection import MOST_CONNECTIONS
+from hyperruntime.wire.messages import PeerFaultError
 
+MOST_SEATS = 1024  # that a node holds at once
 _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@attrs.frozen(kw_only=True)
+class _Wanted:
+    """The arguments of ``models.begin`` and ``models.seat``.
+
+    Attributes:
+        genid: the generation.
+        seat: the node's number of the seat.
+        step: name of the step.
+    """
+
+    genid: str | int
+    seat: int = 0
+    step: str = attrs.field(default="", validator=Line(200))
+
+
+@attrs.frozen(kw_only=True)
+class _Place:
+    """The arguments of the methods about an open seat.
+
+    Attributes:
+        seat: the node's number of the seat.
+        connection: the node's number of a connection to it.
+    """
+
+    seat: int
+    connection: int = 0
 
 
 @attrs.frozen(eq=False)
@@ -36,7 +69,7 @@ class _Held:
 
     seat: Seat
     folder: str
-    connections: dict[object, _Connection] = attrs.field(factory=dict)
+    connections: dict[int, _Connection] = attrs.field(factory=dict)
 
 
 class NodeModels:
@@ -50,7 +83,8 @@ class NodeModels:
         """
         self._directory = directory
         self._granted: dict[tuple[str, GenId], ModelAccess] = {}
-        self._held: dict[tuple[str, object], _Held] = {}
+        self._held: dict[tuple[str, int], _Held] = {}
+        self._seats: Counter[str] = Counter()
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -81,14 +115,17 @@ class NodeModels:
             del self._granted[node, genid]
 
     def _models(self, call: Call) -> tuple[GenId, ModelAccess]:
-        genid = genid_from_json(call.args.get("genid"))
+        try:
+            genid = genid_from_json(call.values(_Wanted).genid)
+        except ValueError as error:
+            raise PeerFaultError(str(error)) from error
         models = self._granted.get((call.caller, genid))
         if models is None:
             raise GatewayError(f"node {call.caller} does not make generation {genid}")
         return genid, models
 
     def _find(self, call: Call) -> _Held:
-        held = self._held.get((call.caller, call.args.get("seat")))
+        held = self._held.get((call.caller, call.values(_Place).seat))
         if held is None:
             raise GatewayError("the seat is closed")
         return held
@@ -99,11 +136,22 @@ class NodeModels:
         return Answer()
 
     async def _seat(self, call: Call) -> Answer:
-        genid, models = self._models(call)
+        (genid, models), wanted = self._models(call), call.values(_Wanted)
+        if self._seats[call.caller] >= MOST_SEATS:
+            raise PeerFaultError(f"it has {MOST_SEATS} seats, and wants one more")
+        self._seats[call.caller] += 1
+        try:
+            await self._keep_seat(call, genid, models, wanted)
+        finally:
+            self._seats[call.caller] -= 1
+        return Answer()
+
+    async def _keep_seat(self, call: Call, genid: GenId, models: ModelAccess, wanted: _Wanted) -> None:
+        """Keep a seat open until the call is cancelled."""
         folder = tempfile.mkdtemp(dir=self._directory)
         refused, refuse = make_waiter()
-        key, step, held = (call.caller, call.args["seat"]), str(call.args.get("step")), None
-        opening = threads(RESETS).submit(lambda: models.seat(genid, step, folder))
+        key, held = (call.caller, wanted.seat), None
+        opening = threads(RESETS).submit(lambda: models.seat(genid, wanted.step, folder))
         try:
             seat = await asyncio.shield(asyncio.wrap_future(opening))
             held = self._held[key] = _Held(seat, folder)
@@ -118,22 +166,24 @@ class NodeModels:
                 writer.close()
             removing = threads(RESETS).submit(lambda: _remove(opening, folder))  # to its end, also if this is cancelled
             await asyncio.shield(asyncio.wrap_future(removing))
-        return Answer()
 
     async def _check(self, call: Call) -> Answer:
         self._find(call).seat.check()
         return Answer()
 
     async def _open(self, call: Call) -> Answer:
-        held = self._find(call)
+        held, place = self._find(call), call.values(_Place)
+        if len(held.connections) >= MOST_CONNECTIONS:
+            raise GatewayError(f"{MOST_CONNECTIONS} connections of this seat are open; close one")
         try:
             pair = await asyncio.open_unix_connection(os.path.join(held.folder, SOCKET_NAME))
         except OSError as error:
             raise GatewayError(f"the gateway takes no connection: {error}") from error
-        if self._held.get((call.caller, call.args.get("seat"))) is not held:  # it was closed meanwhile
+        is_open = self._held.get((call.caller, place.seat)) is held  # it may have been closed meanwhile
+        if not is_open or place.connection in held.connections:
             pair[1].close()
             raise GatewayError("the seat is closed")
-        held.connections[call.args.get("connection")] = pair
+        held.connections[place.connection] = pair
         return Answer()
 
     async def _read(self, call: Call) -> Answer:
@@ -151,14 +201,15 @@ class NodeModels:
         return Answer()
 
     async def _close(self, call: Call) -> Answer:
-        held = self._held.get((call.caller, call.args.get("seat")))
-        pair = None if held is None else held.connections.pop(call.args.get("connection"), None)
+        place = call.values(_Place)
+        held = self._held.get((call.caller, place.seat))
+        pair = None if held is None else held.connections.pop(place.connection, None)
         if pair is not None:
             pair[1].close()
         return Answer()
 
     def _connection(self, call: Call) -> _Connection:
-        pair = self._find(call).connections.get(call.args.get("connection"))
+        pair = self._find(call).connections.get(call.values(_Place).connection)
         if pair is None:
             raise GatewayError("the connection is closed")
         return pair

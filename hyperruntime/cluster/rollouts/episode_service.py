@@ -122,7 +122,7 @@ class EpisodeService:
             making.cancel()
             await asyncio.wait([making])  # its slot is released
             _ = making.cancelled() or making.exception()
-        return Answer()
+        return Answer({})
 
     async def _make(self, run: _OpenRun, call: Call) -> None:
         """Make an attempt at a trajectory; emit the lines of its journal, and its record in pieces.

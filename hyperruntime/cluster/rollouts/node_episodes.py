@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -14,6 +15,7 @@ import attrs
 
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.head import Node
+from hyperruntime.cluster.hello import Line, Within
 from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.cluster.rollouts.episode_service import (
     CLOSE,
@@ -28,7 +30,7 @@ from hyperruntime.cluster.rollouts.episode_service import (
 )
 from hyperruntime.cluster.rollouts.relayed_model import is_reachable_from_nodes, model_handler
 from hyperruntime.errors import ClusterError, DriverLoadError, HyperRuntimeError, NodeLostError, SpecError
-from hyperruntime.json_values import is_integer, json_object
+from hyperruntime.json_values import count_values, parse_json, parse_json_slowly
 from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import to_json
 from hyperruntime.rollout.agent.model import Model
@@ -39,14 +41,19 @@ from hyperruntime.rollout.run.progress import Keep, RolloutEvent
 from hyperruntime.rollout.run.runner import CompleteParts, Parts, run_episodes
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
-from hyperruntime.rollout.run_files.run_dir import trajectory_of
 from hyperruntime.rollout.run_files.turn_journal import TurnJournal
+from hyperruntime.wire.messages import PeerFaultError
+from hyperruntime.wire.typed_json import read
 
 log = get_logger(__name__)
 
 _MOST_LOST = 20  # nodes that one trajectory may lose, one after another
 _MOST_UNFIT = 3  # nodes that cannot open a run, one after another
 _CACHES_KEPT = 256  # keys that the head remembers for a node
+MOST_JOURNAL_BYTES, MOST_RECORD_BYTES = 1 << 30, 1 << 28  # of an attempt at a trajectory
+_MOST_WAITING_BYTES = 1 << 26  # of lines that the disk has not taken
+_MOST_RECORD_VALUES = 1 << 23
+_QUICK_BYTES = 1 << 20  # of a record that is parsed quickly, while all threads wait
 _LOOK_S = 0.5
 _CLOSE_S = 10.0  # an interrupted command is ended after 30 s, and must cancel the jobs before
 
@@ -84,6 +91,35 @@ async def run_rollouts_on(
             yield episodes
 
     return await run_episodes(opened, options, run_dir=run_dir, parts=Parts(model=model), on_event=on_event, keep=keep)
+
+
+@attrs.frozen(kw_only=True)
+class _Opened:
+    """The answer of a node that has opened a run: how many trajectories it makes at once."""
+
+    capacity: int = attrs.field(validator=Within(1, 1 << 20))
+
+
+@attrs.frozen(kw_only=True)
+class _Ended:
+    """The answer of a node that has made an attempt at a trajectory: whether it ends, and could not finish."""
+
+    ends: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class _Piece:
+    """The arguments of a node that asks for a piece of a journal: its trajectory, and where the piece begins."""
+
+    id: str = attrs.field(validator=Line(10_000))
+    offset: int = attrs.field(validator=Within(0, sys.maxsize))
+
+
+@attrs.frozen(kw_only=True)
+class _ItemImage:
+    """The arguments of a node that needs the image of an item."""
+
+    image: str = attrs.field(validator=Line(4096))
 
 
 @attrs.define(eq=False)
@@ -245,30 +281,22 @@ class NodeEpisodes:
         Raises:
             NodeLostError: the node is lost, or it ends and could not finish.
         """
-        lines: asyncio.Queue[bytes | None] = asyncio.Queue()
-        record: list[bytes] = []
-
-        def on_event(event: Answer) -> None:
-            if event.value == TURNS:
-                lines.put_nowait(event.body)
-            elif event.value == RECORD:
-                record.append(event.body)
-
+        sent = _Sent()
         before = journal.attempts
         asked = {"run": self._run, "item": job.item.id, "index": job.index, "attempts": before}
-        writing = asyncio.ensure_future(_write(lines, journal))
+        writing = asyncio.ensure_future(sent.write(journal))
         try:
-            answer = await node.peer.call(RUN, {**asked, "journal": len(journal.data)}, on_event=on_event)
-            if answer.value:
+            ended = await node.peer.ask(_Ended, RUN, {**asked, "journal": len(journal.data)}, on_event=sent.take)
+            if ended.ends:
                 node.leave("it was told to end")
                 raise NodeLostError(f"node {node.name} was told to end")
-            made = _received(job, b"".join(record))
+            made = await asyncio.to_thread(_received, job, b"".join(sent.record))
         except NodeLostError:
             raise
         except HyperRuntimeError as error:
             made = failed_trajectory(self._options, self._model.name, job, error, "node")
         finally:
-            lines.put_nowait(None)
+            sent.end()
             await writing
             journal.attempts = max(journal.attempts, before + 1)
         if made.status == INFRASTRUCTURE and (node.leaving or node.lost):
@@ -278,10 +306,11 @@ class NodeEpisodes:
 
     async def _read_journal(self, call: Call) -> Answer:
         """Return a piece of the journal of a trajectory, for the node that makes it."""
-        journal, offset = self._journals.get(str(call.args.get("id"))), call.args.get("offset")
-        if journal is None or not is_integer(offset) or offset < 0:
-            raise HyperRuntimeError(f"trajectory {call.args.get('id')!r} has ended, or offset {offset!r} is invalid")
-        return Answer(body=journal.data[offset : offset + PIECE_BYTES])
+        asked = call.values(_Piece)
+        journal = self._journals.get(asked.id)
+        if journal is None:
+            raise HyperRuntimeError(f"trajectory {asked.id!r} has ended")
+        return Answer(body=journal.data[asked.offset : asked.offset + PIECE_BYTES])
 
     def _joined(self, node: Node) -> None:
         if not self._closed:
@@ -292,7 +321,7 @@ class NodeEpisodes:
         try:
             with node.in_use():
                 await self._give_image(node)
-                answer = await node.peer.call(OPEN, self._opening())
+                opened = await node.peer.ask(_Opened, OPEN, self._opening())
         except NodeLostError:
             return
         except HyperRuntimeError as error:
@@ -304,8 +333,7 @@ class NodeEpisodes:
             self._cluster.retire(node, "it cannot open the run")
         else:
             self._unfit = 0
-            capacity = answer.value.get("capacity") if isinstance(answer.value, dict) else None
-            self._places.append(_Place(node, min(self._each, capacity if is_integer(capacity) else 1)))
+            self._places.append(_Place(node, min(self._each, opened.capacity)))
             self._changed.set()
 
     async def _give_image(self, node: Node) -> None:
@@ -320,7 +348,7 @@ class NodeEpisodes:
 
     async def _give_item_image(self, call: Call) -> Answer:
         """Give the node that asks the image of an item."""
-        await self._cluster.give_image(self._cluster.head.nodes[call.caller], str(call.args["image"]))
+        await self._cluster.give_image(self._cluster.head.nodes[call.caller], call.values(_ItemImage).image)
         return Answer()
 
     def _opening(self) -> dict[str, Any]:
@@ -352,9 +380,48 @@ class NodeEpisodes:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _write(lines: asyncio.Queue[bytes | None], journal: TurnJournal) -> None:
-    while (each := await lines.get()) is not None:
-        await journal.add_lines(each)
+class _Sent:
+    """The events of a node that makes a trajectory: lines of the journal, and the record in pieces.
+
+    Attributes:
+        record: the pieces that have come.
+    """
+
+    def __init__(self) -> None:
+        """Wait for the first event."""
+        self.record: list[bytes] = []
+        self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._waiting_bytes = self._journal_bytes = self._record_bytes = 0
+
+    def take(self, event: Answer) -> None:
+        """Take an event.
+
+        Raises:
+            PeerFaultError: it is unknown, too large, or one too many.
+        """
+        size = len(event.body)
+        if event.value == TURNS:
+            self._journal_bytes += size
+            self._waiting_bytes += size
+            self._lines.put_nowait(event.body)
+        elif event.value == RECORD:
+            self._record_bytes += size
+            self.record.append(event.body)
+        is_known = event.value in (TURNS, RECORD) and size > 0
+        most = (MOST_JOURNAL_BYTES, _MOST_WAITING_BYTES, MOST_RECORD_BYTES)
+        has = (self._journal_bytes, self._waiting_bytes, self._record_bytes)
+        if not is_known or any(each > limit for each, limit in zip(has, most, strict=True)):
+            raise PeerFaultError(f"it sent too much about a trajectory, or an unknown event: {has} bytes of {most}")
+
+    def end(self) -> None:
+        """Let :meth:`write` end after the lines that have come."""
+        self._lines.put_nowait(None)
+
+    async def write(self, journal: TurnJournal) -> None:
+        """Add the lines to a journal as they come, until :meth:`end`."""
+        while (each := await self._lines.get()) is not None:
+            await journal.add_lines(each)
+            self._waiting_bytes -= len(each)
 
 
 def _received(job: Job, line: bytes) -> Trajectory:
@@ -363,8 +430,15 @@ def _received(job: Job, line: bytes) -> Trajectory:
     Raises:
         HyperRuntimeError: it is not that trajectory.
     """
-    with suppress(TypeError, AttributeError):
-        trajectory = trajectory_of(json_object(line) or {})
-        if (trajectory.id, trajectory.item_id, trajectory.index) == (job.id, job.item.id, job.index):
-            return trajectory
-    raise HyperRuntimeError(f"the node sent no record of {job.id}, but {line[:200]!r}")
+    why = f"it begins with {line[:200]!r}"
+    if count_values(line) <= _MOST_RECORD_VALUES:
+        try:
+            value = parse_json(line) if len(line) <= _QUICK_BYTES else parse_json_slowly(line.decode())
+            trajectory = read(Trajectory, value, "the record")
+        except ValueError as error:  # SpecError is one
+            why = str(error)
+        else:
+            if (trajectory.id, trajectory.item_id, trajectory.index) == (job.id, job.item.id, job.index):
+                return trajectory
+            why = f"but one of {trajectory.id!r}"
+    raise HyperRuntimeError(f"the node sent no record of {job.id}: {why}")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import attrs
 
 from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
-from hyperruntime.errors import ModelError
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message
 from hyperruntime.rollout.models import ModelOptions
+from hyperruntime.wire.messages import PeerFaultError
 
 log = get_logger(__name__)
 
@@ -79,19 +79,40 @@ def _conversation(messages: Sequence[Message], tools: Sequence[Message]) -> dict
     return {"messages": list(messages), "tools": list(tools)}
 
 
+@attrs.frozen(kw_only=True)
+class _Asked:
+    """The arguments of a node's request to the model.
+
+    Attributes:
+        messages: the conversation so far.
+        tools: tool schemas.
+        sampling: sampling parameters.
+        played: a turn that the model remembers, in place of a request for one.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]]
+    sampling: Sampling = attrs.field(factory=Sampling)
+    played: Mapping[str, Any] | None = None
+
+
 def model_handler(model: Model) -> Handler:
     """Return the head's handler of a model for its nodes."""
+    remember = getattr(model, "remember", None)
 
     async def complete(call: Call) -> Answer:
-        try:
-            messages, tools = list(call.args["messages"]), list(call.args["tools"])
-            if "played" in call.args:
-                cast(Any, model).remember(messages, tools, completion_of_json(call.args["played"]))
-                return Answer()
-            sampling = Sampling(**call.args["sampling"])
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ModelError(f"node {call.caller} sent a request that cannot be read: {error}") from error
-        return Answer(completion_to_json(await model.complete(messages, tools, sampling)))
+        asked = call.values(_Asked)
+        messages, tools = list(asked.messages), list(asked.tools)
+        if asked.played is not None:
+            if remember is None:
+                raise PeerFaultError("it told a turn to a model that remembers none")
+            try:
+                played = completion_of_json(asked.played)  # of a journal, which may have numbers that are not finite
+            except (KeyError, TypeError) as error:
+                raise PeerFaultError(f"it told a turn that cannot be read: {error}") from error
+            remember(messages, tools, played)
+            return Answer()
+        return Answer(completion_to_json(await model.complete(messages, tools, asked.sampling)))
 
     return complete
 

@@ -19,7 +19,7 @@ from hyperruntime.cluster.head import Node
 from hyperruntime.cluster.peer import Answer
 from hyperruntime.cluster.slots.cluster_lease import ClusterLease
 from hyperruntime.cluster.slots.placement import Grant, Member, Placement
-from hyperruntime.cluster.slots.pool_service import result_of, slot_of, status_of, to_json
+from hyperruntime.cluster.slots.pool_service import to_json
 from hyperruntime.cluster.slots.remote_exec import RemoteExecs
 from hyperruntime.cluster.slots.remote_ports import RemotePorts
 from hyperruntime.cluster.slots.slot_calls import SlotCalls
@@ -33,10 +33,11 @@ from hyperruntime.errors import (
 )
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.tools import Request, run_batch
-from hyperruntime.pool.values.config import PoolConfig, ToolPolicy
+from hyperruntime.pool.values.config import DEFAULT_SLOTS, PoolConfig, ToolPolicy
 from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
 from hyperruntime.pool.wait_queue import WaitQueue, cannot_start
 from hyperruntime.spec import check_seconds
+from hyperruntime.wire.messages import PeerFaultError
 
 log = get_logger(__name__)
 
@@ -159,7 +160,7 @@ class ClusterPool:
                 self._give_back(member)
                 raise
             member.remember(near)
-            slot = slot_of(answer.value)
+            slot = member.node.peer.checked(Slot, answer.value, "pool.acquire")
             slot = attrs.evolve(slot, slot_id=f"{member.node.name}/{slot.slot_id}")
             slot_args = {"pool": self._name, "grant": number}
             calls = SlotCalls(member.node.peer, slot_args, self._execs)
@@ -227,7 +228,7 @@ class ClusterPool:
         grant = self._grant(slot)
         body = b"" if policy is None else pickle.dumps(policy)
         answer = await grant.calls.call("pool.tool", body, tool=tool, args=to_json(args), timeout_s=timeout_s)
-        result = result_of(answer.value)
+        result = grant.member.node.peer.checked(ExecutionResult, answer.value, "pool.tool")
         return attrs.evolve(result, slot_id=slot.slot_id)
 
     async def execute_batch(
@@ -249,7 +250,7 @@ class ClusterPool:
 
         async def ask(member: Member) -> PoolStatus | None:
             with suppress(NodeLostError):
-                return status_of((await self._call(member, "pool.status")).value)
+                return await member.node.peer.ask(PoolStatus, "pool.status", {"pool": self._name})
             return None
 
         members = tuple(self._placement.members)  # others may join meanwhile
@@ -292,18 +293,27 @@ class ClusterPool:
         try:
             with node.in_use():  # it is not given back as idle meanwhile
                 await self._cluster.give_image(node, self.config.spec.image)
-                answer = await node.peer.call("pool.start", {"pool": self._name}, pickle.dumps(self.config))
+                status = await node.peer.ask(PoolStatus, "pool.start", {"pool": self._name}, pickle.dumps(self.config))
+                slots = self._slots_of(node, status)
         except HyperRuntimeError as error:
             self._error = error
             log.warning("pool not started on node", pool=self.config.name, node=node.name, error=str(error))
             if not self._placement.members and not isinstance(error, NodeLostError):
                 self._queue.fail_all(partial(cannot_start, self.config.name, error))
             return
-        status = status_of(answer.value)
-        member = Member(node, status.max_containers * status.slots_per_container)
+        member = Member(node, slots)
         self._placement.members.append(member)
         node.on_lost(lambda error: self._on_lost(member))
         log.info("pool started on node", pool=self.config.name, node=node.name, slots=member.slots)
+
+    def _slots_of(self, node: Node, status: PoolStatus) -> int:
+        """Return how many slots a node has; raise NodeLostError if it has none, or more than it was asked for."""
+        each, most = status.slots_per_container, self.config.slots_per_container or DEFAULT_SLOTS
+        with node.peer.reading():
+            if not (0 < status.max_containers <= self.config.max_containers and 0 < each <= most):
+                said = f"{status.max_containers} containers with {each} slots each"
+                raise PeerFaultError(f"its pool has {said}, which is not what it was asked for")
+        return status.max_containers * each
 
     def _on_lost(self, member: Member) -> None:
         if self._placement.lose(member):

@@ -20,7 +20,6 @@ from hyperruntime.logs import get_logger
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
 
 log = get_logger(__name__)
 
@@ -143,25 +142,6 @@ class PoolService:
         if pool is None:
             raise PoolClosedError(f"pool {name!r} is not started on this node")
         return pool
-
-
-def slot_of(value: Any) -> Slot:  # noqa: ANN401 - JSON
-    """Return the slot that a JSON object describes.
-
-    Raises:
-        TypeError: it is not one.
-    """
-    return Slot(**value)
-
-
-def status_of(value: Any) -> PoolStatus:  # noqa: ANN401
-    """Return the status that a JSON object describes."""
-    return PoolStatus(**value)
-
-
-def result_of(value: Any) -> ExecutionResult:  # noqa: ANN401
-    """Return the result of a tool that a JSON object describes."""
-    return ExecutionResult(**value)
 
 
 def to_json(value: Mapping[str, Any]) -> dict[str, Any]:

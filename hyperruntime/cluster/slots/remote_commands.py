@@ -16,7 +16,8 @@ from typing import Any, Unpack
 
 import attrs
 
-from hyperruntime.cluster.peer import Answer, OnEvent
+from hyperruntime.cluster.hello import Line
+from hyperruntime.cluster.peer import Answer, OnEvent, checked
 from hyperruntime.cluster.slots.remote_exec import wait_cancellable
 from hyperruntime.cluster.slots.slot_calls import SlotCalls
 from hyperruntime.concurrency.blocking import EXECS, blocking
@@ -107,6 +108,13 @@ async def _started(make: Callable[[], Process], command: RemoteCommand) -> Proce
     return process
 
 
+@attrs.frozen(kw_only=True)
+class _Started:
+    """The event of a node when a command has started: the path of its terminal in the container, or ""."""
+
+    name: str = attrs.field(validator=Line(4095))
+
+
 class RemoteCommand:
     """A command in a slot of a node, as a process here needs it; see :class:`~hyperruntime.exec.spawn.process.Command`.
 
@@ -168,7 +176,7 @@ class RemoteCommand:
         def on_event(event: Answer) -> None:
             nonlocal pump
             if pump is None and not self.name:
-                self.name = str(event.value["name"])
+                self.name = checked(_Started, event.value, "the start of a command").name
                 if reader is not None:
                     pump = self.calls.keep(send_input(self.calls, self.number, reader, end_input))
                 on_started()

@@ -10,11 +10,13 @@ import pickle
 import select
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar
 
 import attrs
 
-from hyperruntime.cluster.peer import Answer, Call, Handler
+from hyperruntime.cluster.channel import LARGEST_FRAME_BYTES
+from hyperruntime.cluster.hello import Within
+from hyperruntime.cluster.peer import Answer, Call, Handler, checked
 from hyperruntime.concurrency.blocking import STREAMS, blocking
 from hyperruntime.concurrency.exhaustion import too_many_files
 from hyperruntime.concurrency.loop_streams import LoopStreams
@@ -22,6 +24,7 @@ from hyperruntime.errors import PoolError
 from hyperruntime.exec.execution import CancelledExecError
 from hyperruntime.exec.options import ExecOptions, OutputCallback, Stream
 from hyperruntime.spec import ExecResult
+from hyperruntime.wire.messages import PeerFaultError
 
 STREAM_BYTES = 1 << 20  # of input in one message; larger inputs are asked for in pieces
 _numbers = itertools.count(1)
@@ -109,21 +112,23 @@ class RemoteExecs:
 
     async def _input(self, call: Call) -> Answer:
         streams = self._find(call)
-        assert streams.source is not None
+        if streams.source is None:
+            raise PeerFaultError("it asked for an input that its command does not have")
         read = getattr(streams.source, "read1", streams.source.read)  # `read1` does not wait for all of it
         return Answer(body=await self._guarded(streams, read, STREAM_BYTES))
 
     async def _output(self, call: Call) -> Answer:
-        streams, stream = self._find(call), cast(Stream, str(call.args["stream"]))
+        streams, stream = self._find(call), call.values(_StreamArgs).stream
         if streams.sink is not None:
             await streams.sink(stream, call.body)
+        elif streams.on_output is None:
+            raise PeerFaultError("it sent output of a command whose output it keeps")
         else:
-            assert streams.on_output is not None
             await self._guarded(streams, streams.on_output, stream, call.body)
         return Answer()
 
     def _find(self, call: Call) -> _Streams:
-        streams = self._open.get(call.args["streams"])
+        streams = self._open.get(call.values(_StreamArgs).streams)
         if streams is None or streams.node != call.caller:
             raise PoolError("the command has ended")
         return streams
@@ -242,6 +247,42 @@ async def exec_for_head(call: Call, head_call: HeadCall, run: Callable[..., Awai
     return answer_of(await run(args, **NodeStreams(call, head_call).add_to(options)))
 
 
+@attrs.frozen(kw_only=True)
+class _Ended:
+    """The facts of an answer about a command that has ended; as of :class:`~hyperruntime.spec.ExecResult`.
+
+    Attributes:
+        args: argv.
+        exit_code: 0-255.
+        stdout_bytes: how much of the answer's body is standard output.
+        timed_out: whether its deadline passed.
+        truncated: whether output was dropped.
+        not_executed: whether no program ran.
+        duration_s: seconds.
+    """
+
+    args: tuple[str, ...]
+    exit_code: int = attrs.field(validator=Within(0, 255))
+    stdout_bytes: int = attrs.field(validator=Within(0, LARGEST_FRAME_BYTES))
+    timed_out: bool = False
+    truncated: bool = False
+    not_executed: bool = False
+    duration_s: float = 0.0
+
+
+@attrs.frozen(kw_only=True)
+class _StreamArgs:
+    """The arguments of ``exec.input`` and ``exec.output``.
+
+    Attributes:
+        streams: the number of the command's streams.
+        stream: which output.
+    """
+
+    streams: int
+    stream: Stream = "stdout"
+
+
 def answer_of(result: ExecResult) -> Answer:
     """Return the result of a command as an answer, whose body is its standard output and then its standard error."""
     facts = {name: value for name, value in _facts(result).items() if name not in ("stdout", "stderr")}
@@ -253,8 +294,12 @@ def _facts(result: ExecResult) -> dict[str, Any]:
 
 
 def result_of(answer: Answer) -> ExecResult:
-    """Return the result of :func:`answer_of`."""
-    facts = dict(answer.value)
-    cut = int(facts.pop("stdout_bytes"))
-    args = tuple(facts.pop("args"))
-    return ExecResult(args=args, stdout=answer.body[:cut], stderr=answer.body[cut:], **facts)
+    """Return the result of :func:`answer_of`.
+
+    Raises:
+        PeerFaultError: it is not one.
+    """
+    ended = checked(_Ended, answer.value, "the end of a command")
+    facts = attrs.asdict(ended, recurse=False)
+    cut = facts.pop("stdout_bytes")
+    return ExecResult(stdout=answer.body[:cut], stderr=answer.body[cut:], **facts)

@@ -68,7 +68,8 @@ class SlotCalls:
         async def call(streams: Mapping[str, Any], body: bytes) -> Answer:
             return await self.call(method, body, on_event=on_event, **args, **streams)
 
-        return await self._execs.run(call, command, options, node=self._peer.name, sink=sink)
+        with self._peer.reading():
+            return await self._execs.run(call, command, options, node=self._peer.name, sink=sink)
 
     def wait(self, method: str, **args: Any) -> Answer:  # noqa: ANN401 - JSON
         """Call a method from a thread, and wait.

@@ -16,7 +16,8 @@ from hyperruntime.gateway.answer.sse import data_lines, event_data
 from hyperruntime.gateway.answer.usage import GeneratedTokens, usage_of
 from hyperruntime.gateway.log.budget import Tokens
 from hyperruntime.gateway.log.redact import MARK, Redactor
-from hyperruntime.gateway.request.parse import RequestRefusedError, count_values
+from hyperruntime.gateway.request.parse import RequestRefusedError
+from hyperruntime.json_values import count_values
 
 _MOST_VALUES = 4_000_000  # an answer with more JSON values is not parsed, and its usage is estimated
 _SPELLED_LENGTH = 16  # the most characters that a spelling uses for one character of the key

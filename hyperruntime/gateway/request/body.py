@@ -12,7 +12,8 @@ from aiohttp import web
 
 from hyperruntime.gateway.config.values import ClientLimits
 from hyperruntime.gateway.request.pace import Pace
-from hyperruntime.gateway.request.parse import RequestRefusedError, ValueCounter
+from hyperruntime.gateway.request.parse import RequestRefusedError
+from hyperruntime.json_values import ValueCounter
 from hyperruntime.units import KIB
 
 SLOW_KIND = "slow_client"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 from pathlib import Path
 
 import attrs
@@ -17,6 +16,7 @@ from platformdirs import user_state_path
 from hyperruntime.errors import StorageError
 from hyperruntime.json_values import is_integer, json_object_of_file
 from hyperruntime.storage.atomic import make_private_directory, open_private, storage_errors
+from hyperruntime.wire.tokens import new_token
 
 _LEAST_TOKEN = 32
 
@@ -84,4 +84,4 @@ def ticket_of(run_dir: Path) -> Ticket:
 
 def _new_token() -> str:
     """Return a token that is also a name: it begins with a letter."""
-    return f"t{secrets.token_urlsafe(32)}"
+    return f"t{new_token()}"

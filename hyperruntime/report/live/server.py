@@ -8,7 +8,6 @@ Events are server-sent events. Source: WHATWG HTML, 9.2.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import socket
 import time
@@ -24,6 +23,7 @@ from hyperruntime.ports.http_connection import serving_app
 from hyperruntime.ports.listeners import names_this_machine
 from hyperruntime.report.live.followed import FollowedRun
 from hyperruntime.report.page.page import live_page
+from hyperruntime.wire.tokens import is_token
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class LiveServer:
             open_run: returns the run, unread; called again if another run is in the directory.
             token: the first part of every path.
         """
-        self._open_run, self._token = open_run, token.encode()
+        self._open_run, self._token = open_run, token
         self._run, self._run_number = open_run(), 0
         self._lock = asyncio.Lock()  # the run is used by one thread at a time
         self._changed = asyncio.Condition()
@@ -149,7 +149,7 @@ class LiveServer:
         if not names_this_machine(request.headers.get("Host", "")):
             return _refusal(403, "this server answers only to localhost; open the address that it printed")
         token = request.path.split("/")[1] if request.path.startswith("/") else ""
-        if not hmac.compare_digest(token.encode(errors="replace"), self._token):
+        if not is_token(token, self._token):
             return _refusal(404, "the token is missing or wrong; open the address that `hyperrun watch` printed")
         try:
             return await handler(request)

@@ -69,7 +69,7 @@ def test_nodes_come_when_wanted_go_when_idle_and_are_replaced_when_killed(tmp_pa
                 second = next(node for node in cluster.nodes() if node is not first)
                 await until(lambda: second.lost is not None)  # it was idle
                 assert (second.leaving, cluster.nodes()) == ("idle", [first])
-                victim = psutil.Process(first.facts["pid"])
+                victim = psutil.Process(first.facts.pid)
                 victim.kill()
                 await until(lambda: first.lost is not None)
             with pytest.raises(NodeLostError):
@@ -77,7 +77,7 @@ def test_nodes_come_when_wanted_go_when_idle_and_are_replaced_when_killed(tmp_pa
             third = await cluster.wait_for_node()
             assert third is not first
             assert sorted(joined) == ["node-1", "node-2", "node-3"]
-        pids = [node.facts["pid"] for node in cluster.head.nodes.values()]
+        pids = [node.facts.pid for node in cluster.head.nodes.values()]
         await until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
     run(test)
@@ -89,7 +89,7 @@ def test_a_node_that_is_told_to_end_takes_no_new_work_and_finishes_what_it_has(t
             cluster.want(1)
             node = await cluster.wait_for_node()
             with node.in_use():
-                server = psutil.Process(node.facts["pid"])
+                server = psutil.Process(node.facts.pid)
                 job = [one for one in server.parents() if "-m" in one.cmdline()]
                 for process in (server, *job):  # as before a preemption
                     process.terminate()
@@ -115,7 +115,7 @@ def test_a_node_takes_no_new_work_before_the_end_of_its_walltime_and_the_next_on
             with node.in_use():
                 await until(lambda: node.leaving)
                 assert node.leaving == "its walltime is nearly over"
-                assert node.facts["age_s"] >= 1
+                assert node.facts.age_s >= 1
                 assert asyncio.get_running_loop().time() - node.job_began >= 60 - 35
                 assert (await node.peer.call("time")).value, "it finishes what it has"
             second = cluster.head.nodes["node-2"]

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import attrs
 import pytest
+from aiohttp import WSMessage, WSMsgType
 from hypothesis import given
 from hypothesis import strategies as st
 
 import hyperruntime
-from hyperruntime.cluster.channel import MOST_UNCONFIRMED_BYTES, Channel
+from hyperruntime.cluster.channel import LARGEST_MESSAGE_BYTES, MOST_UNCONFIRMED_BYTES, Channel
 from hyperruntime.cluster.head import Head, Invitation, Node
-from hyperruntime.cluster.messages import error_of_json, error_to_json, pack, unpack
+from hyperruntime.cluster.hello import Facts
 from hyperruntime.cluster.node_server import NodeServer
 from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.errors import ClusterError, HyperRuntimeError, NodeLostError, SandboxLostError, SpecError
+from hyperruntime.wire.messages import PeerFaultError, error_of_json, error_to_json, pack, unpack
 from tests.doubles.relay import Relay
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5)
@@ -71,6 +74,7 @@ class Pair:
     node: Node
     invitation: Invitation
     relay: Relay
+    server: NodeServer
     served: asyncio.Task[None]
 
 
@@ -90,7 +94,7 @@ async def pair(
     node = head.nodes["n1"]
     await asyncio.wait_for(node.joined.wait(), 120)
     try:
-        yield Pair(head, node, invitation, relay, served)
+        yield Pair(head, node, invitation, relay, server, served)
     finally:
         served.cancel()
         await asyncio.wait([served])
@@ -180,7 +184,7 @@ def test_calls_answers_events_and_errors() -> None:
                 await made.node.peer.call("echo", {"cancelled": True})
             with pytest.raises(HyperRuntimeError, match="knows no method 'nothing'"):
                 await made.node.peer.call("nothing")
-            assert made.node.facts["cpus"] >= 1
+            assert made.node.facts.cpus >= 1
 
     run(test)
 
@@ -306,7 +310,7 @@ def test_only_an_expected_node_of_the_same_version_is_admitted(monkeypatch: pyte
         first.cancel()
         second = head.invite("n2")
         node_server = NodeServer(second, {})
-        monkeypatch.setattr("hyperruntime.cluster.node_server.node_facts", dict)
+        monkeypatch.setattr("hyperruntime.cluster.node_server.node_facts", Facts)
         real, told = hyperruntime.__version__, "0.0.1"
         with monkeypatch.context() as patched:
             patched.setattr("hyperruntime.cluster.node_server.own_version", lambda: told)
@@ -362,5 +366,179 @@ def test_an_address_in_use_is_named() -> None:
         with pytest.raises(ClusterError, match=f"cannot listen on 127.0.0.1:{port}: .*; name another"):
             await second.start("127.0.0.1", port)
         await head.stop()
+
+    run(test)
+
+
+class Script(Socket):
+    """A connection that receives what a test puts into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.coming: asyncio.Queue[WSMessage] = asyncio.Queue()
+
+    def put(self, kind: bytes, number: int, confirmed: int, content: bytes = b"") -> None:
+        data = struct.pack(">cQQ", kind, number, confirmed) + content
+        self.coming.put_nowait(WSMessage(WSMsgType.BINARY, data, None))
+
+    async def __anext__(self) -> Any:
+        return await self.coming.get()
+
+    async def pong(self, data: bytes) -> None:
+        self.sent.append(b"pong")
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("received", [-1, 0, 1, 4, 1 << 64])
+def test_a_peer_that_says_it_has_what_it_cannot_have_is_refused(received: int) -> None:
+    """Two of three frames are confirmed, so a new connection begins with frame 2 or 3."""
+
+    async def test() -> None:
+        channel, first, second = Channel(lambda frame: None), Script(), Script()
+        carried = asyncio.ensure_future(channel.carry(first, 0))
+        for _ in range(3):
+            await channel.send(b"x")
+        while len(first.sent) < 3:
+            await asyncio.sleep(0)
+        first.put(b"c", 0, 2)
+        while first.coming.qsize():
+            await asyncio.sleep(0)
+        with pytest.raises(PeerFaultError, match=f"it has frame {received}, but 2 to 3 are possible"):
+            await channel.carry(second, received)
+        await carried
+        third = Script()
+        last = asyncio.ensure_future(channel.carry(third, 2))
+        while not third.sent:
+            await asyncio.sleep(0)
+        assert third.sent[0][-1:] == b"x"
+        channel.close(NodeLostError("the test ends"))
+        await last
+
+    run(test)
+
+
+MESSAGES = st.tuples(
+    st.sampled_from([b"f", b"p", b"c", b"x"]) | st.binary(min_size=1, max_size=1),
+    st.integers(0, 5) | st.integers(0, (1 << 64) - 1),
+    st.integers(0, 4) | st.integers(0, (1 << 64) - 1),
+    st.binary(max_size=3),
+)
+
+
+@given(st.integers(0, 3), st.lists(MESSAGES, max_size=8))
+def test_no_messages_of_a_peer_keep_the_event_loop_or_lose_a_frame(
+    count: int, messages: list[tuple[bytes, int, int, bytes]]
+) -> None:
+    async def test() -> None:
+        frames: list[bytes] = []
+        channel, socket = Channel(frames.append), Script()
+        for _ in range(count):
+            channel.send_soon(b"x")
+        for message in messages:
+            socket.put(*message)
+        socket.coming.put_nowait(WSMessage(WSMsgType.CLOSED, None, None))
+        with suppress(PeerFaultError):
+            await channel.carry(socket, 0)
+        assert len(frames) == channel.received <= len(messages)
+        again = Script()
+        carried = asyncio.ensure_future(channel.carry(again, count))  # an honest connection after it
+        again.put(b"f", channel.received + 1, count, b"last")
+        while not frames or frames[-1] != b"last":
+            await asyncio.sleep(0)
+        channel.close(NodeLostError("the test ends"))
+        await asyncio.wait([carried])
+
+    run(test)
+
+
+def test_a_large_frame_comes_in_parts_also_over_two_connections() -> None:
+    async def test() -> None:
+        frames: list[bytes] = []
+        sender, receiver, first, second = Channel(lambda _: None), Channel(frames.append), Script(), Script()
+        content = random.Random(1).randbytes(10 << 20)
+        sender.send_soon(content)
+        sending = asyncio.ensure_future(sender.carry(first, 0))
+        while len(first.sent) < 2:
+            await asyncio.sleep(0)
+        sending.cancel()
+        taking = Script()
+        for data in first.sent[:2]:
+            taking.coming.put_nowait(WSMessage(WSMsgType.BINARY, data, None))
+        taking.coming.put_nowait(WSMessage(WSMsgType.CLOSED, None, None))
+        await receiver.carry(taking, 0)
+        assert (receiver.received, frames) == (2, [])
+        sending = asyncio.ensure_future(sender.carry(second, 2))
+        while not second.sent:
+            await asyncio.sleep(0)
+        rest = Script()
+        rest.coming.put_nowait(WSMessage(WSMsgType.BINARY, second.sent[0], None))
+        rest.coming.put_nowait(WSMessage(WSMsgType.CLOSED, None, None))
+        await receiver.carry(rest, 0)
+        assert frames == [content]
+        assert max(map(len, (*first.sent, *second.sent))) < LARGEST_MESSAGE_BYTES
+        sending.cancel()
+
+    run(test)
+
+
+def test_pings_are_answered_but_not_thousands_of_them() -> None:
+    async def test() -> None:
+        channel, socket = Channel(lambda frame: None), Script()
+        for _ in range(5000):
+            socket.coming.put_nowait(WSMessage(WSMsgType.PING, b"", None))
+        with pytest.raises(PeerFaultError, match="it sent more than 256 pings in a second"):
+            await channel.carry(socket, 0)
+        assert socket.sent == [b"pong"] * 256
+
+    run(test)
+
+
+def test_a_node_cannot_keep_more_calls_waiting_than_the_head_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperruntime.cluster.peer.MOST_CALLS", 20)
+
+    async def wait(_: Call) -> Answer:
+        await asyncio.Event().wait()
+        return Answer()
+
+    async def test() -> None:
+        head = Head({"wait": wait})
+        await head.start("127.0.0.1")
+        server = NodeServer(head.invite("n1"), {})
+        served = asyncio.ensure_future(server.serve())
+        calls = [asyncio.ensure_future(server.peer.call("wait")) for _ in range(21)]
+        with pytest.raises(ClusterError, match="does not expect node n1"):
+            await served
+        assert "more than 20 calls and" in str(head.nodes["n1"].lost)
+        assert all(isinstance(error, NodeLostError) for error in await asyncio.gather(*calls, return_exceptions=True))
+        await head.stop()
+
+    run(test)
+
+
+@attrs.frozen
+class Number:
+    number: int
+
+
+@pytest.mark.parametrize("value", [None, [], {}, {"number": "1"}, {"number": 1, "more": 2}, "\x1b[2J"])
+def test_an_answer_or_arguments_that_cannot_be_read_lose_the_node_and_nothing_else(value: Any) -> None:
+    async def test() -> None:
+        async def take(call: Call) -> Answer:
+            return Answer(call.values(Number).number)
+
+        async def send(_: Call) -> Answer:
+            return Answer(value)
+
+        async with pair(on_node={"send": send}) as made:
+            with pytest.raises(NodeLostError, match="it sent what it must not send: the answer of send cannot be read"):
+                await made.node.peer.ask(Number, "send")
+        args = value if isinstance(value, dict) else {"number": value}
+        async with pair(on_head={"take": take}, on_node={}) as made:
+            with pytest.raises(NodeLostError):
+                await made.server.peer.call("take", args)
+            assert str(made.node.lost).isprintable()
+            assert "the arguments of its call cannot be read" in str(made.node.lost)
 
     run(test)

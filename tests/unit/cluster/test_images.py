@@ -164,10 +164,10 @@ def test_an_archive_is_made_once_and_read_where_it_is_shared_or_else_sent(
             for node in sees_nothing:
                 real = node.peer.call
 
-                async def call(method: str, args: dict[str, Any], body: bytes = b"", real: Any = real) -> Answer:
+                async def call(method: str, args: dict[str, Any], *more: Any, real: Any = real) -> Answer:
                     if args.get("archive"):
                         args = {**args, "archive": args["archive"] + ".elsewhere"}
-                    return Answer(False) if method == "directory" else await real(method, args, body)
+                    return Answer(False) if method == "directory" else await real(method, args, *more)
 
                 monkeypatch.setattr(node.peer, "call", call)
             assert [await source.give(node, "base", joined) for node in sees_nothing] == ["sent", "sent"]

@@ -385,10 +385,10 @@ def test_money_is_computed_from_the_price_table(start: Callable[..., Rig]) -> No
 def test_the_token_of_another_seat_is_rejected(start: Callable[..., Rig]) -> None:
     rig = start(chat("hello"))
     seat, other = rig.seat(), rig.seat("gen-2")
-    for token in (other.token, "", "x", "\xff", KEY):
+    for token in (other.token, "", "x", "\xff", "x" * 7000, "\xed\xa0\x80", KEY):
         assert ask(seat, {"model": "m"}, token=token)[0] == 401
     assert rig.upstream.received == []
-    assert [line["seat"] for line in rig.lines()] == ["gen-1"] * 5
+    assert [line["seat"] for line in rig.lines()] == ["gen-1"] * 7
     assert {line["status"] for line in rig.lines()} == {401}
 
 

@@ -80,7 +80,17 @@ def test_every_path_needs_the_token_and_this_machines_name(tmp_path: Path) -> No
     async def visit(viewer: Viewer) -> None:
         for path in ("", "events", "details?id=1"):
             assert (await viewer.get(f"/{TOKEN}/{path}", Host="attacker.example:80"))[0] == 403
-            for wrong in ("/", f"/{path}", f"/{TOKEN[:-1]}/{path}", f"/{TOKEN}x/{path}", f"//{TOKEN}/{path}"):
+            for wrong in (
+                "/é/",
+                "/%FF%FE/",
+                "/%ED%A0%80/",
+                f"/{'x' * 7000}/",
+                "/",
+                f"/{path}",
+                f"/{TOKEN[:-1]}/{path}",
+                f"/{TOKEN}x/{path}",
+                f"//{TOKEN}/{path}",
+            ):
                 status, text = await viewer.get(wrong)
                 assert status == 404, wrong
                 assert TOKEN not in text

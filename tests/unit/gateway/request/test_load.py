@@ -20,8 +20,9 @@ from psutil import NoSuchProcess, Process, pid_exists
 
 from hyperruntime.gateway import ClientLimits, Gateway, GatewayConfig, ModelRule, Seat, Upstream
 from hyperruntime.gateway.request.pace import Pace
-from hyperruntime.gateway.request.parse import RequestRefusedError, ValueCounter, count_values
+from hyperruntime.gateway.request.parse import RequestRefusedError
 from hyperruntime.gateway.request.parse_pool import ParsePool, PoolShare
+from hyperruntime.json_values import ValueCounter, count_values
 from tests.doubles.upstream import ScriptedUpstream, chat, scripted_upstream
 
 LARGE = 10**6  # a cost that is too high for the event loop

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import attrs
@@ -51,7 +51,7 @@ def read(kind: type[T], value: Any, where: str = "the body") -> T:  # noqa: ANN4
         raise SpecError(where, value, "a JSON object")
     fields = fields_of(kind)
     if unknown := sorted(set(value) - set(fields)):
-        raise SpecError(unknown[0], value[unknown[0]], f"no such field; known: {', '.join(fields)}")
+        raise SpecError(_shown(unknown[0]), value[unknown[0]], f"no such field; known: {', '.join(fields)}")
     missing = [name for name, field in fields.items() if field.default is attrs.NOTHING and name not in value]
     if missing:
         raise SpecError(missing[0], None, "it must be given")
@@ -65,19 +65,32 @@ def _read(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - a type, a
         if value not in get_args(kind) or isinstance(value, bool):
             raise SpecError(where, value, f"one of {', '.join(map(str, get_args(kind)))}")
         return value
-    if get_origin(kind) is tuple:
+    if get_origin(kind) in (tuple, Sequence):
         if not isinstance(value, list):
             raise SpecError(where, value, "a list")
-        return tuple(_read(get_args(kind)[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+        return _read_list(get_args(kind)[0], value, where)
     if get_origin(kind) is Mapping:
         if not isinstance(value, Mapping):
             raise SpecError(where, value, "an object")
-        return {name: _read(get_args(kind)[1], item, f"{where}[{name}]") for name, item in value.items()}
+        return {name: _read(get_args(kind)[1], item, f"{where}[{_shown(name)}]") for name, item in value.items()}
     if attrs.has(kind):
         return read(kind, value, where)
-    if not _CHECKS[kind](value):
+    if kind is not Any and not _CHECKS[kind](value):
         raise SpecError(where, value, _WORDS[kind])
     return value
+
+
+def _shown(name: str) -> str:
+    """Return a name of a JSON object, which others chose, for an error: short and printable."""
+    return name[:100] if name.isprintable() else ascii(name[:100])
+
+
+def _read_list(kind: Any, items: list[Any], where: str) -> tuple[Any, ...]:  # noqa: ANN401 - a type
+    kinds = get_args(kind) if _is_union(kind) else (kind,)
+    checks = [_CHECKS[one] for one in kinds if one in _CHECKS]
+    if len(checks) == len(kinds) and all(any(check(item) for check in checks) for item in items):  # it may be long
+        return tuple(items)
+    return tuple(_read(kind, item, f"{where}[{index}]") for index, item in enumerate(items))
 
 
 def _read_union(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from hyperruntime.errors import SpecError
 from hyperruntime.serve import file_models, models
 from hyperruntime.serve.openapi import document
-from hyperruntime.serve.typed_json import fields_of, read, schema_of, to_json
+from hyperruntime.wire.typed_json import fields_of, read, schema_of, to_json
 
 KINDS = (models.NewContainer, models.ExecCommand, models.OutputToTake, file_models.FileFacts, models.ProcessList)
 VALUES = st.recursive(
