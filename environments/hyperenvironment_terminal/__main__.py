@@ -1,4 +1,4 @@
-"""``python -m hyperenvironment_terminal TASKS``: check tasks before agents work on them.
+"""``python -P -m hyperenvironment_terminal TASKS``: check tasks before agents work on them.
 
 The known solution of a task must get reward 1, and doing nothing must get less.
 """
@@ -26,7 +26,7 @@ _BEGINS = {None: "", True: ", starts as expected", False: ", does not start as e
 
 def main(argv: list[str] | None = None) -> int:
     """Check tasks and print one line per task; return 1 if a task is not good."""
-    parser = argparse.ArgumentParser(prog="python -m hyperenvironment_terminal", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m hyperenvironment_terminal", description=__doc__)
     parser.add_argument("tasks", help="a task directory, a directory of them, a .jsonl file, or 'builtin'")
     parser.add_argument("--runtime", help="the engine; default: the first that works")
     parser.add_argument(

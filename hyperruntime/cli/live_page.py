@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +11,7 @@ import click
 
 from hyperruntime.cli.command import State
 from hyperruntime.cli.messages import note
-from hyperruntime.host.process import kill_group, reap, spawn
+from hyperruntime.host.process import kill_group, python_args, reap, spawn
 
 _END_S = 5.0  # for the last events
 
@@ -56,7 +54,7 @@ class _PageProcess:
 
     def __init__(self, run_dir: Path) -> None:
         words = ("-m", "hyperruntime.cli", "watch", str(run_dir), "--with-parent")
-        self._process = spawn([sys.executable, *words], stderr=2, env=os.environ)
+        self._process = spawn(python_args(*words), stderr=2)
         self._reader = threading.Thread(target=self._tell, name="hyperrun-live-page", daemon=True)
         try:
             self._reader.start()

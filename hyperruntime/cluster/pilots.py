@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -22,6 +21,8 @@ from hyperruntime.cluster.head import Invitation
 from hyperruntime.cluster.node_services import NodeSettings
 from hyperruntime.errors import ClusterError, NodeLostError
 from hyperruntime.gateway.config.environment import KEY_VARIABLES
+from hyperruntime.host import python
+from hyperruntime.host.python import PYTHONPATH, python_args, python_directory, safe_python_path
 from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
@@ -172,7 +173,7 @@ class Pilots:
             max_workers_per_node=1,
             cores_per_worker=0.001,  # the one worker of a node has all of them
             launch_cmd=launch_command(DEFAULT_LAUNCH_CMD, self._config.walltime_s - self._config.drain_s),
-            interchange_launch_cmd=[sys.executable, "-m", with_parent.__name__, _INTERCHANGE],
+            interchange_launch_cmd=_interchange_args(),
             heartbeat_period=patience_s // 4,
             heartbeat_threshold=patience_s,
             poll_period=100,
@@ -220,9 +221,8 @@ class Pilots:
         scratch = f'export {with_children.SCRATCH}="{config.scratch}"'  # the shell replaces variables
         began = f"export {with_children.JOB_BEGAN}=$(date +%s)"
         jobs = f"export {with_children.JOBS}={shlex.quote(str(self._directory))}"
-        setup = "\n".join(
-            (began, *config.setup, forget, scratch, jobs, f"export PATH={os.path.dirname(sys.executable)}:$PATH")
-        )
+        programs = f"export PATH={shlex.quote(python_directory())}:$PATH"
+        setup = "\n".join((began, *config.setup, forget, scratch, jobs, programs, _safe_python_path_line()))
         blocks = {"init_blocks": 0, "min_blocks": 0, "max_blocks": config.max_nodes, "nodes_per_block": 1}
         common = {**blocks, "worker_init": setup, "launcher": SimpleLauncher()}
         minutes = math.ceil(config.walltime_s / 60)  # Parsl reads no days, and ignores seconds
@@ -284,6 +284,18 @@ def _cancel_jobs(executor: Any) -> None:  # noqa: ANN401
         executor.provider.cancel(jobs)
 
 
+def _interchange_args() -> list[str]:
+    """Return the argv of Parsl's interchange, which Parsl starts with this process's environment."""
+    path = safe_python_path(os.environ.get(PYTHONPATH, ""))
+    return ["env", f"{PYTHONPATH}={path}", *python_args("-m", with_parent.__name__, _INTERCHANGE)]
+
+
+def _safe_python_path_line() -> str:
+    """Return the line of a job's script that corrects ``PYTHONPATH``, which the lines before it may have changed."""
+    program = shlex.join(python_args("-I", "-S", python.__file__))
+    return f'[ -z "${{{PYTHONPATH}:-}}" ] || export {PYTHONPATH}="$({program})"'
+
+
 def _own_config(name: str) -> Any:  # noqa: ANN401
     module, _, function = name.partition(":")
     try:
@@ -300,7 +312,7 @@ def launch_command(usual: str, drains_s: float) -> str:
         drains_s: seconds from the job's start after which the head wants another node in its place. The job must
             take no other node server then, even if its program started slowly.
     """
-    program = f"{sys.executable} -m {with_children.__name__} {_POOL}"
+    program = shlex.join(python_args("-m", with_children.__name__, _POOL))
     early_s = math.ceil(drains_s - min(_EARLY_S, drains_s / 2))
     drain_period = f"$(({early_s} - $(date +%s) + ${with_children.JOB_BEGAN}))"
     return usual.replace("process_worker_pool.py", program).replace("{drain_period}", drain_period)

@@ -1,4 +1,4 @@
-"""``python -m hyperruntime.cluster.with_children MODULE``: run a module; when it has ended, end all that it started.
+"""``python -P -m hyperruntime.cluster.with_children MODULE``: run a module; when it has ended, end all that it started.
 
 It also removes the private directories of killed processes. ``TMPDIR`` of the module is a directory of the job, because
 Parsl's ``multiprocessing`` leaves its sockets there if SIGTERM ends its process.
@@ -22,8 +22,9 @@ from pathlib import Path
 import psutil
 
 from hyperruntime.cluster import with_parent
+from hyperruntime.host.inherited import shell_environment
 from hyperruntime.host.owner import owned_directory, remove_owned, stale_directories
-from hyperruntime.host.process import spawn
+from hyperruntime.host.process import python_args, spawn
 from hyperruntime.host.rmtree import remove_tree
 
 SCRATCH = "HYPERRUNTIME_NODE_SCRATCH"  # the variable with the node's directory for temporary files
@@ -138,8 +139,8 @@ def _run() -> int:
 
 def _run_in(temporary: str) -> int:
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    words = [sys.executable, "-m", with_parent.__name__, *sys.argv[1:]]
-    env = {**os.environ, TMPDIR: os.environ.get("TMPDIR", ""), "TMPDIR": temporary}
+    words = python_args("-m", with_parent.__name__, *sys.argv[1:])
+    env = {**shell_environment(os.environ), TMPDIR: os.environ.get("TMPDIR", ""), "TMPDIR": temporary}
     process = spawn(words, stdin=0, stdout=1, stderr=2, env=env)
     threading.Thread(target=_end_without_head, args=(process.pid,), daemon=True).start()
     noticed: list[int] = []

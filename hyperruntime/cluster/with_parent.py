@@ -1,4 +1,4 @@
-"""``python -m hyperruntime.cluster.with_parent MODULE``: run a module in a process that ends when its parent ends.
+"""``python -P -m hyperruntime.cluster.with_parent MODULE``: run a module in a process that ends when its parent ends.
 
 Parsl's interchange would outlive a head that is killed, and keep the nodes' jobs. Ctrl-C is for the head alone.
 """

@@ -7,8 +7,9 @@ import resource
 import shutil
 import signal
 import stat
-import sys
 from collections.abc import Mapping, Sequence
+
+from hyperruntime.host.python import PYTHONPATH, python_args, safe_python_path
 
 # Variables that make a shell read a file or define functions. Source: bash(1), "Bash Startup Files", "Functions".
 SHELL_VARIABLES = ("BASH_ENV", "ENV")
@@ -28,12 +29,18 @@ _soft_file_limit: int | None = None  # the caller's own, before it was raised
 
 
 def shell_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without variables that change how a shell script runs."""
-    return {
+    """Return the environment without variables that change how a shell script runs.
+
+    A Python process imports nothing from its current directory because of it: see :func:`safe_python_path`.
+    """
+    kept = {
         name: value
         for name, value in environ.items()
         if name not in SHELL_VARIABLES and not name.startswith(SHELL_FUNCTION)
     }
+    if PYTHONPATH in kept:
+        kept[PYTHONPATH] = safe_python_path(kept[PYTHONPATH])
+    return kept
 
 
 def program_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -109,7 +116,7 @@ def default_signals_args(args: Sequence[str], env: Mapping[str, str]) -> list[st
         env: whole environment of the program; on the command line, so other users can see it for a moment.
     """
     pairs = [f"{name}={value}" for name, value in env.items()]
-    return [sys.executable, "-I", "-S", "-c", _RESET, str(len(pairs)), *pairs, *args]
+    return [*python_args("-I", "-S", "-c", _RESET), str(len(pairs)), *pairs, *args]
 
 
 def own_runtime_directory(environ: Mapping[str, str]) -> str:

@@ -23,6 +23,7 @@ from typing import IO, cast
 import attrs
 
 from hyperruntime.host.inherited import default_signals_args, file_limit_args, ignored_signals, shell_environment
+from hyperruntime.host.python import python_args
 
 __all__ = [
     "PIPE",
@@ -35,6 +36,7 @@ __all__ = [
     "kill_group",
     "last_line",
     "process_start_ticks",
+    "python_args",
     "run_process",
     "spawn",
     "spawn_attached",
@@ -203,7 +205,8 @@ def spawn(
         stdout: see stdin.
         stderr: see stdin.
         cwd: working directory; None means this process's.
-        env: whole environment; None means this process's without the variables that change how a shell script runs.
+        env: whole environment; None means this process's, as :func:`~hyperruntime.host.inherited.shell_environment`
+            returns it.
 
     Raises:
         FileNotFoundError: the program or ``cwd`` does not exist.

@@ -11,9 +11,8 @@ from __future__ import annotations
 import platform
 import re
 import shutil
-import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -23,9 +22,10 @@ import attrs
 
 from hyperruntime.errors import ImageBuildError, SpecError, name_hint
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.host.process import run_process, stream_process
+from hyperruntime.host.process import python_args, run_process, stream_process
 from hyperruntime.images.bootstrap import PACKAGES
 from hyperruntime.images.pull_errors import is_local
+from hyperruntime.images.requirements_file import line_for_the_container
 
 PREFIX = "localhost/hyperruntime/"
 BASE = "base"
@@ -108,7 +108,7 @@ class Recipe:
             copy = Path(directory) / self.name
             shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
             if self.wheels_for:
-                args = pip_args(copy / "requirements.txt", copy / "wheels", self.wheels_for, sys.executable)
+                args = pip_args(copy / "requirements.txt", copy / "wheels", self.wheels_for)
                 download_wheels([*args, "pip"], copy / "wheels", on_output)
             yield copy
 
@@ -179,8 +179,7 @@ def requirements_context(requirements: Path, on_output: Callable[[str], None]) -
         folder.mkdir()
         shutil.copyfile(requirements, folder / "requirements.txt")
         (folder / "Containerfile").write_text(_INSTALL)
-        args = pip_args(requirements, folder / "wheels", _PYTHON, sys.executable)
-        why_not = download_wheels(args, folder / "wheels", on_output)
+        why_not = _download_requirements(requirements, folder / "wheels", on_output)
         try:
             yield folder
         except ImageBuildError as error:
@@ -192,20 +191,33 @@ def requirements_context(requirements: Path, on_output: Callable[[str], None]) -
             ) from error
 
 
-def download_wheels(args: list[str], target: Path, on_output: Callable[[str], None]) -> str:
+def _download_requirements(requirements: Path, target: Path, on_output: Callable[[str], None]) -> str:
+    """Download the wheels of a requirements file; return "", or why the container must do it."""
+    if line := line_for_the_container(requirements):
+        reason = f"pip of this machine reads only names and versions from the file of others, not {line!r}"
+        on_output(f"{reason}; the build downloads the packages itself")
+        return reason
+    return download_wheels(pip_args(requirements, target, _PYTHON), target, on_output)
+
+
+def download_wheels(
+    args: Sequence[str], target: Path, on_output: Callable[[str], None], pip: Sequence[str] = ()
+) -> str:
     """Download wheels with pip; return "", or the reason if one is missing.
 
     Then the directory is removed, ``on_output`` receives the reason, and the build downloads the packages itself.
 
     Args:
-        args: the argv of :func:`pip_args`.
-        target: the directory that it creates.
+        args: the arguments of :func:`pip_args`.
+        target: the directory that they create.
         on_output: called with each line that pip writes.
+        pip: argv of pip; empty means that of this Python.
     """
-    if run_process([args[0], "-m", "pip", "--version"]).exit_code != 0:
-        reason = f"{args[0]} has no pip"
+    pip = pip or python_args("-m", "pip")
+    if run_process([*pip, "--version"]).exit_code != 0:
+        reason = f"{pip[0]} has no pip"
     else:
-        result = stream_process(args, on_line=on_output)
+        result = stream_process([*pip, *args], on_line=on_output)
         if result.exit_code == 0 and any(target.glob("*.whl")):
             return ""
         reason = f"pip could not download the wheels ({result.error_text.removeprefix('ERROR: ')})"
@@ -214,17 +226,16 @@ def download_wheels(args: list[str], target: Path, on_output: Callable[[str], No
     return reason
 
 
-def pip_args(requirements: Path, target: Path, python: str, program: str) -> list[str]:
-    """Return the argv that downloads wheels for another Python than the host's.
+def pip_args(requirements: Path, target: Path, python: str) -> list[str]:
+    """Return the arguments of pip that download wheels for another Python than the host's.
 
     Args:
         requirements: a requirements file of pip.
         target: the directory for the wheels.
         python: the image's Python version, such as ``3.11``.
-        program: a Python of the host with pip.
     """
     platforms = [word for glibc in _GLIBC for word in ("--platform", f"{glibc}_{platform.machine()}")]
-    args = [program, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+    args = ["download", "--quiet", "--disable-pip-version-check", "--no-input"]
     args += ["--only-binary=:all:", "--implementation", "cp", "--python-version", python, *platforms]
     return [*args, "--dest", str(target), "--requirement", str(requirements)]
 

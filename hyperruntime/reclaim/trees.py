@@ -5,13 +5,12 @@ No program of an image runs.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from hyperruntime.errors import ReclaimError
-from hyperruntime.host.process import run_process
+from hyperruntime.host.process import python_args, run_process
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.logs import get_logger
 from hyperruntime.reclaim import walk
@@ -71,7 +70,7 @@ def remove_reclaimed(path: Path, reclaim_args: Sequence[str]) -> None:
 def _reclaim_behind(reclaim_args: Sequence[str], path: Path, until: float) -> None:
     """Run :mod:`walk` as a program, with the rights that the driver's command prefix gives."""
     left = max(until - time.monotonic(), 0.0)
-    args = [*reclaim_args, sys.executable, "-I", "-S", walk.__file__, str(left), str(path)]
+    args = [*reclaim_args, *python_args("-I", "-S", walk.__file__), str(left), str(path)]
     try:
         result = run_process(args, cwd="/", timeout_s=left + _START_S)
     except TimeoutError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from hyperruntime.driver import Driver
 from hyperruntime.errors import HyperRuntimeError, ImageBuildError, ImageError
 from hyperruntime.host.engine_program import csv_line
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.host.process import run_process, stream_process
+from hyperruntime.host.process import python_args, run_process, stream_process
 from hyperruntime_apptainer import read_only_host
 from hyperruntime_apptainer.archive import SavedImage, extract_sif, write_single
 from hyperruntime_apptainer.args import environment
@@ -47,7 +46,7 @@ def confined(args: Sequence[str], *writable: Path) -> Iterator[tuple[list[str], 
     with owned_directory(root=Path(scratch_directory())) as scratch:
         own = {"APPTAINER_TMPDIR": scratch, "TMPDIR": scratch}
         places = map(str, (*writable, scratch))
-        program = [sys.executable, "-I", "-S", read_only_host.__file__]
+        program = python_args("-I", "-S", read_only_host.__file__)
         yield [*program, *places, "--", *args], MappingProxyType({**environment(os.environ), **kept, **own})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +16,7 @@ from hyperruntime.errors import DeviceError, HyperRuntimeError, SpecError, Stora
 from hyperruntime.host.engine_program import program_needed, start_refusal, unknown_failure
 from hyperruntime.host.inherited import file_limit_args, process_ceiling
 from hyperruntime.host.probe_cache import TrustedProbe
-from hyperruntime.host.process import PIPE, STDOUT, ProcessShell, last_line, spawn
+from hyperruntime.host.process import PIPE, STDOUT, ProcessShell, last_line, python_args, spawn
 from hyperruntime.host.seccomp import filter_profile
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.args import (
@@ -201,7 +200,7 @@ class ApptainerDriver:
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
         """Return the argv that removes every container with a label."""
-        return (sys.executable or "python3", "-m", "hyperruntime_apptainer.cleanup", label)
+        return python_args("-m", "hyperruntime_apptainer.cleanup", label)
 
     def close(self) -> None:
         """Do nothing: this driver starts no service."""

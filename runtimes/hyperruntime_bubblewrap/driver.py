@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -124,7 +123,7 @@ class BubblewrapDriver:
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
         """Return the argv that ends every container with a label."""
-        return (sys.executable, "-c", CLEANUP, label)
+        return process.python_args("-c", CLEANUP, label)
 
     def close(self) -> None:
         """Do nothing: this driver starts no service."""

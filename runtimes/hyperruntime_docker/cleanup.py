@@ -1,4 +1,4 @@
-"""Remove a dead owner's containers: its guard runs ``python -m hyperruntime_docker.cleanup LABEL``.
+"""Remove a dead owner's containers: its guard runs ``python -P -m hyperruntime_docker.cleanup LABEL``.
 
 It lists containers at most five times, until two lists in a row are empty: the daemon may still create a container that
 the owner requested before it died.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
 from hyperruntime.host.owner import LABEL
 from hyperruntime.host.probe_cache import TrustedProbe, forget_probes
+from hyperruntime.host.process import python_args
 from hyperruntime_docker.args import NAME, UID_LABEL
 from hyperruntime_docker.client import Engine, translated
 from hyperruntime_docker.container import DockerContainer, remove
@@ -82,8 +82,8 @@ class DockerDriver:
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
         """Return the argv that removes every container with a label: by the SDK, else by the ``docker`` command."""
-        script = f'"$2" -m hyperruntime_docker.cleanup "$1" || {{ {_BY_COMMAND}; }}'
-        return ("/bin/sh", "-c", script, "cleanup", label, sys.executable or "python3")
+        script = f'label=$1; shift; "$@" "$label" || {{ set -- "$label"; {_BY_COMMAND}; }}'
+        return ("/bin/sh", "-c", script, "cleanup", label, *python_args("-m", "hyperruntime_docker.cleanup"))
 
     def close(self) -> None:
         """Close the connections."""

@@ -8,7 +8,6 @@ or with another file system is refused. The result is cached per boot, user and 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,14 +16,14 @@ import attrs
 
 from hyperruntime.driver import EngineInfo
 from hyperruntime.host.probe_cache import ProbeFile
-from hyperruntime.host.process import find_program
+from hyperruntime.host.process import find_program, python_args
 from hyperruntime.logs import get_logger
 from hyperruntime_docker.args import NAME, Settings
 from hyperruntime_docker.client import Engine, endpoint_or_default, translated
 from hyperruntime_docker.gpus import gives_gpus
 from hyperruntime_docker.trial import open_trial
 
-RECLAIM_ARGS = (sys.executable, "-I", "-m", "hyperruntime_docker.reclaim")
+RECLAIM_ARGS = python_args("-I", "-m", "hyperruntime_docker.reclaim")
 
 log = get_logger(__name__)
 

@@ -22,6 +22,12 @@ INSIDE = (
     "environments/hyperenvironment_terminal/tasks/",
 )
 STARTS_PROCESSES = ("hyperruntime/host/process.py",)
+NAMES_THE_PYTHON_PROGRAM = (
+    "hyperruntime/host/python.py",
+    "hyperruntime/cli/machine/doctor.py",  # prints it
+    "hyperruntime/cli/versions.py",  # prints it
+    "hyperruntime/testing/fake.py",  # commands of a fake container, whose python3 it is
+)
 FORKS_ITSELF = ("hyperruntime/testing/conformance/owner.py",)  # simulates an owner that ends in every possible way
 BECOMES_ANOTHER = ("runtimes/hyperruntime_apptainer/read_only_host.py",)  # a program that starts another in its place
 RUNS_COMMANDS = "hyperruntime/exec/execution.py"
@@ -91,6 +97,12 @@ def starts_processes(tree: ast.Module) -> list[str]:
     return found
 
 
+def names_the_python_program(tree: ast.Module) -> bool:
+    """Return whether a module uses ``sys.executable``."""
+    named = any(isinstance(node, ast.Attribute) and node.attr == "executable" for node in ast.walk(tree))
+    return named or "sys.executable" in imports(tree)
+
+
 def runs_commands(tree: ast.Module) -> list[str]:
     """Return the expressions and imports in a module that could run a command without :class:`Container`."""
     found = [name for name in imports(tree) if name == "hyperruntime.exec.execution.Execution"]
@@ -125,6 +137,20 @@ def test_only_one_module_starts_processes_of_the_host(shipped: dict[str, ast.Mod
         if name not in STARTS_PROCESSES + FORKS_ITSELF + BECOMES_ANOTHER and (found := starts_processes(tree))
     }
     assert guilty == {}
+
+
+def test_all_python_processes_of_the_host_are_started_by_one_function(shipped: dict[str, ast.Module]) -> None:
+    """With ``python -m`` alone, modules in the current directory would be imported."""
+    named = {name for name, tree in shipped.items() if names_the_python_program(tree)}
+    assert named == set(NAMES_THE_PYTHON_PROGRAM)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import sys\nf([sys.executable])", "from sys import executable", "import sys as s\nf(s.executable)"],
+)
+def test_a_module_that_names_the_python_program_is_found(source: str) -> None:
+    assert names_the_python_program(ast.parse(source))
 
 
 def test_only_containers_run_commands(shipped: dict[str, ast.Module]) -> None:

@@ -183,7 +183,12 @@ def _variables(found: Surroundings) -> Iterator[Finding]:
         yield _note(", ".join(names), "set here; engines and containers do not get them, git and Python do", step)
     if names := [name for name in _PYTHON_VARIABLES if name in found.environ]:
         detail = "set here: hyperrun imports modules from there before its own; containers do not get them"
-        yield _note(", ".join(names), detail, "unset them if hyperrun fails at an import")
+        step = "unset them if hyperrun fails at an import"
+        path = found.environ.get("PYTHONPATH", "")
+        if path and not all(map(os.path.isabs, path.split(os.pathsep))):
+            detail += f"; {path!r} has an empty or relative element, so hyperrun imports from the current directory"
+            step = "remove that element: an agent may have written the directory in which you call hyperrun"
+        yield _note(", ".join(names), detail, step)
     locale = next(filter(None, (found.environ.get(key) for key in ("LC_ALL", "LC_CTYPE", "LANG"))), "")
     if locale.upper() in ("C", "POSIX"):
         yield _note("locale", f"{locale}: file names are still read as UTF-8", "")

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from hyperruntime.gateway.request.parse import RequestRefusedError
 from hyperruntime.gateway.request.parse_worker import Answer, Job
-from hyperruntime.host.process import DEVNULL, HostProcess, reap, spawn
+from hyperruntime.host.process import DEVNULL, HostProcess, python_args, reap, spawn
 from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
@@ -182,5 +182,5 @@ class _Worker:
 def _start_process() -> tuple[HostProcess, Connection[Job, Answer]]:
     pipe, other_end = Pipe()
     with other_end:
-        args = [sys.executable, "-I", "-c", _PROGRAM, *sys.path]
+        args = python_args("-I", "-c", _PROGRAM, *sys.path)
         return spawn(args, stdin=other_end.fileno(), stdout=DEVNULL, stderr=DEVNULL, cwd="/"), pipe

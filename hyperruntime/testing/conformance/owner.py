@@ -1,4 +1,4 @@
-"""A process that owns containers, for checks that kill it: ``python -m`` with the arguments of :func:`main`.
+"""A process that owns containers, for checks that kill it: ``python -P -m`` with the arguments of :func:`main`.
 
 It prints one JSON object when its containers run, then waits to be killed.
 """
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from hyperruntime.driver import Driver
-from hyperruntime.host.process import PIPE, HostProcess, spawn
+from hyperruntime.host.process import PIPE, HostProcess, python_args, spawn
+from hyperruntime.host.python import PYTHONPATH, safe_python_path
 from hyperruntime.runtime import Runtime
 from hyperruntime.testing.conformance.context import LABEL, RUN_ID, Context
 
@@ -37,8 +38,8 @@ def start_owner(driver: Driver, image: str, *words: str, env: Mapping[str, str] 
         env: changes of the environment.
     """
     kind = type(driver)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **(env or {})}
-    args = [sys.executable, "-W", "ignore", "-m", MODULE, kind.__module__, kind.__qualname__, image, *words]
+    environment = {**os.environ, PYTHONPATH: safe_python_path(os.pathsep.join(sys.path)), **(env or {})}
+    args = python_args("-W", "ignore", "-m", MODULE, kind.__module__, kind.__qualname__, image, *words)
     return spawn(args, stdin=PIPE, stdout=PIPE, env=environment)
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import select
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -20,7 +19,7 @@ from hyperruntime.driver import Launch, LiveContainer
 from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.owner import LABEL as OWNER_LABEL
 from hyperruntime.host.owner import OwnerIdentity
-from hyperruntime.host.process import HostProcess, kill_group, run_process
+from hyperruntime.host.process import HostProcess, kill_group, python_args, run_process
 from hyperruntime.spec import Mount
 from hyperruntime.testing.conformance.check import check, expect, expect_equal
 from hyperruntime.testing.conformance.context import LABEL, RUN_ID, Context, host_processes, marker, shell
@@ -164,7 +163,7 @@ def _listed(context: Context, mark: str) -> list[str]:
 @check("owner.prune", deadline_s=240, when="alone")
 def prune(context: Context) -> None:
     """Pruning removes the containers of dead owners on this machine, not those of live owners or other machines."""
-    dead = json.loads(run_process([sys.executable, "-c", _PRINT_IDENTITY]).stdout)
+    dead = json.loads(run_process(python_args("-c", _PRINT_IDENTITY)).stdout)
     elsewhere = {
         **dead,
         OWNER_LABEL: "another",

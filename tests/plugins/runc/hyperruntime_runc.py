@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -22,7 +21,15 @@ from hyperruntime.host import engine_program as common
 from hyperruntime.host.engine_findings import failure_finding
 from hyperruntime.host.inherited import is_own_directory, own_runtime_directory, process_ceiling, stricter
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.host.process import ProcessResult, ProcessShell, last_line, run_process, spawn_attached, wait_until
+from hyperruntime.host.process import (
+    ProcessResult,
+    ProcessShell,
+    last_line,
+    python_args,
+    run_process,
+    spawn_attached,
+    wait_until,
+)
 from hyperruntime.host.seccomp import filter_profile
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 
@@ -254,7 +261,7 @@ class RuncDriver:
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
         """Return the argv that removes every container with a label."""
-        return (sys.executable, "-c", CLEANUP, label)
+        return python_args("-c", CLEANUP, label)
 
     def close(self) -> None:
         """Do nothing: there is no service."""

@@ -46,6 +46,8 @@ def test_a_usual_environment_has_no_findings() -> None:
         ({"environ": {"BASH_ENV": "/x", "BASH_FUNC_ml%%": "() {"}}, "BASH_ENV, 1 exported functions", (), None),
         ({"environ": {"LD_LIBRARY_PATH": "/x"}}, "LD_LIBRARY_PATH", ("engines and containers do not get",), None),
         ({"environ": {"PYTHONPATH": "/x"}}, "PYTHONPATH", ("before its own",), None),
+        ({"environ": {"PYTHONPATH": "/x:"}}, "PYTHONPATH", ("'/x:' has an empty",), None),
+        ({"environ": {"PYTHONPATH": "lib"}}, "PYTHONPATH", ("'lib' has an empty or relative",), None),
         ({"environ": {"LC_ALL": "C"}}, "locale", ("UTF-8",), None),
         ({"ignored": ("SIGHUP", "SIGINT")}, "signals", ("SIGHUP, SIGINT",), None),
     ],

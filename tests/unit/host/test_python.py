@@ -1,0 +1,78 @@
+"""Python processes of this library in a directory that an agent may have written."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from hyperruntime.cluster.config import ClusterConfig
+from hyperruntime.cluster.pilots import Pilots
+from hyperruntime.host.process import python_args, run_process
+from hyperruntime.host.python import python_directory, safe_python_path
+from hyperruntime.images.recipes import download_wheels, pip_args
+from tests.doubles.hostile_directory import HostileDirectory, make_hostile_directory
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostileDirectory:
+    """Return a hostile directory, which is the current one, as an empty element of ``PYTHONPATH`` is too."""
+    made = make_hostile_directory(tmp_path)
+    monkeypatch.chdir(made.path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("value", "safe"),
+    [
+        ("", ""),
+        (":", ""),
+        ("/a:/b", "/a:/b"),
+        (":/a", "/a"),
+        ("/a:", "/a"),
+        ("/a::/b", "/a:/b"),
+        ("lib:/a", "HERE/lib:/a"),
+        ("../lib", "PARENT/lib"),
+    ],
+)
+def test_a_python_path_names_the_current_directory_only_in_words(
+    value: str, safe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert safe_python_path(value) == safe.replace("HERE", str(tmp_path)).replace("PARENT", str(tmp_path.parent))
+
+
+def test_the_program_is_this_python_by_its_absolute_path() -> None:
+    assert python_args("-V") == (sys.executable, "-P", "-V")
+    assert python_directory() == os.path.dirname(sys.executable)
+
+
+@pytest.mark.parametrize("words", [("-m", "json.tool", "--help"), ("-c", "import select, click, hyperruntime.cli")])
+def test_a_python_process_imports_nothing_from_its_current_directory(
+    words: tuple[str, ...], hostile: HostileDirectory
+) -> None:
+    assert run_process(python_args(*words), timeout_s=60).exit_code == 0
+    assert hostile.ran() == {}
+    run_process([sys.executable, *words], env={**os.environ}, timeout_s=60)
+    assert hostile.ran() != {}, "the directory has no effect; so this test has none"
+
+
+def test_pip_of_the_host_runs_nothing_from_the_current_directory(hostile: HostileDirectory, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("")
+    download_wheels(pip_args(tmp_path / "requirements.txt", tmp_path / "wheels", "3.11"), tmp_path / "wheels", print)
+    assert hostile.ran() == {}
+
+
+@pytest.mark.parametrize("value", [":/a", "/a:", "not set"])
+def test_the_script_of_a_job_corrects_the_python_path_that_its_set_up_made(
+    value: str, hostile: HostileDirectory, tmp_path: Path
+) -> None:
+    setup = "unset PYTHONPATH" if value == "not set" else f"export PYTHONPATH={value}"
+    pilots = Pilots(ClusterConfig(provider="local", setup=(setup,)), tmp_path)
+    script = f'{pilots._provider().worker_init}\necho "<${{PYTHONPATH-not set}}>"'
+    done = run_process(["/bin/sh", "-euc", script], timeout_s=60)
+    assert done.stdout.decode().splitlines()[-1:] == ["<not set>" if value == "not set" else "</a>"], done.stderr
+    assert hostile.ran() == {}
