@@ -6,10 +6,11 @@ click's options from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar, get_args, get_origin
 
 import attrs
 
@@ -60,6 +61,8 @@ class OneOf:
 
 ABOVE_ZERO, NOT_NEGATIVE = AtLeast(0, whole=False, above=True), AtLeast(0, whole=False)
 Check = Callable[[Any, Any, Any], None]
+Harmless = bool | Callable[[Any], bool]
+_SHOWN_CHARS = 200
 
 
 @attrs.frozen(kw_only=True)
@@ -77,6 +80,9 @@ class Option:
         changes: whether a resumed run may have another value.
         scores: whether another value may change scores, so that each generation's record has it; only with ``changes``.
         resume_help: text of ``hyperrun resume --help``; "": the same as ``help``.
+        harmless: whether a run directory that somebody else made may choose any value, or a function that says it of a
+            value. Not harmless is what names keys, addresses, mounts, networks, devices, code or paths of the host, or
+            weakens a limit; see :func:`host_requests`.
     """
 
     help: str
@@ -88,6 +94,11 @@ class Option:
     changes: bool = False
     scores: bool = False
     resume_help: str = ""
+    harmless: Harmless = False
+
+    def is_harmless(self, value: object) -> bool:
+        """Return whether a run directory that somebody else made may choose this value."""
+        return self.harmless(value) if callable(self.harmless) else self.harmless
 
 
 @attrs.frozen(kw_only=True)
@@ -149,15 +160,82 @@ def parts(options: Mapping[str, Option]) -> dict[str, Any]:
 def option_fields(kind: type) -> Iterator[OptionField]:
     """Yield the options of an attrs class, in the order of its fields."""
     for field in attrs.fields(kind):
-        found, default = field.metadata.get(_OPTION, {}), field.default
-        default = default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
+        found, default = field.metadata.get(_OPTION, {}), default_of(field)
         if isinstance(found, Option):
-            default = None if default is attrs.NOTHING else default
             yield OptionField(path=(field.name,), option=found, default=default)
             continue
         for name, inner in found.items():
             given = None if default is None else attrgetter(name)(default)
             yield OptionField(path=(field.name, *name.split(".")), option=inner, default=given)
+
+
+def at_most(limit: int) -> Callable[[Any], bool]:
+    """Return a function for :attr:`Option.harmless`: whether a value is a limit that is not larger than ``limit``."""
+    return lambda value: value is not None and value <= limit
+
+
+def names_no_code(value: str | Iterable[str]) -> bool:
+    """Return whether names are those of plug-ins only: none has an argument, such as a path, or names a file of code.
+
+    Args:
+        value: a name, or several.
+    """
+    return not any(":" in name for name in ([value] if isinstance(value, str) else value))
+
+
+def host_requests(options: object, given: Collection[tuple[str, ...]] = ()) -> tuple[str, ...]:
+    """Return the values that a run directory must not choose by itself, each as on the command line.
+
+    These are the values that differ from their defaults and whose option is not :attr:`Option.harmless`. A field
+    without an option is never harmless.
+
+    Args:
+        options: an attrs value with options.
+        given: paths of the fields that the user gave.
+    """
+    return tuple(_requests(options, None, {}, given, ()))
+
+
+def _requests(
+    value: Any,  # noqa: ANN401 - any attrs value
+    usual: Any,  # noqa: ANN401 - of the same class, or None
+    options: Mapping[str, Option],
+    given: Collection[tuple[str, ...]],
+    above: tuple[str, ...],
+) -> Iterator[str]:
+    """Yield the requests of an attrs value; ``usual`` has the defaults, if they are not those of its class."""
+    for field in attrs.fields(type(value)):
+        path, now = (*above, field.name), getattr(value, field.name)
+        before = default_of(field) if usual is None else getattr(usual, field.name)
+        inner = {name.partition(".")[2]: one for name, one in options.items() if name.startswith(f"{field.name}.")}
+        found = options.get(field.name) or inner or field.metadata.get(_OPTION)
+        if isinstance(found, Mapping) and attrs.has(type(now)):
+            yield from _requests(now, before, found, given, path)
+        elif now != before and path not in given and not (isinstance(found, Option) and found.is_harmless(now)):
+            flag = OptionField(path=path, option=found, default=None).flag if isinstance(found, Option) else path[-1]
+            yield _shown(flag, now)
+
+
+def _shown(flag: str, value: object) -> str:
+    """Return a value as on the command line, on one line of limited length, without control characters."""
+    import cattrs
+
+    plain = " ".join(value) if _is_names(value) else value
+    text = plain if isinstance(plain, str) else json.dumps(cattrs.unstructure(plain), default=str)
+    text = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+    return f"{flag} {text if text.isprintable() else ascii(text)}"
+
+
+def _is_names(value: object) -> TypeGuard[tuple[str, ...]]:
+    return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
+
+
+def default_of(field: attrs.Attribute[Any]) -> Any:  # noqa: ANN401 - of any field
+    """Return the default of a field; None if it has none."""
+    default: Any = field.default
+    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+        return default.factory()
+    return None if default is attrs.NOTHING else default
 
 
 def changed(options: _Options, values: Mapping[tuple[str, ...], Any]) -> _Options:

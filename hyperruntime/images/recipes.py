@@ -29,6 +29,7 @@ from hyperruntime.images.requirements_file import line_for_the_container
 
 PREFIX = "localhost/hyperruntime/"
 BASE = "base"
+_LOCAL = re.compile(r"localhost/[a-z0-9][a-z0-9._/-]*(:[\w.-]+)?(@sha256:[0-9a-f]{64})?")
 DEV = "dev"
 _PYTHON = "3.11"  # of Debian 12
 # The wheels include all dependencies, so pip need not resolve them again.
@@ -149,6 +150,13 @@ def recipe_of(name: str) -> Recipe | None:
 def image_reference(name: str) -> str:
     """Return the image reference of a recipe's name; return any other name unchanged."""
     return load_recipe(name).reference if name in recipe_names() else name
+
+
+def is_on_this_machine(name: object) -> bool:
+    """Return whether a name is that of a recipe or a locally built image; not a path, a transport or a registry's."""
+    if not isinstance(name, str) or ".." in name:
+        return False
+    return name in recipe_names() or _LOCAL.fullmatch(name) is not None
 
 
 def how_to_make(name: str) -> str:

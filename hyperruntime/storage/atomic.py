@@ -8,13 +8,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from hyperruntime.concurrency.closing import closing_descriptor
-from hyperruntime.errors import StorageError
+from hyperruntime.errors import RunError, StorageError
 
 _PROBE_BYTES = 256 * 1024
 _PRIVATE = 0o700
@@ -124,10 +124,12 @@ def write_atomic(path: Path, data: bytes, *, mode: int | None = None) -> None:
         StorageError: the file cannot be written or synced; it then has its old or its new content, never a part.
     """
     partial = path.with_name(f".{path.name}.partial")
+
+    def partial_opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666 if mode is None else mode)
+
     with storage_errors(path):
-        with open(
-            partial, "wb", opener=lambda name, flags: os.open(name, flags, 0o666 if mode is None else mode)
-        ) as file:
+        with open(partial, "wb", opener=partial_opener) as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)  # the umask may have removed bits; a kill may have left the file
             file.write(data)
@@ -193,13 +195,41 @@ def append_line(path: Path, value: Any) -> None:  # noqa: ANN401 - any JSON valu
         StorageError: the line cannot be written.
     """
     data = json_line(value)
-    with storage_errors(path), open(path, "ab+") as file:
+    with storage_errors(path), open(path, "ab+", opener=_no_link) as file:
         if file.tell() > 0:
             file.seek(-1, os.SEEK_END)
             data = data if file.read(1) == b"\n" else b"\n" + data
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _no_link(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+
+def refuse_links(run_dir: Path, except_in: Collection[str] = ()) -> None:
+    """Check that a run directory, which anybody may have made, leads to no other place where its run writes.
+
+    Its entries, and those of its directories, are no links. Entries further below are made anew, or are never written.
+
+    Args:
+        run_dir: the run directory; it may be missing.
+        except_in: names of directories whose entries may be links, because nothing is written there.
+
+    Raises:
+        RunError: an entry is a symbolic link.
+    """
+    with storage_errors(run_dir), suppress(FileNotFoundError):
+        for name in os.listdir(run_dir):
+            path = run_dir / name
+            is_folder = path.is_dir() and not path.is_symlink() and name not in except_in
+            for one in (path, *(path / inner for inner in (os.listdir(path) if is_folder else ()))):
+                if one.is_symlink():
+                    raise RunError(
+                        f"{str(one)!r} is a symbolic link, through which the run would write to another place; replace "
+                        "it with what it names, or remove it"
+                    )
 
 
 def json_line(value: Any) -> bytes:  # noqa: ANN401 - any JSON value

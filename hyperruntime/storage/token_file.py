@@ -26,11 +26,22 @@ def default_token_file() -> Path:
         StorageError: the user has no directory for it.
     """
     try:
+        return make_private_directory(state_directory() / "serve") / "token"
+    except StorageError as error:
+        raise StorageError(f"{error}; or name a file with --token-file") from error
+
+
+def state_directory() -> Path:
+    """Return the library's private state directory of this user; it is made if it is missing.
+
+    Raises:
+        StorageError: the user has no home directory, or the directory cannot be made.
+    """
+    try:
         folder = user_state_path("hyperruntime")
     except RuntimeError as error:
-        raise StorageError(f"the user has no state directory: {error}; name one with --token-file") from error
-    make_private_directory(folder)
-    return make_private_directory(folder / "serve") / "token"
+        raise StorageError(f"the user has no state directory: {error}; set HOME or XDG_STATE_HOME") from error
+    return make_private_directory(folder)
 
 
 def token_of(file: Path) -> str:
@@ -63,6 +74,8 @@ def _make(file: Path) -> None:
     try:
         with open_private(partial) as opened:
             opened.write(f"{new_token()}\n".encode())
+            opened.flush()
+            os.fsync(opened.fileno())
         with suppress(FileExistsError):
             os.link(partial, file)
     finally:

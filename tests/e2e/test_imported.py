@@ -34,7 +34,8 @@ def test_a_run_of_the_original_is_resumed(
     old.leave_patched("left behind")
     old.tear()
     with scripted_upstream(improve) as upstream:
-        (old.repository / ".env").write_text(f"OPENAI_BASE_URL={upstream.url}\nOPENAI_API_KEY=sk-of-the-host-0123\n")
+        monkeypatch.setenv("OPENAI_BASE_URL", upstream.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-host-0123")
         summary = resume_run(runtime, plan_resume(old.path, max_generation=2, changes={"image": base_image}))
     assert [(record.genid, record.parent, record.failure) for record in summary.generations] == [
         ("initial", None, None), (1, "initial", None), (2, 1, None),

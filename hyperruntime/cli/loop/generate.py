@@ -6,8 +6,9 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,12 +18,14 @@ import click
 from hyperruntime.agents import agent_folder, template_path
 from hyperruntime.cli.command import SpreadingCommand, State, example
 from hyperruntime.cli.config_file import agent_domains
+from hyperruntime.cli.consent import with_consent
 from hyperruntime.cli.live_page import live_page, watch_option
 from hyperruntime.cli.loop.generations import ensembles_failed, print_generations, run_to_json
 from hyperruntime.cli.loop.options import (
     ORIGINAL,
     changed_options,
     changes_by_field,
+    given_paths,
     make_options,
     option_decorators,
     resume_decorators,
@@ -38,7 +41,7 @@ from hyperruntime.errors import RunError, StorageError
 from hyperruntime.images.recipes import BASE, image_reference
 from hyperruntime.loop.run.contracts import agent_here
 from hyperruntime.loop.run.import_hyperagents import import_run
-from hyperruntime.loop.run.plan import RunPlan, plan_resume, plan_run
+from hyperruntime.loop.run.plan import ResumePlan, RunPlan, plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run.tasks import MakeExecutor
 from hyperruntime.loop.run_files.archive import RunView, load_run
@@ -77,18 +80,20 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
     underscores, and shortened to an unambiguous prefix.
     """
     state, run_dir, wait = ctx.ensure_object(State), values.pop("resume_from"), values.pop("wait")
-    cluster = values.pop("cluster")
+    cluster, trust = values.pop("cluster"), values.pop("trust")
     state.runtime = values.pop("runtime") or state.runtime
     if values.pop("resume_or_start") and run_dir is None:
         run_dir, wait = _existing_run(values), True
     elif wait and run_dir is None:
         raise WrongUsageError("--wait requires --resume-from or --resume-or-start")
+    elif trust and run_dir is None:
+        raise WrongUsageError("--trust requires --resume-from or --resume-or-start")
     if run_dir is not None:
         import_run(run_dir)
         view = load_run(run_dir)
-        return go_on(
-            state, view, as_json, changed_options(ctx, values, view.options, run_dir), wait=wait, cluster=cluster
-        )
+        changes, said = changed_options(ctx, values, view.options, run_dir), given_paths(ctx, values)
+        plan = partial(plan_resume, run_dir, changes=changes, given=said, wait=wait)
+        return go_on(state, view, as_json, plan, trust=trust, cluster=cluster)
     if values.get("agent") is None:
         values["agent"] = agent_here()
     if not values["domains"] and (agent := values.get("agent")):
@@ -114,6 +119,7 @@ def resume(
     run_dir: str,
     as_json: bool,
     wait: bool,
+    trust: bool,
     cluster: Path | None,
     **changes: Any,  # noqa: ANN401 - options by name
 ) -> int:
@@ -123,7 +129,8 @@ def resume(
     """
     known = changes_by_field(changes)
     import_run(run_dir)
-    return go_on(state, load_run(run_dir), as_json, known, wait=wait, cluster=cluster)
+    plan = partial(plan_resume, run_dir, changes=known, wait=wait)
+    return go_on(state, load_run(run_dir), as_json, plan, trust=trust, cluster=cluster)
 
 
 def _existing_run(values: Mapping[str, Any]) -> str | None:
@@ -145,9 +152,9 @@ def go_on(
     state: State,
     view: RunView,
     as_json: bool,
-    changes: Mapping[str, Any],
+    make_plan: Callable[..., ResumePlan],
     *,
-    wait: bool = False,
+    trust: bool = False,
     cluster: Path | None = None,
 ) -> int:
     """Resume a run, possibly with changed options, and show its progress; return the exit code.
@@ -156,15 +163,15 @@ def go_on(
         state: the global options.
         view: the run as stored.
         as_json: whether to print the summary as JSON.
-        changes: new values of changeable options, by field; None keeps a stored value.
-        wait: as for :func:`~hyperruntime.loop.run.plan.plan_resume`.
+        make_plan: returns the plan of the resume for a value of ``trust``.
+        trust: as for :func:`~hyperruntime.loop.run.plan.plan_resume`; without it, the user is asked on a terminal.
         cluster: file with the table of a cluster; None: the generations are made here.
     """
-    run_dir, asked = view.run_dir, changes.get("max_generation")
-    last = view.options.max_generation if asked is None else int(asked)
+    run_dir = view.run_dir
+    plan = with_consent(lambda trust: make_plan(trust=trust), trust=trust)
+    last = plan.options.max_generation
     tracker = Tracker(last + 1, view.generations)
     note(f"resuming {run_dir}: {len(view.generations)} of {last + 1} generations are finished")
-    plan = plan_resume(run_dir, changes=changes, wait=wait)
     with (
         _machines(state, plan, cluster) as machines,
         last_signal(state) as number,

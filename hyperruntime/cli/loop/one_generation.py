@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.consent import trust_option, with_consent
 from hyperruntime.cli.loop.generate import ensure_image
 from hyperruntime.cli.messages import note
 from hyperruntime.cli.params import GENERATION, RUN_DIRECTORY
 from hyperruntime.cli.signals import EXIT_BY_SIGNAL, last_signal
 from hyperruntime.cli.tables import json_option, print_json, print_table
-from hyperruntime.loop.run.evaluate_one import Evaluation, evaluate_generation
+from hyperruntime.loop.run.evaluate_one import Evaluation, evaluate_generation, image_to_evaluate
 from hyperruntime.loop.run.export import export_generation
-from hyperruntime.loop.run.plan import run_image
 from hyperruntime.loop.run_files.archive import read_run
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.parent_rules import GenId
@@ -37,20 +37,30 @@ from hyperruntime.loop.workbench.failures import RunInterruptedError
 @click.option("--split", metavar="NAME", default="test", show_default=True, help="Split to evaluate on.")
 @click.option("--samples", type=click.IntRange(min=1), help="Maximum number of tasks of each domain; default: all.")
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Number of repetitions.")
+@trust_option
 @json_option
 @click.pass_obj
-def evaluate(state: State, /, run_dir: str, generation: GenId, as_json: bool, **chosen: Any) -> int:  # noqa: ANN401 - the options by name
+def evaluate(
+    state: State,
+    /,
+    run_dir: str,
+    generation: GenId,
+    as_json: bool,
+    trust: bool,
+    **chosen: Any,  # noqa: ANN401 - the options by name
+) -> int:
     """Evaluate GENERATION (a number, initial, or best) of the run in RUN_DIR, outside of the run.
 
     Predictions and reports are written to evaluations/ in RUN_DIR, where agents do not see them. Nothing else of the
     run changes; it may still be running. Existing results are not computed again.
     """
     options = read_run(Layout(Path(run_dir)))[0]
+    image = with_consent(lambda trust: image_to_evaluate(run_dir, trust=trust), trust=trust)
     with state.open_runtime(run_id=str(options.run_id)) as runtime:
-        ensure_image(runtime, run_image(options))
+        ensure_image(runtime, image)
         with last_signal(state) as number:
             try:
-                made = evaluate_generation(runtime, run_dir, generation, on_event=_tell, **chosen)
+                made = evaluate_generation(runtime, run_dir, generation, trust=True, on_event=_tell, **chosen)
             except RunInterruptedError as error:
                 note(str(error))
                 made = ()

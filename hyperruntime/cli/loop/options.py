@@ -12,6 +12,7 @@ import click
 
 from hyperruntime import registry
 from hyperruntime.cli.config_file import config_option, config_table, use_limits
+from hyperruntime.cli.consent import trust_option
 from hyperruntime.cli.field_options import add_options, all_options, changeable, changeable_options, field_values, given
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.cli.params import LIMITS, RUN_DIRECTORY
@@ -47,9 +48,13 @@ CLUSTER = click.option("--cluster", type=click.Path(path_type=Path), metavar="FI
 
 option_decorators = all_options(
     GenerateOptions,
-    {"domains": (_CONFIG, _RUNTIME), "executor": (CLUSTER, _RESUME, _RESUME_OR_START, _WAIT), "memory": (_LIMITS,)},
+    {
+        "domains": (_CONFIG, _RUNTIME),
+        "executor": (CLUSTER, _RESUME, _RESUME_OR_START, _WAIT, trust_option),
+        "memory": (_LIMITS,),
+    },
 )
-resume_decorators = add_options((CLUSTER, _WAIT, changeable_options(GenerateOptions)))
+resume_decorators = add_options((CLUSTER, _WAIT, trust_option, changeable_options(GenerateOptions)))
 
 
 def make_options(values: Mapping[str, Any]) -> GenerateOptions:
@@ -129,6 +134,17 @@ def changed_options(
                 "out, or start another run"
             )
     return {field.path[0]: field.of(asked) for field in fields if field.option.changes}
+
+
+def given_paths(ctx: click.Context, values: Mapping[str, Any]) -> set[tuple[str, ...]]:
+    """Return the paths of the fields of options that the user gave, on the command line or in a file.
+
+    Args:
+        ctx: knows which options were given.
+        values: the values of all options, by name.
+    """
+    said = given(ctx, values, in_file=True)
+    return {field.path for field in option_fields(GenerateOptions) if field.name in said}
 
 
 def _comparable(field: OptionField, options: GenerateOptions) -> Any:  # noqa: ANN401 - of any field

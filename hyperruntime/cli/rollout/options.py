@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from hyperruntime.cli.config_file import config_option, generate_table
+from hyperruntime.cli.consent import trust_option
 from hyperruntime.cli.field_options import add_options, all_options, click_option, field_values
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.option_fields import changed, option_fields
@@ -27,6 +28,7 @@ _DIRECTORY = (
                  "--give-up-after, --retry-failed, --cluster, the pool and the model's server may change."),
     click.option("--resume-or-start", is_flag=True,
                  help="Resume the run of this --run-id or --output-dir if it exists, else start it."),
+    trust_option,
     click.option("--cluster", metavar="FILE", help="Make trajectories on the nodes of the [cluster] table of this TOML "
                  "file; the options of the pool are for each node."),
 )  # fmt: skip

@@ -15,6 +15,7 @@ import attrs
 import click
 
 from hyperruntime.cli.command import SpreadingCommand, State, example
+from hyperruntime.cli.consent import with_consent
 from hyperruntime.cli.field_options import given_changes
 from hyperruntime.cli.live_page import live_page, watch_option
 from hyperruntime.cli.messages import WrongUsageError, note
@@ -24,10 +25,9 @@ from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.cluster.config import ClusterConfig, read_config
 from hyperruntime.host.rmtree import remove_tree
-from hyperruntime.option_fields import changed
 from hyperruntime.rollout.run.options import RolloutOptions, new_run_id
 from hyperruntime.rollout.run.runner import run_rollouts
-from hyperruntime.rollout.run.store import stored_options
+from hyperruntime.rollout.run.store import resumable_options, stored_options
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.run_dir import RUN
 from hyperruntime.storage.atomic import make_new_directory
@@ -61,12 +61,15 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
     all scored trajectories; continue with --resume-from. With --cluster, they are made on nodes of a batch system.
     """
     state = ctx.ensure_object(State)
-    cluster, again = values.pop("cluster"), values.pop("resume_or_start")
+    cluster, again, trust = (values.pop(name) for name in ("cluster", "resume_or_start", "trust"))
+    if trust and not values["resume_from"]:
+        raise WrongUsageError("--trust requires --resume-from")
     config = read_config(Path(cluster), state.runtime) if cluster else None
     place: AbstractContextManager[Path]
     if values["resume_from"]:
         run_dir = Path(values["resume_from"])
-        options, place = _changed(ctx, values, stored_options(run_dir)), nullcontext(run_dir)
+        changes, place = _changes(ctx, values, stored_options(run_dir)), nullcontext(run_dir)
+        options = with_consent(lambda trust: resumable_options(run_dir, changes, trust=trust), trust=trust)
     else:
         options, place = make_options(values).settled(), run_directory(values, again=again)
     with place as run_dir, _machines(state, options, config, run_dir) as (where, run_on):
@@ -140,8 +143,8 @@ def run_directory(values: dict[str, Any], *, again: bool = False) -> Iterator[Pa
             remove_tree(made)
 
 
-def _changed(ctx: click.Context, values: dict[str, Any], stored: RolloutOptions) -> RolloutOptions:
-    """Return the stored options of a run with the given changes.
+def _changes(ctx: click.Context, values: dict[str, Any], stored: RolloutOptions) -> dict[tuple[str, ...], Any]:
+    """Return the given changes of the stored options of a run, by the paths of their fields.
 
     Raises:
         WrongUsageError: an option is given that cannot change.
@@ -150,7 +153,7 @@ def _changed(ctx: click.Context, values: dict[str, Any], stored: RolloutOptions)
     changes = given_changes(ctx, RolloutOptions, values.keys() - {"resume_from"}, ending)
     if stored.model is None:
         changes = {path: value for path, value in changes.items() if path[0] != "model"}
-    return changed(stored, {("retry_failed",): False, **changes})
+    return {("retry_failed",): False, **changes}
 
 
 def _print(summary: RolloutSummary, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,31 @@ import attrs
 import click
 
 from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.consent import trust_option, with_consent
 from hyperruntime.cli.field_options import all_options, field_values, given_changes
 from hyperruntime.cli.messages import WrongUsageError, note
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import ArchiveError
-from hyperruntime.images.recipes import image_reference
+from hyperruntime.images.recipes import image_reference, is_on_this_machine
 from hyperruntime.json_values import parse_json
-from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, AtLeast, changed, from_json, option, to_json
+from hyperruntime.option_fields import (
+    ABOVE_ZERO,
+    NOT_NEGATIVE,
+    AtLeast,
+    changed,
+    from_json,
+    host_requests,
+    names_no_code,
+    option,
+    to_json,
+)
 from hyperruntime.rollout.agent.agent import AgentLimits
 from hyperruntime.rollout.loading import load_environment
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions, new_run_id
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.storage.atomic import make_directory, make_new_directory, write_atomic
+from hyperruntime.storage.atomic import make_directory, make_new_directory, refuse_links, write_atomic
+from hyperruntime.storage.own_mark import check_requests, has_own_mark, with_own_mark
 from hyperruntime.trainers.loading import load_policy_trainer
 from hyperruntime.trainers.on_policy import TrainOptions, Update
 from hyperruntime.trainers.on_policy import train as run_training
@@ -40,30 +52,32 @@ class TrainSettings:
     """The options of a training, as its directory stores them; the text of each is in its field."""
 
     # fmt: off
-    environment: str = option("toy", "Environment: a name or module:Class.")
+    environment: str = option("toy", "Environment: a name or module:Class.", harmless=names_no_code)
     options: tuple[tuple[str, str], ...] = option((), "Environment option; may be repeated.", flag="--option",
         kind="pairs")
     policy: str | None = option(None, "Policy: module:Class or FILE.py:Class; default: a tiny one for the toy task.")
-    updates: int = option(30, "Total number of updates.", check=AtLeast(1), changes=True)
-    group_size: int = option(6, "Trajectories per item.", check=AtLeast(2))
-    items_per_update: int | None = option(None, "Items per update; default: all.", check=AtLeast(1))
-    parallel: int = option(8, "Trajectories at once.", check=AtLeast(1), changes=True)
-    max_turns: int = option(2, "Turns of one conversation.", check=AtLeast(1))
-    max_tokens: int = option(16, "Tokens of one turn.", check=AtLeast(1))
-    tools: str = option("bash", "Tools of agents, separated by commas.")
-    temperature: float = option(1.0, "Sampling temperature.", check=ABOVE_ZERO)
-    learning_rate: float = option(1e-3, "Learning rate of Adam.", check=ABOVE_ZERO)
-    clip: float = option(0.2, "Clip ratios to 1 plus or minus this.", check=ABOVE_ZERO)
-    kl_weight: float = option(0.0, "Weight of the KL divergence from the initial policy.", check=NOT_NEGATIVE)
-    epochs: int = option(2, "Passes over the groups of an update.", check=AtLeast(1))
-    save_every: int = option(1, "Updates between checkpoints.", check=AtLeast(1))
-    threads: int = option(1, "Threads of torch.", check=AtLeast(1))
-    seed: int = option(0, "Seed of the sampling.", check=AtLeast(0))
-    image: str = option("base", "Recipe name or image reference.")
+    updates: int = option(30, "Total number of updates.", check=AtLeast(1), changes=True, harmless=True)
+    group_size: int = option(6, "Trajectories per item.", check=AtLeast(2), harmless=True)
+    items_per_update: int | None = option(None, "Items per update; default: all.", check=AtLeast(1), harmless=True)
+    parallel: int = option(8, "Trajectories at once.", check=AtLeast(1), changes=True, harmless=True)
+    max_turns: int = option(2, "Turns of one conversation.", check=AtLeast(1), harmless=True)
+    max_tokens: int = option(16, "Tokens of one turn.", check=AtLeast(1), harmless=True)
+    tools: str = option("bash", "Tools of agents, separated by commas.", harmless=True)
+    temperature: float = option(1.0, "Sampling temperature.", check=ABOVE_ZERO, harmless=True)
+    learning_rate: float = option(1e-3, "Learning rate of Adam.", check=ABOVE_ZERO, harmless=True)
+    clip: float = option(0.2, "Clip ratios to 1 plus or minus this.", check=ABOVE_ZERO, harmless=True)
+    kl_weight: float = option(0.0, "Weight of the KL divergence from the initial policy.", check=NOT_NEGATIVE,
+        harmless=True)
+    epochs: int = option(2, "Passes over the groups of an update.", check=AtLeast(1), harmless=True)
+    save_every: int = option(1, "Updates between checkpoints.", check=AtLeast(1), harmless=True)
+    threads: int = option(1, "Threads of torch.", check=AtLeast(1), harmless=True)
+    seed: int = option(0, "Seed of the sampling.", check=AtLeast(0), harmless=True)
+    image: str = option("base", "Recipe name or image reference.", harmless=is_on_this_machine)
     slots_per_container: int | None = option(
-        None, "Slots in each container; default: the environment's choice, else 1.", check=AtLeast(1)
+        None, "Slots in each container; default: the environment's choice, else 1.", check=AtLeast(1), harmless=True
     )
-    max_containers: int | None = option(None, "Containers at once; default: as --parallel needs.", check=AtLeast(1))
+    max_containers: int | None = option(None, "Containers at once; default: as --parallel needs.", check=AtLeast(1),
+        harmless=True)
     # fmt: on
 
 
@@ -78,6 +92,7 @@ class TrainSettings:
 @all_options(TrainSettings, {})
 @click.option("--output-dir", metavar="DIR", help="New directory; default: ./outputs/train_<time>.")
 @click.option("--resume-from", metavar="DIR", help="Resume this training; only --updates and --parallel may change.")
+@trust_option
 @json_option
 @click.pass_context
 def train(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
@@ -90,7 +105,7 @@ def train(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: 
     docs/training.md.
     """
     load_policy_trainer(TRAINER, {"directory": ""}).check()  # before a directory is made
-    directory, settings = _place(ctx, values)
+    directory, settings = with_consent(lambda trust: _place(ctx, values, trust=trust), trust=values.pop("trust"))
     environment = load_environment(settings.environment, dict(settings.options))
     options = _options(settings)
     grpo = {name: value for name, value in _values(settings, _GRPO).items() if value is not None}
@@ -112,10 +127,11 @@ def train(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: 
     return 0
 
 
-def _place(ctx: click.Context, values: dict[str, Any]) -> tuple[Path, TrainSettings]:
+def _place(ctx: click.Context, values: dict[str, Any], *, trust: bool) -> tuple[Path, TrainSettings]:
     """Return the directory and the settings; when resuming, the stored settings with the given changes.
 
     Raises:
+        ReceivedRunError: another user made the training, and it asks for something that was not accepted.
         WrongUsageError: the directory has a training already or none to resume, or an option is given that cannot
             change.
     """
@@ -123,7 +139,9 @@ def _place(ctx: click.Context, values: dict[str, Any]) -> tuple[Path, TrainSetti
         directory = Path(values["resume_from"]).absolute()
         names = values.keys() - {"output_dir", "resume_from"}
         changes = given_changes(ctx, TrainSettings, names, "a training is resumed; leave it out")
-        return directory, changed(_stored(directory), changes)
+        return directory, _resumed(directory, changes, trust=trust)
+    if trust:
+        raise WrongUsageError("--trust requires --resume-from")
     if values["output_dir"]:
         directory = make_directory(Path(values["output_dir"]).absolute())
     else:
@@ -133,15 +151,28 @@ def _place(ctx: click.Context, values: dict[str, Any]) -> tuple[Path, TrainSetti
             f"{directory} has a training already; resume it with --resume-from, or give another --output-dir"
         )
     settings = changed(TrainSettings(), field_values(TrainSettings, values))
-    write_atomic(directory / SETTINGS, json.dumps(to_json(settings), indent=1).encode())
+    _write(directory, settings)
     return directory, settings
 
 
-def _stored(directory: Path) -> TrainSettings:
+def _write(directory: Path, settings: TrainSettings) -> None:
+    """Write the settings, marked as this user's."""
+    write_atomic(directory / SETTINGS, json.dumps(with_own_mark(to_json(settings)), indent=1).encode())
+
+
+def _resumed(directory: Path, changes: Mapping[tuple[str, ...], Any], *, trust: bool) -> TrainSettings:
+    """Return the stored settings with changes; settings that this user accepts get its mark."""
+    path = directory / SETTINGS
+    refuse_links(directory)
     try:
-        return from_json(TrainSettings, parse_json((directory / SETTINGS).read_bytes()), strict=False)
+        value = parse_json(path.read_bytes())
+        settings = changed(from_json(TrainSettings, value, strict=False), changes)
     except (OSError, ValueError, ArchiveError) as error:
         raise WrongUsageError(f"{directory} has no training: {error}; give the directory of a training") from error
+    check_requests(path, value, host_requests(settings, changes), trust=trust)
+    if not has_own_mark(value):
+        _write(directory, settings)
+    return settings
 
 
 def _options(settings: TrainSettings) -> TrainOptions:

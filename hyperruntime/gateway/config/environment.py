@@ -1,6 +1,8 @@
 """Derive a gateway's configuration from the environment variables of model clients.
 
-The host's environment comes first, then a ``.env`` file, which stays on the host.
+For each wire format one source names the server and its key: the host's environment, or a ``.env`` file, which stays on
+the host. Anybody may have written the ``.env`` of a repository, so a key of one source never goes to an address of the
+other. Why: docs/decisions/0015-gateway.md.
 """
 
 from __future__ import annotations
@@ -37,6 +39,10 @@ class _Family:
     urls: tuple[str, ...]
     url: str
 
+    def url_name(self, variables: Mapping[str, str]) -> str:
+        """Return the name of the variable with the base URL; "" if none is set."""
+        return next((name for name in self.urls if name in variables), "")
+
 
 _FAMILIES = (
     _Family("openai", "OPENAI_API_KEY", ("OPENAI_BASE_URL", "OPENAI_API_BASE"), "https://api.openai.com/v1"),
@@ -55,6 +61,8 @@ def read_dotenv(path: Path) -> dict[str, str]:
     Raises:
         GatewayConfigError: the file cannot be read.
     """
+    if path.exists() and not path.is_file():  # a named pipe would never end
+        raise GatewayConfigError(f"{path} is not a regular file; correct or remove it")
     try:
         found = parse_dotenv(path.read_text())
     except FileNotFoundError:
@@ -68,6 +76,20 @@ def read_dotenv(path: Path) -> dict[str, str]:
     return {name: found[name] for name in names if found.get(name)}
 
 
+def only_in_file(env_file: Path) -> list[str]:
+    """Return the variables of a ``.env`` file whose counterpart the host's environment does not have.
+
+    Raises:
+        GatewayConfigError: the file cannot be read.
+    """
+    filed, only = read_dotenv(env_file), []
+    for family in _FAMILIES:
+        has_key, has_url = (any(os.environ.get(name) for name in names) for names in ((family.key,), family.urls))
+        only += [name for name in family.urls if name in filed and not has_url]
+        only += [family.key] if family.key in filed and not has_key else []
+    return only
+
+
 def derive_config(env_file: Path | None, environment: Mapping[str, str] | None = None) -> GatewayConfig | None:
     """Return a configuration for the servers that the variables name, with all their models; None if they name none.
 
@@ -76,7 +98,7 @@ def derive_config(env_file: Path | None, environment: Mapping[str, str] | None =
         environment: the variables to use; None or empty for the host's environment.
 
     Raises:
-        GatewayConfigError: the file cannot be read.
+        GatewayConfigError: the file cannot be read, or one source has the key of a server and the other its address.
         SpecError: a URL is malformed.
     """
     known = {name: value for name, value in (environment or os.environ).items() if value}
@@ -89,32 +111,36 @@ def derive_config(env_file: Path | None, environment: Mapping[str, str] | None =
     return GatewayConfig(upstreams=tuple(found), models=tuple(rules))
 
 
-def borrowed_url(env_file: Path) -> str:
-    """Return the name of a URL variable in a ``.env`` file that would redirect a key of the host's environment, or "".
-
-    This is the case if the host's environment has the key of a wire format and none of its URL variables.
-
-    Raises:
-        GatewayConfigError: the file cannot be read.
-    """
-    filed = read_dotenv(env_file)
-    for family in _FAMILIES:
-        named = [name for name in family.urls if name in filed]
-        if named and os.environ.get(family.key) and not any(os.environ.get(name) for name in family.urls):
-            return named[0]
-    return ""
-
-
 def _upstream(
     family: _Family, known: Mapping[str, str], filed: Mapping[str, str], env_file: Path | None
 ) -> Upstream | None:
-    both = {**filed, **known}
-    url = next((both[name] for name in family.urls if name in both), None)
-    if url is None and family.key not in both:
+    """Return the server of a wire format, from one source; None if neither names one.
+
+    Raises:
+        GatewayConfigError: one source has the key and the other an address.
+    """
+    _check_sources(family, known, filed, env_file)
+    source = known if family.key in known or family.url_name(known) else filed
+    name, has_key = family.url_name(source), family.key in source
+    if not name and not has_key:
         return None
     key: dict[str, Any] = {}
-    if family.key in known:
-        key = {"key_env": family.key}
-    elif family.key in filed:
-        key = {"key_file": str(env_file), "key_name": family.key}
-    return Upstream(name=family.wire, url=url or family.url, wire=family.wire, **key)
+    if has_key:
+        key = {"key_env": family.key} if source is known else {"key_file": str(env_file), "key_name": family.key}
+    return Upstream(name=family.wire, url=source[name] if name else family.url, wire=family.wire, **key)
+
+
+def _check_sources(family: _Family, known: Mapping[str, str], filed: Mapping[str, str], env_file: Path | None) -> None:
+    """Raise if the environment has one half of a key and its address, and the file has the other half."""
+    here, there = family.url_name(known), family.url_name(filed)
+    if family.key in known and not here and there:
+        outside, inside = family.key, there
+    elif here and family.key not in known and family.key in filed:
+        outside, inside = here, family.key
+    else:
+        return
+    raise GatewayConfigError(
+        f"{outside} is set in the environment and {inside} in {str(env_file)!r}, and a key is sent only to an address "
+        "of its own source; set both in the environment, or both only in that file, or name a file with a table "
+        "[gateway] with --gateway"
+    )

@@ -7,9 +7,10 @@ cannot depend on them, no agent sees them, and the run may be in progress.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import attrs
 from filelock import FileLock
@@ -22,6 +23,7 @@ from hyperruntime.loop.run.contracts import contract_adapter, load_domains
 from hyperruntime.loop.run.export import find_generation
 from hyperruntime.loop.run.opened_run import OpenedRun
 from hyperruntime.loop.run.plan import choose_image
+from hyperruntime.loop.run.received import check_links, check_received
 from hyperruntime.loop.run_files.archive import Archive, read_run
 from hyperruntime.loop.run_files.layout import Layout, generation_name
 from hyperruntime.loop.run_files.options import ALL_SAMPLES, GenerateOptions
@@ -77,6 +79,7 @@ def evaluate_generation(
     split: str = "test",
     samples: int | None = None,
     repeat: int = 1,
+    trust: bool = False,
     on_event: OnEvent | None = None,
 ) -> tuple[Evaluation, ...]:
     """Evaluate a generation in full on one split of each domain that has it; reuse existing evaluations.
@@ -88,19 +91,19 @@ def evaluate_generation(
         split: ``train``, ``val`` or ``test``.
         samples: maximum number of tasks of each domain; None for all.
         repeat: number of evaluations; each one after the first increases the seed that agents see by 1.
+        trust: as for :func:`~hyperruntime.loop.run.plan.plan_resume`.
         on_event: as for :func:`~hyperruntime.loop.run.run.start_run`.
 
     Raises:
+        ReceivedRunError: the run was made elsewhere, and asks for something that was not accepted.
         ArchiveError: ``run_dir`` is not a run directory, or the generation does not exist or has no state.
         SpecError: no domain has this split.
-        RunError: the evaluation failed; its files are removed.
-        RunInterruptedError: SIGINT or SIGTERM interrupted the evaluation; its files are removed.
-        StorageError: a file cannot be written.
+        RunError: the evaluation failed, and its files are removed; or a link leads out of the run directory.
+        RunInterruptedError, StorageError: SIGINT or SIGTERM interrupted it, or a file cannot be written.
     """
     layout = Layout(Path(run_dir).absolute())
     options, stored = read_run(layout)
-    adapter = contract_adapter(options.contract)
-    domains = load_domains(options.domains, adapter)
+    domains = load_domains(options.domains, adapter := contract_adapter(options.contract))
     run = OpenedRun(
         options=_chosen(options, domains, split, samples),
         layout=layout,
@@ -109,16 +112,47 @@ def evaluate_generation(
         stored=stored,
         archive=Archive.load(layout),
     )
-    image = runtime.images.ensure(choose_image(options, domains))
+    image = runtime.images.ensure(_checked_image(options, stored, layout, domains, trust=trust))
     record = find_generation(run.archive, genid)
-    suffix = "" if samples is None else f"_{samples}"
-    names = [f"{generation_name(record.genid)}_{split}{suffix}_{number}" for number in range(repeat)]
+    names = [_name(record, split, samples, number) for number in range(repeat)]
     with evaluation_models(options, stored, layout, offered=adapter.offers_models) as models:
         context = run.context(runtime, image, on_event, models)
         with on_interrupt(context.containers.stop):
             return context.containers.run(
                 lambda: tuple(_one(context, record, split, *pair) for pair in enumerate(names))
             )
+
+
+def _name(record: GenerationRecord, split: str, samples: int | None, number: int) -> str:
+    """Return the name of an evaluation's directory."""
+    return f"{generation_name(record.genid)}_{split}{'' if samples is None else f'_{samples}'}_{number}"
+
+
+def image_to_evaluate(run_dir: str | os.PathLike[str], *, trust: bool) -> str:
+    """Return the image in which generations of a run are evaluated, after a check of what the run asks of the host.
+
+    Args:
+        run_dir: the run directory.
+        trust: as for :func:`~hyperruntime.loop.run.plan.plan_resume`.
+
+    Raises:
+        ReceivedRunError: as for :func:`evaluate_generation`.
+        ArchiveError: as for :func:`evaluate_generation`.
+        HyperRuntimeError: as for :func:`~hyperruntime.loop.run.plan.plan_run`.
+    """
+    layout = Layout(Path(run_dir).absolute())
+    options, stored = read_run(layout)
+    domains = load_domains(options.domains, contract_adapter(options.contract))
+    return _checked_image(options, stored, layout, domains, trust=trust)
+
+
+def _checked_image(
+    options: GenerateOptions, stored: Mapping[str, Any], layout: Layout, domains: Sequence[Domain], *, trust: bool
+) -> str:
+    check_links(layout)
+    image = choose_image(options, domains)
+    check_received(options, stored, layout, image, trust=trust)
+    return image
 
 
 def _has(domain: Domain, split: str) -> bool:
@@ -142,7 +176,9 @@ def _one(context: RunContext, record: GenerationRecord, split: str, number: int,
     with FileLock(home / f".{name}.lock"):
         if final.exists():
             return _read(final, known=True)
-        work = make_private_directory(home / f".{name}.work")
+        work = home / f".{name}.work"
+        discard(context, work)  # of a killed evaluation
+        make_private_directory(work)
         try:
             finish_directory(_make(context, record, split, number, work), final)
         except RunInterruptedError as error:

@@ -43,7 +43,7 @@ from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord
 from hyperruntime.loop.workbench.context import protected_paths
 from hyperruntime.reclaim.trees import reclaim_trees
-from hyperruntime.storage.atomic import make_directory, make_private_directory, storage_errors, write_file
+from hyperruntime.storage.atomic import make_directory, make_private_directory, refuse_links, storage_errors, write_file
 from hyperruntime.storage.run_lock import RunLock
 
 log = get_logger(__name__)
@@ -67,6 +67,8 @@ def import_run(run_dir: str | os.PathLike[str]) -> bool:
     layout = Layout(Path(run_dir).absolute())
     if not is_original(layout):
         return False
+    generations = [name for name in os.listdir(layout.root) if parse_genid(name) is not None]  # links are moved away
+    refuse_links(layout.root, except_in=(LEFT_OVER, *generations))
     with RunLock(layout.root):
         if is_original(layout):
             _Import(layout).run()
@@ -108,7 +110,7 @@ class _Import:
             "gateway": False,
             "contract": attrs.asdict(repository_contract(str(self._options.run_id))),
         }
-        write_run(self._layout, self._options, facts)
+        write_run(self._layout, self._options, facts, mark=False)  # anybody may have made this run
         log.info("run imported", run=str(self._layout.root), generations=len(self._ids))
 
     def _remove_earlier_attempt(self) -> None:

@@ -32,6 +32,7 @@ from hyperruntime.loop.workbench.model_access import Models, agent_directory
 from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContainers
 from hyperruntime.reclaim.trees import remove_reclaimed
 from hyperruntime.storage.atomic import make_directory, make_private_directory, storage_errors
+from hyperruntime.storage.own_mark import has_own_mark
 
 log = get_logger(__name__)
 
@@ -174,8 +175,8 @@ def reopen_run(plan: ResumePlan, reclaim_args: Sequence[str]) -> OpenedRun:
     archive = Archive.load(layout)
     make_directory(layout.view)
     tighten(layout)
-    _clear_work(layout, archive, reclaim_args)
-    if options != stored_options:
+    _clear_work(layout, archive, reclaim_args, keep=has_own_mark(stored))
+    if options != stored_options or not has_own_mark(stored):
         write_run(layout, options, stored)
     run = OpenedRun(options=options, layout=layout, adapter=adapter, domains=domains, stored=stored, archive=archive)
     run.store.recover()
@@ -208,9 +209,9 @@ def tighten(layout: Layout) -> None:
         make_private_directory(folder)
 
 
-def _clear_work(layout: Layout, archive: Archive, reclaim_args: Sequence[str]) -> None:
-    """Remove work files of generations that are finished or must restart."""
-    kept = {name for name, genid in unfinished(layout).items() if genid not in archive}
+def _clear_work(layout: Layout, archive: Archive, reclaim_args: Sequence[str], *, keep: bool) -> None:
+    """Remove work files of generations that are finished or must restart: all, unless this user made the run."""
+    kept = {name for name, genid in unfinished(layout).items() if keep and genid not in archive}
     for name in os.listdir(layout.work):
         path = layout.work / name
         if name not in kept:

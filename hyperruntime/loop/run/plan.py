@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from hyperruntime.loop.generation.adapter import ContractAdapter
 from hyperruntime.loop.generation.meta_patches import read_meta_patches
 from hyperruntime.loop.run.contracts import contract_adapter, load_domains
 from hyperruntime.loop.run.import_hyperagents import import_run
+from hyperruntime.loop.run.received import check_links, check_received
 from hyperruntime.loop.run_files.archive import read_run
 from hyperruntime.loop.run_files.contract import agent_needs
 from hyperruntime.loop.run_files.layout import INITIAL, PREFIX, Layout
@@ -120,6 +121,8 @@ def plan_resume(
     max_generation: int | None = None,
     parallel: int | None = None,
     changes: Mapping[str, Any] | None = None,
+    given: Collection[tuple[str, ...]] = (),
+    trust: bool = False,
     wait: bool = False,
 ) -> ResumePlan:
     """Return the plan of resuming an interrupted run, or of extending a finished one.
@@ -131,36 +134,46 @@ def plan_resume(
         max_generation: new number of the last generation; None: unchanged.
         parallel: new number of generations that run at once; None: unchanged.
         changes: new values of other options by name, such as ``budget_tokens``; a value of None: unchanged.
+        given: paths of the fields of options that the user gave again, apart from ``changes``.
+        trust: whether the user accepts what a run that was made elsewhere asks of the host.
         wait: whether to wait until the lease of an owner on another machine is stale; the owner may be dead.
 
     Raises:
-        ArchiveError: the directory is not a run directory.
-        DomainNotFoundError: a domain of the run is no longer installed.
+        ArchiveError, RunError: the directory is not a run directory, or a link leads out of it.
         RunLockedError: the run must be imported, and a live process owns it.
+        ReceivedRunError: another user made the run, and it asks for something that was neither given nor accepted.
         HyperRuntimeError: as for :func:`plan_run`.
     """
     layout = Layout(Path(run_dir).absolute())
     if wait:
         wait_for_lease(layout.root)
     import_run(layout.root)
+    check_links(layout)
     stored_options, stored = read_run(layout)
-    options = _changed(stored_options, {"max_generation": max_generation, "parallel": parallel, **(changes or {})})
+    new = _given({"max_generation": max_generation, "parallel": parallel, **(changes or {})})
+    options = _changed(stored_options, new)
     adapter = contract_adapter(options.contract)
-    domains = load_domains(options.domains, adapter)
+    image = choose_image(options, domains := load_domains(options.domains, adapter))
+    check_received(options, stored, layout, image, given={*given, *((name,) for name in new)}, trust=trust)
     return ResumePlan(
         options=options,
         stored=stored_options,
         adapter=adapter,
         domains=domains,
-        image=choose_image(options, domains),
+        image=image,
         layout=layout,
         gateway=stored_gateway(options, stored, layout, offered=adapter.offers_models),
         make_executor=registry.load_executor(options.executor),
     )
 
 
+def _given(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes that were given: those that are not None."""
+    return {name: value for name, value in changes.items() if value is not None}
+
+
 def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOptions:
-    changed = attrs.evolve(options, **{name: value for name, value in changes.items() if value is not None})
+    changed = attrs.evolve(options, **changes)
     if changed.run_baseline == "no_archive" and changed.parent_selection != "latest":
         raise SpecError(
             "parent_selection", changed.parent_selection, "'latest', because the run has the baseline no_archive"
@@ -216,15 +229,6 @@ def choose_image(options: GenerateOptions, domains: Sequence[Domain]) -> str:
         raise SpecError("image", None, f"the domains need different images ({', '.join(sorted(named))}); give one")
     own = agent_needs(options.agent or domains[0].agent).image if named == {BASE} else None
     return own or domains[0].image
-
-
-def run_image(options: GenerateOptions) -> str:
-    """Return the image of an existing run.
-
-    Raises:
-        DomainNotFoundError, DriverLoadError, SpecError, AgentError: as for :func:`plan_run`.
-    """
-    return choose_image(options, load_domains(options.domains, contract_adapter(options.contract)))
 
 
 def free_run_id(options: GenerateOptions) -> str:

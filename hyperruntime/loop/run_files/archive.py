@@ -33,6 +33,7 @@ from hyperruntime.loop.run_files.record import (
 )
 from hyperruntime.option_fields import from_json, to_json
 from hyperruntime.storage.atomic import append_line, json_document, write_atomic
+from hyperruntime.storage.own_mark import with_own_mark
 from hyperruntime.storage.run_lock import owner_state
 
 RunState = Literal["running", "finished", "interrupted"]
@@ -287,18 +288,22 @@ def state_of(options: GenerateOptions, made: Container[object], *, is_owned: boo
     return "finished" if is_full else "interrupted"
 
 
-def write_run(layout: Layout, options: GenerateOptions, facts: Mapping[str, Any]) -> dict[str, Any]:
+def write_run(
+    layout: Layout, options: GenerateOptions, facts: Mapping[str, Any], *, mark: bool = True
+) -> dict[str, Any]:
     """Write ``run.json`` and return its content.
 
     Args:
         layout: paths of the run.
         options: options of the run.
         facts: further facts, or the earlier content of the file.
+        mark: whether to mark the file as this user's: the user chose or accepted what it asks for.
 
     Raises:
         StorageError: the file cannot be written.
     """
     value = {"schema": SCHEMA, "seed": options.seed, **facts, "options": to_json(options)}
+    value = with_own_mark(value) if mark else value
     write_atomic(layout.run, json_document(value))
     return value
 

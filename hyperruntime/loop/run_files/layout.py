@@ -105,6 +105,12 @@ class Layout:
         self.work = work or root / "work"
         self.evaluations = root / "evaluations"
 
+    def contains(self, path: str | os.PathLike[str]) -> bool:
+        """Return whether a path, as written or with its links resolved, is in the run directory."""
+        roots = [resolve(self.root) for resolve in (os.path.abspath, os.path.realpath)]
+        places = [resolve(path) for resolve in (os.path.abspath, os.path.realpath)]
+        return any(os.path.commonpath((root, place)) == root for root in roots for place in places)
+
     def generation(self, genid: GenId) -> Path:
         """Return the directory of a finished generation."""
         return self.root / generation_name(genid)

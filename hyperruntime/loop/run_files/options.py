@@ -12,10 +12,23 @@ import attrs
 
 from hyperruntime.errors import SpecError
 from hyperruntime.gateway.config.source import absolute_source
+from hyperruntime.images.recipes import is_on_this_machine
 from hyperruntime.loop.run_files.contract import KINDS, detect_contract
 from hyperruntime.loop.run_files.layout import INITIAL
 from hyperruntime.loop.run_files.parent_rules import SELECTIONS, GenId
-from hyperruntime.option_fields import ABOVE_ZERO, AtLeast, Check, OneOf, Option, about, option, option_fields, parts
+from hyperruntime.option_fields import (
+    ABOVE_ZERO,
+    AtLeast,
+    Check,
+    OneOf,
+    Option,
+    about,
+    at_most,
+    names_no_code,
+    option,
+    option_fields,
+    parts,
+)
 from hyperruntime.spec import LIMITS_MODES, NETWORKS, Limits, LimitsMode, Network, as_gpus, check_seconds
 from hyperruntime.units import GIB, MIB
 
@@ -41,12 +54,13 @@ def _seconds(instance: object, attribute: attrs.Attribute[Any], value: object) -
 
 
 def _timeout(default_s: float, what: str) -> Any:  # noqa: ANN401 - an attrs field
-    return option(default_s, f"Time limit of {what}.", check=_seconds, changes=True, scores=True)
+    return option(default_s, f"Time limit of {what}.", check=_seconds, changes=True, scores=True, harmless=True)
 
 
 def _budget(what: str, who: str, check: Check) -> Any:  # noqa: ANN401 - an attrs field
     scores = who != "the run"
-    return option(None, f"{what} that {who} may use; default: no limit.", check=check, changes=True, scores=scores)
+    text = f"{what} that {who} may use; default: no limit."
+    return option(None, text, check=check, changes=True, scores=scores, harmless=True)
 
 
 @attrs.frozen(kw_only=True)
@@ -67,44 +81,53 @@ class GenerateOptions:
         limits: the defaults of a spec, but 10 GiB of disk.
     """
 
+    # The paths of ``agent`` and ``output_dir_parent`` are not read when a run is resumed: harmless.
     # fmt: off
     domains: tuple[str, ...] = attrs.field(converter=_names, metadata=about(
-        "Domains to evaluate on, separated by spaces or commas.", kind="names"))
+        "Domains to evaluate on, separated by spaces or commas.", kind="names", harmless=names_no_code))
     agent: str | None = attrs.field(default=None, converter=attrs.converters.optional(str), metadata=about(
-        "Git repository or shipped template; default: the domain's.", kind="path", metavar="PATH|NAME"))
-    contract: str | None = option(None, "Kind of the agent repository; default: detect it.", check=OneOf(KINDS))
+        "Git repository or shipped template; default: the domain's.", kind="path", metavar="PATH|NAME", harmless=True))
+    contract: str | None = option(None, "Kind of the agent repository; default: detect it.", check=OneOf(KINDS),
+        harmless=True)
     max_generation: int = option(10, "Number of the last generation.", check=AtLeast(0), changes=True,
-        resume_help="Change the number of the last generation.")
-    run_id: str | None = option(None, "Name the run directory generate_<run-id>; default: the time.", metavar="TEXT")
+        resume_help="Change the number of the last generation.", harmless=True)
+    run_id: str | None = option(None, "Name the run directory generate_<run-id>; default: the time.", metavar="TEXT",
+        harmless=True)
     output_dir_parent: str = attrs.field(default="outputs", converter=str, metadata=about(
-        "Directory of the run directories.", kind="path", metavar="DIR"))
+        "Directory of the run directories.", kind="path", metavar="DIR", harmless=True))
     seed: int | None = option(None, "Seed of random choices; default: a random one, stored. Fixes the lineage with "
-        "--parallel 1.", check=AtLeast(0))
+        "--parallel 1.", check=AtLeast(0), harmless=True)
     parallel: int = option(1, "Generations at once.", check=AtLeast(1), changes=True,
-        resume_help="Generations at once.")
+        resume_help="Generations at once.", harmless=True)
     parent_selection: str = option("score_child_prop", f"Rule for choosing parents: {', '.join(SELECTIONS)}.",
-        check=OneOf(SELECTIONS), metavar="RULE", changes=True)
+        check=OneOf(SELECTIONS), metavar="RULE", changes=True, harmless=True)
     valid_parent: str = option("strict", "Possible parents. strict: generations with a score; hyperagents: evaluated "
-        "generations until the meta agent of a child fails.", check=OneOf(VALID_PARENT_RULES))
-    edit_select_parent: bool = option(False, "Let the agents' own program choose parents; it evolves too.")
+        "generations until the meta agent of a child fails.", check=OneOf(VALID_PARENT_RULES), harmless=True)
+    edit_select_parent: bool = option(False, "Let the agents' own program choose parents; it evolves too.",
+        harmless=True)
     executor: str = option("local", "Executor that runs generations.", metavar="NAME", changes=True)
     eval_samples: tuple[int, ...] | None = attrs.field(default=None, converter=_counts, metadata=about(
-        "Tasks per split, one number for each domain; -1 means all. Default: all.", kind="counts"))
+        "Tasks per split, one number for each domain; -1 means all. Default: all.", kind="counts", harmless=True))
     eval_workers: int = option(10, "Tasks at once, where the domain or the agent's own harness allows it.",
-        check=AtLeast(1), changes=True, scores=True)
-    eval_test: bool = option(False, "Also evaluate on the test split; no choice depends on it.")
-    skip_staged_eval: bool = option(False, "Skip the cheap first stage of evaluation.")
+        check=AtLeast(1), changes=True, scores=True, harmless=True)
+    eval_test: bool = option(False, "Also evaluate on the test split; no choice depends on it.",
+        harmless=True)
+    skip_staged_eval: bool = option(False, "Skip the cheap first stage of evaluation.", harmless=True)
     meta_patch_files: tuple[str, ...] = attrs.field(default=(), converter=_names, metadata=about(
         "Diffs to apply to the first generation, in this order, separated by spaces.", kind="files", metavar="FILE"))
-    reset_task_agent: bool = option(False, "With --meta-patch-files: keep task_agent.py unchanged.")
-    reset_meta_agent: bool = option(False, "With --meta-patch-files: keep meta_agent.py unchanged.")
+    reset_task_agent: bool = option(False, "With --meta-patch-files: keep task_agent.py unchanged.",
+        harmless=True)
+    reset_meta_agent: bool = option(False, "With --meta-patch-files: keep meta_agent.py unchanged.",
+        harmless=True)
     copy_root_dir: str | None = attrs.field(default=None, converter=attrs.converters.optional(str), metadata=about(
         "Take the initial agent from this directory.", kind="path", metavar="DIR"))
-    run_baseline: str | None = option(None, "Disable a part of the method, for comparison.", check=OneOf(BASELINES))
-    optimize_option: str = option("only_agent", "What evolves.", check=OneOf(OPTIMIZE_OPTIONS))
+    run_baseline: str | None = option(None, "Disable a part of the method, for comparison.", check=OneOf(BASELINES),
+        harmless=True)
+    optimize_option: str = option("only_agent", "What evolves.", check=OneOf(OPTIMIZE_OPTIONS), harmless=True)
     agent_archive_path: str | None = attrs.field(default=None, converter=attrs.converters.optional(str), metadata=about(
         "With only_ensemble: the run whose agents the ensemble uses.", kind="path", metavar="RUN_DIR"))
-    model: str | None = option(None, "Model for the agents; default: the agents choose.", metavar="NAME")
+    model: str | None = option(None, "Model for the agents; default: the agents choose.", metavar="NAME",
+        harmless=True)
     gateway: str | None = attrs.field(default=None, converter=attrs.converters.optional(str), metadata=about(
         "Models: TOML with [gateway], or replay:FILE or record:FILE.", metavar="FILE", changes=True,
         scores=True))
@@ -115,14 +138,17 @@ class GenerateOptions:
     budget_generation_tokens: int | None = _budget("Tokens", "one generation", AtLeast(1))
     budget_generation_money: float | None = _budget("Money, at the gateway's prices,", "one generation", ABOVE_ZERO)
     image: str | None = option(None, "Recipe name or image reference; default: the domain's image.", metavar="REF",
-        changes=True, scores=True, resume_help="Change the image for the remaining generations.")
+        changes=True, scores=True, resume_help="Change the image for the remaining generations.",
+        harmless=is_on_this_machine)
     network: Network = option("none", "Network access of the containers.", check=OneOf(NETWORKS))  # noqa: RUF009
     limits: Limits = attrs.field(factory=lambda: Limits(disk_bytes=DEFAULT_DISK_BYTES), metadata=parts({
-        "memory_bytes": Option(flag="--memory", help="Limit of memory and swap of each container, such as 2g."),
-        "cpus": Option(kind="number", help="Limit of cores of each container, such as 1.5."),
-        "pids": Option(kind="count", help="Limit of processes and threads in each container, or none."),
+        "memory_bytes": Option(flag="--memory", help="Limit of memory and swap of each container, such as 2g.",
+            harmless=True),
+        "cpus": Option(kind="number", help="Limit of cores of each container, such as 1.5.", harmless=True),
+        "pids": Option(kind="count", help="Limit of processes and threads in each container, or none.",
+            harmless=at_most(Limits().pids or 0)),
         "disk_bytes": Option(flag="--disk", help="Limit of disk space of each container; a container that uses more "
-            "is ended.")}))
+            "is ended.", harmless=at_most(DEFAULT_DISK_BYTES))}))
     limits_mode: LimitsMode = option("enforce", "watchdog: hyperrun watches the memory where the engine "  # noqa: RUF009
         "cannot limit it.", check=OneOf(LIMITS_MODES))
     gpus: str | tuple[str, ...] | None = attrs.field(default="auto:1", converter=as_gpus, metadata=about(
@@ -134,7 +160,7 @@ class GenerateOptions:
     timeout_ensemble_s: float = _timeout(10800.0, "the ensemble on one split")
     timeout_select_s: float = _timeout(3600.0, "the agents' own parent selection")
     timeout_check_s: float = _timeout(300.0, "the load check")
-    max_file_bytes: int = option(5 * MIB, "Leave larger files out of a diff.", check=AtLeast(1))
+    max_file_bytes: int = option(5 * MIB, "Leave larger files out of a diff.", check=AtLeast(1), harmless=True)
     # fmt: on
 
     def __attrs_post_init__(self) -> None:

@@ -18,9 +18,9 @@ import attrs
 from hyperruntime.agents import is_template
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import GatewayConfigError, GatewayError
-from hyperruntime.gateway.config.environment import borrowed_url, derive_config, read_dotenv
+from hyperruntime.gateway.config.environment import derive_config, only_in_file, read_dotenv
 from hyperruntime.gateway.config.source import RECORD, load_source, require_servers
-from hyperruntime.gateway.config.values import Budget, GatewayConfig, ModelRule
+from hyperruntime.gateway.config.values import REPLAY, Budget, GatewayConfig, ModelRule
 from hyperruntime.gateway.log.budget import Meter, Spent, total_spent
 from hyperruntime.git.user_repository import ENV_FILE
 from hyperruntime.loop.run_files.layout import Layout
@@ -188,11 +188,12 @@ def choose_gateway(
         required: whether a gateway is necessary: the run had one before, or the agent needs models.
 
     Raises:
-        GatewayConfigError: a required server is missing, a key or the configuration cannot be read, or a budget of
-            money is set and no model has a price.
+        GatewayConfigError: a required server is missing, a key or the configuration cannot be read, the environment
+            and ``.env`` each have one half of a key and its address, or a budget of money is set and no model has a
+            price.
         SpecError: the configuration does not contain the model.
     """
-    config = _base(options, agent, offered=offered, required=required)
+    config = _base(options, _env_file(options, agent, layout), offered=offered, required=required)
     if config is None:
         return None
     if options.model is not None:
@@ -229,9 +230,6 @@ def stored_gateway(
 ) -> GatewayConfig | None:
     """Return the configuration of the gateway for an existing run; None if it needs no gateway.
 
-    The agents of a run that HyperAgents wrote could change its work tree, and so its ``.env``. They must not choose the
-    server that receives a key of the host.
-
     Args:
         options: options of the run.
         stored: content of its ``run.json``.
@@ -239,22 +237,49 @@ def stored_gateway(
         offered: as for :func:`choose_gateway`.
 
     Raises:
-        GatewayConfigError: the environment has a key, and only the ``.env`` of such a work tree names its server; or as
-            for :func:`choose_gateway`.
-        SpecError: as for :func:`choose_gateway`.
+        GatewayConfigError, SpecError: as for :func:`choose_gateway`.
     """
-    imported, reads_env = stored.get("imported") is True, options.gateway is None or options.gateway.startswith(RECORD)
-    agent = agent_directory(os.path.join(layout.root if imported else "", str(stored.get("agent", ""))))
-    if imported and agent is not None and reads_env and (name := borrowed_url(agent / ENV_FILE)):
+    required = stored.get("gateway") is True
+    return choose_gateway(options, stored_agent(stored, layout), layout, offered=offered, required=required)
+
+
+def stored_agent(stored: Mapping[str, Any], layout: Layout) -> Path | None:
+    """Return the directory of the initial agent of an existing run; None for a template.
+
+    Args:
+        stored: content of its ``run.json``.
+        layout: paths of the run; an imported run has its agent in its own directory.
+    """
+    imported = stored.get("imported") is True
+    return agent_directory(os.path.join(layout.root if imported else "", str(stored.get("agent", ""))))
+
+
+def _env_file(options: GenerateOptions, agent: Path | None, layout: Layout) -> Path | None:
+    """Return the ``.env`` file that may name servers; None if there is none.
+
+    A run directory is data, which anybody may have made: no configuration in it is used.
+
+    Raises:
+        GatewayConfigError: the gateway's file is in the run directory; or a ``.env`` there has variables that the
+            environment does not have.
+    """
+    source = options.gateway or RECORD  # without the option, the variables name the servers
+    if not source.startswith((RECORD, REPLAY)) and layout.contains(source):
         raise GatewayConfigError(
-            f"{name} is set only in {str(agent / ENV_FILE)!r}, which agents of the run could change, but its key is in "
-            "the environment; set both in the environment, or give --gateway"
+            f"the gateway's file {source!r} is in the run directory, which anybody may have made; check its content, "
+            "copy it to another place, and give that with --gateway"
         )
-    return choose_gateway(options, agent, layout, offered=offered, required=stored.get("gateway") is True)
+    if agent is None or not layout.contains(agent / ENV_FILE):
+        return None if agent is None else agent / ENV_FILE
+    if source.startswith(RECORD) and (names := only_in_file(agent / ENV_FILE)):
+        raise GatewayConfigError(
+            f"{' and '.join(names)} is set only in {str(agent / ENV_FILE)!r}, in a run directory, which anybody may "
+            "have made; set it in the environment, or give --gateway"
+        )
+    return None
 
 
-def _base(options: GenerateOptions, agent: Path | None, *, offered: bool, required: bool) -> GatewayConfig | None:
-    env_file = None if agent is None else agent / ENV_FILE
+def _base(options: GenerateOptions, env_file: Path | None, *, offered: bool, required: bool) -> GatewayConfig | None:
     if options.gateway is not None:
         return load_source(options.gateway, env_file)
     if options.model is not None:

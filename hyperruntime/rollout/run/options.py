@@ -10,10 +10,22 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from hyperruntime.errors import SpecError
-from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, AtLeast, OneOf, Option, about, option, parts
+from hyperruntime.images.recipes import is_on_this_machine
+from hyperruntime.option_fields import (
+    ABOVE_ZERO,
+    NOT_NEGATIVE,
+    AtLeast,
+    OneOf,
+    Option,
+    about,
+    at_most,
+    names_no_code,
+    option,
+    parts,
+)
 from hyperruntime.rollout.agent.agent import DEFAULT_TOOLS, AgentLimits
 from hyperruntime.rollout.models import WIRES, ModelOptions
-from hyperruntime.spec import NETWORKS, ContainerSpec
+from hyperruntime.spec import NETWORKS, ContainerSpec, Limits
 
 DEFAULT_IMAGE = "localhost/hyperruntime/base:latest"
 
@@ -27,44 +39,49 @@ def _names(value: Iterable[str]) -> tuple[str, ...]:
 
 # fmt: off
 MODEL_PARTS = {
-    "name": Option(flag="--model", metavar="NAME", help="Name of the model on its server."),
+    "name": Option(flag="--model", metavar="NAME", help="Name of the model on its server.", harmless=True),
     "base_url": Option(metavar="URL", help="Model server, such as http://127.0.0.1:8000/v1.", changes=True),
     "wire": Option(check=OneOf(WIRES), written="chat",
-        help="Protocol of the server: chat completions, or with token ids (sglang, vllm, completions)."),
+        help="Protocol of the server: chat completions, or with token ids (sglang, vllm, completions).",
+        harmless=True),
     "tokenizer": Option(metavar="DIR", help="Directory of the model's tokenizer; required unless --wire chat."),
     "key_env": Option(metavar="NAME", help="Environment variable that holds the server's key.", changes=True),
-    "extra": Option(kind="json", help="More fields of each request, as JSON."),
-    "timeout_s": Option(flag="--model-timeout", written="15m", help="Timeout of one request.", changes=True),
-    "patience_s": Option(written="2m", help="Retry a failed request for this time.", changes=True),
-    "input_price": Option(check=NOT_NEGATIVE, changes=True,
+    "extra": Option(kind="json", help="More fields of each request, as JSON.", harmless=True),
+    "timeout_s": Option(flag="--model-timeout", written="15m", help="Timeout of one request.", changes=True,
+        harmless=True),
+    "patience_s": Option(written="2m", help="Retry a failed request for this time.", changes=True, harmless=True),
+    "input_price": Option(check=NOT_NEGATIVE, changes=True, harmless=True,
         help="Price of a million input tokens; the page about the run shows the cost."),
-    "output_price": Option(check=NOT_NEGATIVE, help="Price of a million output tokens.", changes=True),
+    "output_price": Option(check=NOT_NEGATIVE, help="Price of a million output tokens.", changes=True,
+        harmless=True),
 }
 _LIMITS_PARTS = {
-    "turns": Option(flag="--max-turns", check=AtLeast(1), help="Turns of one conversation."),
-    "tokens": Option(flag="--token-limit", check=AtLeast(1),
+    "turns": Option(harmless=True, flag="--max-turns", check=AtLeast(1), help="Turns of one conversation."),
+    "tokens": Option(harmless=True, flag="--token-limit", check=AtLeast(1),
         help="Tokens that the model may emit in one conversation; default: no limit."),
-    "context_tokens": Option(flag="--context", check=AtLeast(1),
+    "context_tokens": Option(harmless=True, flag="--context", check=AtLeast(1),
         help="Context length of the served model, in tokens; default: unknown."),
-    "time_s": Option(flag="--time-limit", help="Time limit of one conversation; default: no limit."),
+    "time_s": Option(harmless=True, flag="--time-limit", help="Time limit of one conversation; default: no limit."),
 }
 _CONTAINER_PARTS = {
-    "image": Option(kind="image", metavar="REF", written="base",
+    "image": Option(kind="image", metavar="REF", written="base", harmless=is_on_this_machine,
         help="Recipe name or image reference, if the environment names none."),
     "network": Option(check=OneOf(NETWORKS), help="Network access of agents."),
-    "env": Option(kind="env",
+    "env": Option(kind="env", harmless=True,
         help="Variable of the containers; NAME alone passes on ours, and its value is stored in no file."),
     "mounts": Option(flag="--mount", kind="mounts", help="Mount a host path; may be repeated."),
     "gpus": Option(kind="gpus", metavar="WHICH", help="GPUs: all, auto:N, indices or CDI names."),
-    "limits.memory_bytes": Option(flag="--memory", help="Memory limit of each container, such as 2g."),
-    "limits.cpus": Option(kind="number", help="Limit of cores of each container, such as 1.5."),
-    "limits.pids": Option(kind="count", help="Limit of processes and threads in each container, or none."),
+    "limits.memory_bytes": Option(harmless=True, flag="--memory", help="Memory limit of each container, such as 2g."),
+    "limits.cpus": Option(harmless=True, kind="number", help="Limit of cores of each container, such as 1.5."),
+    "limits.pids": Option(kind="count", harmless=at_most(Limits().pids or 0),
+        help="Limit of processes and threads in each container, or none."),
 }
 _POOL_PARTS = {
-    "slots_per_container": Option(check=AtLeast(1), changes=True,
+    "slots_per_container": Option(check=AtLeast(1), changes=True, harmless=True,
         help="Slots in each container; default: the environment's choice, else 1."),
-    "min_containers": Option(check=AtLeast(0), help="Containers kept ready.", changes=True),
-    "max_containers": Option(check=AtLeast(1), help="Containers at once; default: as --parallel needs.", changes=True),
+    "min_containers": Option(check=AtLeast(0), help="Containers kept ready.", changes=True, harmless=True),
+    "max_containers": Option(check=AtLeast(1), help="Containers at once; default: as --parallel needs.", changes=True,
+        harmless=True),
 }
 # fmt: on
 
@@ -111,37 +128,42 @@ class RolloutOptions:
     """
 
     # fmt: off
-    environment: str = option(attrs.NOTHING, "Environment: a name, module:Class or FILE.py:Class.", metavar="NAME")
+    environment: str = option(attrs.NOTHING, "Environment: a name, module:Class or FILE.py:Class.", metavar="NAME",
+        harmless=names_no_code)
     environment_options: Mapping[str, str] = attrs.field(factory=dict, hash=False, metadata=about(
         "Option of the environment; may be repeated.", flag="--option", kind="pairs"))
     model: ModelOptions | None = attrs.field(default=None, metadata=parts(MODEL_PARTS))
-    group_size: int = option(1, "Trajectories per item.", check=AtLeast(1))
-    parallel: int = option(8, "Trajectories at once.", check=AtLeast(1), changes=True)
+    group_size: int = option(1, "Trajectories per item.", check=AtLeast(1), harmless=True)
+    parallel: int = option(8, "Trajectories at once.", check=AtLeast(1), changes=True, harmless=True)
     items: tuple[str, ...] = attrs.field(default=(), converter=_names, metadata=about(
-        "Use only these items.", kind="names"))
+        "Use only these items.", kind="names", harmless=True))
     # Callers in Python may give any ``max_items`` and ``seed``: the range is only that of the command line.
-    max_items: int | None = attrs.field(default=None, metadata=about("Use only the first N items.", check=AtLeast(1)))
-    attempts: int = option(3, "Attempts of a trajectory if infrastructure fails.", check=AtLeast(1), changes=True)
+    max_items: int | None = attrs.field(default=None, metadata=about("Use only the first N items.", check=AtLeast(1),
+        harmless=True))
+    attempts: int = option(3, "Attempts of a trajectory if infrastructure fails.", check=AtLeast(1), changes=True,
+        harmless=True)
     give_up_after: int | None = attrs.field(default=None, metadata=about(
         "End the run after this many infrastructure failures in a row; default: the larger of 20 and twice --parallel.",
-        check=AtLeast(1), changes=True))
+        check=AtLeast(1), changes=True, harmless=True))
     seed: int | None = attrs.field(default=None, metadata=about(
-        "Seed of the sampling; default: a random one, stored.", check=AtLeast(0)))
-    temperature: float = option(1.0, "Sampling temperature.", check=NOT_NEGATIVE)
-    max_tokens: int = option(4096, "Tokens of one turn.", check=AtLeast(1))
+        "Seed of the sampling; default: a random one, stored.", check=AtLeast(0), harmless=True))
+    temperature: float = option(1.0, "Sampling temperature.", check=NOT_NEGATIVE, harmless=True)
+    max_tokens: int = option(4096, "Tokens of one turn.", check=AtLeast(1), harmless=True)
     limits: AgentLimits = attrs.field(factory=AgentLimits, metadata=parts(_LIMITS_PARTS))
     tools: tuple[str, ...] = attrs.field(default=DEFAULT_TOOLS, converter=_names, metadata=about(
-        "Tools of agents; default: bash and the file tools.", kind="names"))
+        "Tools of agents; default: bash and the file tools.", kind="names", harmless=True))
     agent: str | None = option(None, "Your own agent: module:function or FILE.py:function.", metavar="NAME")
-    require_tokens: bool = option(False, "Fail if a turn has no token ids and logprobs.")
+    require_tokens: bool = option(False, "Fail if a turn has no token ids and logprobs.", harmless=True)
     container: ContainerSpec = attrs.field(factory=lambda: ContainerSpec(image=DEFAULT_IMAGE),
         metadata=parts(_CONTAINER_PARTS))
     env_names: tuple[str, ...] = attrs.field(default=(), converter=_names)
     pool: PoolOptions = attrs.field(factory=PoolOptions, metadata=parts(_POOL_PARTS))
-    setup_s: float = option(1800.0, "Time limit of a set-up.", flag="--timeout-setup", written="30m", check=ABOVE_ZERO)
+    setup_s: float = option(1800.0, "Time limit of a set-up.", flag="--timeout-setup", written="30m", check=ABOVE_ZERO,
+        harmless=True)
     verify_s: float = option(3600.0, "Time limit of a verification.", flag="--timeout-verify", written="1h",
-        check=ABOVE_ZERO)
-    retry_failed: bool = option(False, "With --resume-from: retry infrastructure failures.", changes=True)
+        check=ABOVE_ZERO, harmless=True)
+    retry_failed: bool = option(False, "With --resume-from: retry infrastructure failures.", changes=True,
+        harmless=True)
     # fmt: on
 
     def base_spec(self) -> ContainerSpec:

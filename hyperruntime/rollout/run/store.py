@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 
 from hyperruntime.errors import RunError
-from hyperruntime.option_fields import from_json, option_fields, to_json
+from hyperruntime.option_fields import changed, from_json, host_requests, option_fields, to_json
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Group, Trajectory
 from hyperruntime.rollout.run_files.run_dir import (
@@ -26,6 +27,7 @@ from hyperruntime.rollout.run_files.run_dir import (
 )
 from hyperruntime.rollout.run_files.turn_journal import TURNS, JournalDirectory
 from hyperruntime.storage.atomic import write_atomic
+from hyperruntime.storage.own_mark import check_requests, has_own_mark
 
 # Fields that may change when a run resumes, in whole or in part; the name of the model may not.
 _CHANGEABLE = {field.path[0] for field in option_fields(RolloutOptions) if field.option.changes}
@@ -58,9 +60,10 @@ class RunStore:
         return options
 
     def keep_options(self, options: RolloutOptions) -> None:
-        """Write ``run.json``, unless it exists already."""
-        if not (self.run_dir / RUN).is_file():
-            write_run(self.run_dir, {"created": time.time(), "options": to_json(options)})
+        """Write ``run.json``, unless this user wrote it already; the options are this user's or accepted by it."""
+        stored = read_run(self.run_dir) if (self.run_dir / RUN).is_file() else {"created": time.time()}
+        if not has_own_mark(stored):
+            write_run(self.run_dir, {**stored, "options": to_json(options)})
 
     def journals(self, options: RolloutOptions) -> JournalDirectory:
         """Return the journals of trajectories that are not recorded yet."""
@@ -87,6 +90,26 @@ def stored_options(run_dir: Path) -> RolloutOptions:
         ArchiveError: they cannot be read, or are not valid.
     """
     return from_json(RolloutOptions, read_run(run_dir).get("options", {}), strict=True)
+
+
+def resumable_options(
+    run_dir: Path, changes: Mapping[tuple[str, ...], Any] | None = None, *, trust: bool
+) -> RolloutOptions:
+    """Return the options of a run that is resumed, with the given changes.
+
+    Args:
+        run_dir: the run directory.
+        changes: new values by the path of their fields.
+        trust: whether the user accepts what a run that was made elsewhere asks of the host.
+
+    Raises:
+        ArchiveError: as for :func:`stored_options`.
+        ReceivedRunError: another user made the run, and it asks for something that was neither given nor accepted.
+    """
+    given = changes or {}
+    options = changed(stored_options(run_dir), given)
+    check_requests(run_dir / RUN, read_run(run_dir), host_requests(options, given), trust=trust)
+    return options
 
 
 def _resumed_options(run_dir: Path, options: RolloutOptions) -> RolloutOptions:

@@ -21,6 +21,7 @@ from hyperruntime.json_values import parse_json
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.run_files.record import Group, Segment, Trajectory
 from hyperruntime.storage.atomic import json_document, storage_errors, write_atomic
+from hyperruntime.storage.own_mark import with_own_mark
 from hyperruntime.storage.run_lock import RunLock
 
 log = get_logger(__name__)
@@ -48,12 +49,12 @@ def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def write_run(run_dir: Path, value: Mapping[str, Any]) -> None:
-    """Write ``run.json``.
+    """Write ``run.json``, marked as this user's.
 
     Raises:
         StorageError: the file cannot be written.
     """
-    write_atomic(run_dir / RUN, json_document({"schema": SCHEMA, **value}))
+    write_atomic(run_dir / RUN, json_document(with_own_mark({"schema": SCHEMA, **value})))
 
 
 def iter_trajectories(run_dir: str | os.PathLike[str]) -> Iterator[Trajectory]:

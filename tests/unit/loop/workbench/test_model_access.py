@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -231,37 +232,106 @@ def test_a_missing_log_means_no_usage(tmp_path: Path) -> None:
     assert spent_by_generation(tmp_path / "none", "run") == {}
 
 
-# --- imported runs: their agents could write to the work tree, with its .env ---
+# --- a key and its address come from one source ---
+
+URL, KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
+HERE = {URL: "http://here/v1", KEY: "sk-here"}
+THERE = {URL: "http://there/v1", KEY: "sk-there"}
+PUBLIC = "https://api.openai.com/v1"
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "server"),
+    [
+        ((), (URL, KEY), ("http://there/v1", "sk-there")),
+        ((), (URL,), ("http://there/v1", "")),
+        ((), (KEY,), (PUBLIC, "sk-there")),
+        ((URL, KEY), (), ("http://here/v1", "sk-here")),
+        ((URL, KEY), (URL, KEY), ("http://here/v1", "sk-here")),
+        ((URL, KEY), (URL,), ("http://here/v1", "sk-here")),
+        ((URL, KEY), (KEY,), ("http://here/v1", "sk-here")),
+        ((URL,), (), ("http://here/v1", "")),
+        ((URL,), (URL,), ("http://here/v1", "")),
+        ((KEY,), (), (PUBLIC, "sk-here")),
+        ((KEY,), (KEY,), (PUBLIC, "sk-here")),
+        ((KEY,), (URL,), (KEY, URL)),
+        ((KEY,), (URL, KEY), (KEY, URL)),
+        ((URL,), (KEY,), (URL, KEY)),
+        ((URL,), (URL, KEY), (URL, KEY)),
+    ],
+)
+@pytest.mark.parametrize("family", ["OPENAI", "ANTHROPIC"])
+def test_a_key_is_sent_only_to_an_address_of_its_own_source(
+    here: tuple[str, ...],
+    there: tuple[str, ...],
+    server: tuple[str, str],
+    family: str,
+    tmp_path: Path,
+    monkeypatch: Any,
+) -> None:
+    """The last four combinations are refused: one variable of each source."""
+    for name in here:
+        monkeypatch.setenv(name.replace("OPENAI", family), HERE[name])
+    text = "".join(f"{name}={THERE[name]}\n" for name in there).replace("OPENAI", family)
+    if server[0] in THERE:
+        outside, inside = (name.replace("OPENAI", family) for name in server)
+        said = f"{outside} is set in the environment and {inside} in .*{tmp_path.name}/.env', and a key is sent only"
+        for asked in ({}, {"model": "m"}, {"gateway": f"record:{tmp_path}/tape.jsonl"}, {"contract": "hyperagents"}):
+            with pytest.raises(GatewayConfigError, match=said):
+                choose(tmp_path, text, **asked)
+        return
+    config = choose(tmp_path, text, contract="hyperagents")
+    assert config is not None
+    (upstream,) = config.upstreams
+    url = server[0].replace(PUBLIC, "https://api.anthropic.com") if family == "ANTHROPIC" else server[0]
+    assert (upstream.url, upstream.load_key()) == (url, server[1])
+
+
+def test_the_sources_of_one_family_do_not_mix_with_those_of_the_other(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-here")
+    config = choose(tmp_path, "ANTHROPIC_API_BASE=http://there\nANTHROPIC_API_KEY=sk-there\n")
+    assert config is not None
+    found = {one.name: (one.url, one.load_key()) for one in config.upstreams}
+    assert found == {"openai": (PUBLIC, "sk-here"), "anthropic": ("http://there", "sk-there")}
+
+
+def test_a_dotenv_that_is_a_named_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".env")
+    with pytest.raises(GatewayConfigError, match="is not a regular file"):
+        choose(tmp_path)
+
+
+# --- a run directory is data: no configuration in it is used ---
 
 IMPORTED = {"imported": True, "agent": "gen_initial/hyperagents", "gateway": False}
 
 
-def write_env(root: Path, text: str) -> None:
-    folder = root / "gen_initial/hyperagents"
-    folder.mkdir(parents=True)
-    (folder / ".env").write_text(text)
-
-
 @pytest.mark.parametrize("gateway", [None, "record:/tmp/exchanges.jsonl"])
-def test_a_host_key_is_never_sent_to_a_server_that_an_agent_may_have_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gateway: str | None
-) -> None:
-    write_env(tmp_path, "OPENAI_BASE_URL=http://198.51.100.1/v1\n")
-    given = options(contract="hyperagents", gateway=gateway)
-    stored_gateway(given, IMPORTED, Layout(tmp_path), offered=True)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-host")
+def test_a_dotenv_in_a_run_directory_names_no_server(tmp_path: Path, monkeypatch: Any, gateway: str | None) -> None:
+    env_file = tmp_path / "gen_initial/hyperagents/.env"
+    env_file.parent.mkdir(parents=True)
+    env_file.write_text("OPENAI_BASE_URL=http://198.51.100.1/v1\nOPENAI_API_KEY=sk-of-the-file\n")
+    given, layout = options(contract="hyperagents", gateway=gateway), Layout(tmp_path)
+    with pytest.raises(GatewayConfigError, match=r"OPENAI_BASE_URL and OPENAI_API_KEY is set only in .*--gateway"):
+        stored_gateway(given, IMPORTED, layout, offered=True)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-here")
     with pytest.raises(GatewayConfigError, match=r"OPENAI_BASE_URL is set only in .*--gateway"):
-        stored_gateway(given, IMPORTED, Layout(tmp_path), offered=True)
-    with pytest.raises(GatewayConfigError):
-        evaluation_models(given, IMPORTED, Layout(tmp_path), offered=True)
+        evaluation_models(given, IMPORTED, layout, offered=True)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
-    stored_gateway(given, IMPORTED, Layout(tmp_path), offered=True)
+    config = stored_gateway(given, IMPORTED, layout, offered=True)
+    assert config is not None
+    assert [(one.url, one.load_key()) for one in config.upstreams] == [("http://127.0.0.1:9/v1", "sk-here")]
 
 
-def test_an_evaluation_of_an_imported_run_uses_the_models_of_its_checkout(tmp_path: Path) -> None:
-    write_env(tmp_path, "OPENAI_BASE_URL=http://127.0.0.1:9/v1\nOPENAI_API_KEY=sk-of-the-env\n")
-    (tmp_path / "evaluations").mkdir()
-    with evaluation_models(
-        options(contract="hyperagents", run_id="x", seed=1), IMPORTED, Layout(tmp_path), offered=True
-    ) as models:
-        assert models.usage("initial") == Spent()
+@pytest.mark.parametrize("through_a_link", [False, True])
+def test_a_gateway_file_in_the_run_directory_is_refused(tmp_path: Path, through_a_link: bool) -> None:
+    run, outside = tmp_path / "run", tmp_path / "c.toml"
+    run.mkdir()
+    outside.write_text("[gateway]\nupstreams = []\nmodels = []\n")
+    inside = run / "c.toml"
+    inside.symlink_to(outside) if through_a_link else inside.write_bytes(outside.read_bytes())
+    with pytest.raises(GatewayConfigError, match="is in the run directory"):
+        choose(tmp_path, gateway=str(inside))
+    assert choose(tmp_path, gateway=str(outside)) is not None
+    (run / "tape.jsonl").write_text("")
+    assert choose(tmp_path, gateway=f"replay:{run}/tape.jsonl") is not None, "recorded answers are data"

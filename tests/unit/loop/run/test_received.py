@@ -1,0 +1,159 @@
+"""Runs that somebody else made: what their files may choose, and where they may make a resume write."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperruntime.errors import RunError
+from hyperruntime.loop.run.evaluate_one import evaluate_generation
+from hyperruntime.loop.run.plan import plan_resume
+from hyperruntime.loop.run.run import resume_run
+from hyperruntime.storage.own_mark import ReceivedRunError, has_own_mark
+from hyperruntime.testing import FakeRuntime
+
+Edit = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the machine's own keys from the environment."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_API_KEY", "ANTHROPIC_API_BASE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def stored(run_dir: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((run_dir / "run.json").read_text())
+    return value
+
+
+@pytest.fixture
+def received(finished: Path) -> Edit:
+    """Return a function that changes the options and facts of the finished run as an attacker would."""
+
+    def edit(facts: dict[str, Any] | None = None, **options: Any) -> Path:
+        value = stored(finished)
+        value |= facts or {}
+        value["options"] |= options
+        (finished / "run.json").write_text(json.dumps(value))
+        return finished
+
+    return edit
+
+
+def test_an_own_run_is_resumed_without_a_question_also_when_it_was_moved(finished: Path, tmp_path: Path) -> None:
+    assert has_own_mark(stored(finished)), "the fixture is already a copy"
+    moved = finished.rename(tmp_path / "moved")
+    assert len(resume_run(FakeRuntime(), plan_resume(moved, max_generation=4)).generations) == 5
+    assert has_own_mark(stored(moved)), "also after its options changed"
+
+
+def test_a_received_run_that_asks_for_nothing_is_resumed_and_is_then_this_users(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert not has_own_mark(stored(finished))
+    resume_run(FakeRuntime(), plan_resume(finished))
+    assert has_own_mark(stored(finished))
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"network": "host"}, "--network host"),
+        ({"gateway": "/tmp/theirs.toml"}, "--gateway /tmp/theirs.toml"),
+        ({"gateway": "record:/home/me/.bashrc"}, "--gateway record:/home/me/.bashrc"),
+        ({"image": "dir:/etc"}, "--image dir:/etc"),
+        ({"gpus": "all"}, "--gpus all"),
+        ({"limits": {"pids": None, "disk_bytes": 1 << 30}}, "--pids null"),
+        ({"limits": {"pids": 512, "disk_bytes": 1 << 60}}, "--disk"),
+        ({"network": "host", "gpus": "all"}, "--network host and --gpus all"),
+    ],
+)
+def test_what_a_received_run_asks_of_the_host_needs_consent(
+    received: Edit, options: dict[str, Any], asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = received(**options)
+    before = stored(run_dir)
+    with pytest.raises(ReceivedRunError, match=f"was made elsewhere and asks for {asked}") as refused:
+        plan_resume(run_dir, max_generation=4)
+    assert refused.value.exit_code == 2
+    with pytest.raises(ReceivedRunError, match=asked):
+        evaluate_generation(FakeRuntime(), run_dir, "best", split="train")
+    assert stored(run_dir) == before, "a refusal marks nothing"
+
+
+def test_an_accepted_run_is_this_users_until_its_file_is_changed(received: Edit) -> None:
+    run_dir = received(network="host")
+    resume_run(FakeRuntime(), plan_resume(run_dir, trust=True))
+    plan_resume(run_dir)
+    received(gpus="all")
+    with pytest.raises(ReceivedRunError, match="--network host and --gpus all"):
+        plan_resume(run_dir)
+
+
+def test_an_option_that_is_given_again_is_not_asked_for(received: Edit, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[gateway]\nupstreams = []\nmodels = []\n")
+    run_dir = received(gateway="/tmp/theirs.toml", network="host")
+    with pytest.raises(ReceivedRunError, match="asks for --network host;"):
+        plan_resume(run_dir, changes={"gateway": str(tmp_path / "mine.toml")})
+    plan = plan_resume(run_dir, changes={"gateway": str(tmp_path / "mine.toml")}, given=[("network",)])
+    assert plan.options.gateway == str(tmp_path / "mine.toml")
+
+
+def test_the_dotenv_that_a_received_run_names_by_its_agent_needs_consent(received: Edit, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("OPENAI_BASE_URL=http://198.51.100.1/v1\nOPENAI_API_KEY=theirs\n")
+    run_dir = received({"agent": str(tmp_path)})
+    with pytest.raises(ReceivedRunError, match=r"OPENAI_API_KEY and OPENAI_BASE_URL of '.*/\.env'"):
+        plan_resume(run_dir)
+    plan = plan_resume(run_dir, trust=True)
+    assert plan.gateway is not None
+
+
+def test_the_unfinished_generations_of_a_received_run_are_made_again(received: Edit) -> None:
+    run_dir = received()
+    theirs = run_dir / "work" / "gen_4"
+    (theirs / "agent_output").mkdir(parents=True)
+    (theirs / "theirs.txt").write_text("x")
+    plan = {"phase": "plan", "genid": 4, "parent": 2, "commit": "0" * 40, "archived": 4}
+    (run_dir / "work" / "gen_4.phases.jsonl").write_text(json.dumps(plan) + "\n")
+    received(eval_workers=3)
+    made = resume_run(FakeRuntime(), plan_resume(run_dir, max_generation=4)).generations[-1]
+    assert (made.genid, made.failure) == (4, None)
+    assert not (run_dir / "gen_4" / "theirs.txt").exists()
+
+
+LINKS = [
+    "run.json.partial", ".run.json.partial", "journal.jsonl", "archive.jsonl", "generate_loop.log", "view", "work",
+    "evaluations", "work/gen_4", "work/gen_4/circle_packing_eval", "view/gen_4", "gen_1/metadata.json", "owner.json",
+    ".archive.jsonl.partial", "exchanges.jsonl",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_run_writes_to_no_place_that_a_link_of_its_directory_names(finished: Path, name: str, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    original, path = outside / "of the user", finished / name
+    original.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        shutil.move(path, outside / "moved")
+    path.unlink(missing_ok=True) if not path.is_dir() else None
+    target = outside / "moved" if (outside / "moved").exists() else outside / "file"
+    if "." in path.name:
+        target.write_text("export A=1\nlast line without an end")
+    else:
+        target.mkdir(exist_ok=True)
+    path.symlink_to(target)
+    before = {one: one.read_bytes() for one in outside.rglob("*") if one.is_file()}
+    with pytest.raises(RunError, match=r"is a symbolic link, through which"):
+        plan_resume(finished, max_generation=4)
+    if not name.startswith("work"):
+        with pytest.raises(RunError, match=r"is a symbolic link, through which"):
+            evaluate_generation(FakeRuntime(), finished, 1, split="train")
+    assert {one: one.read_bytes() for one in outside.rglob("*") if one.is_file()} == before
