@@ -15,7 +15,8 @@ import click
 
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.errors import SpecError, unknown_name
-from hyperruntime.json_values import json_object, json_object_of_file
+from hyperruntime.json_values import json_object
+from hyperruntime.storage.run_files import read_run_json
 from hyperruntime.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def _any_run_directory(value: Any, option: str) -> str:
 
 def is_rollout(path: Path) -> bool:
     """Return whether a directory is that of ``hyperrun rollout run``."""
-    options = (json_object_of_file(path / _RUN_FILE) or {}).get("options")
+    options = (read_run_json(path / _RUN_FILE, below=path) or {}).get("options")
     return isinstance(options, dict) and "environment" in options
 
 

@@ -15,8 +15,8 @@ import attrs
 
 from hyperruntime.host.batch_job import BatchJob
 from hyperruntime.host.owner import OwnerIdentity
-from hyperruntime.json_values import json_object_of_file
 from hyperruntime.storage.atomic import make_directory, storage_errors
+from hyperruntime.storage.run_files import read_run_json
 
 JOBS_PREFIX = ".hyperrun-jobs-"  # begins the name of a directory that belongs to no run
 _OWNER = "owner.json"
@@ -63,6 +63,6 @@ def _is_left(directory: Path) -> bool:
     """Return whether the head is dead; for another machine, whether the batch system says that its job has ended."""
     if not (directory / _OWNER).exists():
         return time.time() - directory.stat().st_mtime > _NO_RECORD_S
-    record = json_object_of_file(directory / _OWNER) or {}
+    record = read_run_json(directory / _OWNER, below=directory) or {}
     state, job = OwnerIdentity.from_record(record["owner"]).state(), BatchJob.from_record(record["job"] or {})
     return state == "dead" or (state == "elsewhere" and job is not None and (job.was_requeued() or job.is_over()))

@@ -6,7 +6,6 @@ because the container may still write: a path component that becomes a link is a
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import stat
@@ -29,6 +28,7 @@ from hyperruntime.git.change_rules import (
     is_bytecode,
     link_problem,
 )
+from hyperruntime.storage.run_files import open_below
 from hyperruntime.transfer.tar_writer import SPECIAL
 
 MAX_ENTRIES = 300_000
@@ -36,7 +36,6 @@ MAX_NEW_BYTES = 256 * 1024 * 1024
 
 _MAX_DEPTH = 100
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @attrs.frozen
@@ -107,19 +106,7 @@ class WorkTree(Closing):
         Raises:
             OSError: the file does not exist, cannot be read, is not a regular file, or its path contains a link.
         """
-        *directories, name = path.split(b"/")
-        parent = os.dup(self._root)
-        try:
-            for directory in directories:
-                deeper = os.open(directory, _DIRECTORY, dir_fd=parent)
-                os.close(parent)
-                parent = deeper
-            descriptor = os.open(name, _FILE, dir_fd=parent)
-        finally:
-            os.close(parent)
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(errno.EINVAL, "not a regular file", path)
+        with os.fdopen(open_below(self._root, path.split(b"/")), "rb", buffering=0) as file:
             pieces = []
             left = limit + 1
             while left > 0 and (piece := file.read(min(left, 1 << 20))):

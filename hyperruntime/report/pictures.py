@@ -17,7 +17,8 @@ from hyperruntime.loop.run_files.layout import PREDICTIONS, REPORT, Layout, eval
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.report.figures import draw_lineage, draw_progress
-from hyperruntime.storage.atomic import make_directory, write_atomic
+from hyperruntime.storage.atomic import make_directory, storage_errors, write_atomic
+from hyperruntime.storage.run_files import make_run_directory, read_run_file
 
 FOLDER = "report"
 
@@ -49,12 +50,18 @@ def write_pictures(view: RunView, best: GenerationRecord | None, folder: Path | 
         ExtraMissingError: matplotlib is not installed.
         StorageError: a file cannot be written.
     """
-    target = make_directory(folder or Path(view.run_dir) / FOLDER)
+    target = make_directory(folder) if folder else _own_folder(Path(view.run_dir))
     drawn = draw_lineage(whole_run(view.generations), f"lineage of {Path(view.run_dir).name}")
     pictures = [_write(target, "lineage", "lineage", drawn)]
     if best is not None:
         pictures += _write_answers(view, best, target)
     return tuple(pictures)
+
+
+def _own_folder(run_dir: Path) -> Path:
+    path = run_dir / FOLDER
+    with storage_errors(path):
+        return make_run_directory(path, below=run_dir)
 
 
 def write_plots(generations: Sequence[GenerationRecord], folder: Path, whose: str = "agent") -> tuple[Picture, ...]:
@@ -111,7 +118,7 @@ def read_predictions(run_dir: str | Path, genid: GenId, domain: str, split: str)
     path = _evaluation(run_dir, genid, domain, split) / PREDICTIONS
     answers: dict[str, Any] = {}
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_run_file(path, below=Path(run_dir)).splitlines()
     except OSError:
         return answers
     for line in lines:
@@ -131,7 +138,7 @@ def read_task_facts(run_dir: str | Path, genid: GenId, domain: str, split: str) 
         split: name of the split.
     """
     path = _evaluation(run_dir, genid, domain, split) / REPORT
-    tasks = read_json(path).get("tasks")
+    tasks = read_json(path, Path(run_dir)).get("tasks")
     return {name: facts for name, facts in tasks.items() if isinstance(facts, dict)} if isinstance(tasks, dict) else {}
 
 

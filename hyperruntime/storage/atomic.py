@@ -8,13 +8,14 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from hyperruntime.concurrency.closing import closing_descriptor
-from hyperruntime.errors import RunError, StorageError
+from hyperruntime.errors import StorageError
+from hyperruntime.storage.run_files import UnsafeFileError, open_regular, open_to_append
 
 _PROBE_BYTES = 256 * 1024
 _PRIVATE = 0o700
@@ -41,6 +42,8 @@ def storage_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except StorageError:
         raise
+    except UnsafeFileError as error:
+        raise StorageError(f"{os.fspath(path)!r} cannot be used: {error.strerror}; remove it") from error
     except OSError as error:
         step = _NEXT_STEP.get(error.errno or 0, f"{error.strerror or error}; choose another directory")
         raise StorageError(f"{os.fspath(path)!r} cannot be written: {step}") from error
@@ -106,10 +109,10 @@ def open_private(path: Path) -> BinaryIO:
     """Open a file for appending; a new file gets mode 0600.
 
     Raises:
-        StorageError: the file cannot be opened.
+        StorageError: the file cannot be opened, or is not a regular file.
     """
     with storage_errors(path):
-        return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
+        return open_to_append(path, 0o600)
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int | None = None) -> None:
@@ -124,18 +127,18 @@ def write_atomic(path: Path, data: bytes, *, mode: int | None = None) -> None:
         StorageError: the file cannot be written or synced; it then has its old or its new content, never a part.
     """
     partial = path.with_name(f".{path.name}.partial")
-
-    def partial_opener(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_NOFOLLOW, 0o666 if mode is None else mode)
-
     with storage_errors(path):
-        with open(partial, "wb", opener=partial_opener) as file:
+        with open(partial, "wb", opener=_regular(0o666 if mode is None else mode)) as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)  # the umask may have removed bits; a kill may have left the file
             file.write(data)
         _sync_path(partial, os.O_NOFOLLOW)
         os.replace(partial, path)
         sync_directory(path.parent)
+
+
+def _regular(mode: int) -> Callable[[str, int], int]:
+    return lambda name, flags: open_regular(name, flags, mode=mode)
 
 
 def check_writable(folder: Path) -> None:
@@ -147,7 +150,8 @@ def check_writable(folder: Path) -> None:
     probe = folder / ".probe"
     with storage_errors(folder):
         try:
-            probe.write_bytes(bytes(_PROBE_BYTES))
+            with open(probe, "wb", opener=open_regular) as file:
+                file.write(bytes(_PROBE_BYTES))
             _sync_path(probe, os.O_NOFOLLOW)
         finally:
             probe.unlink(missing_ok=True)
@@ -161,7 +165,8 @@ def write_file(path: Path, data: bytes) -> None:
     """
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        with open(path, "wb", opener=open_regular) as file:
+            file.write(data)
 
 
 def finish_directory(partial: Path, final: Path) -> None:
@@ -195,41 +200,22 @@ def append_line(path: Path, value: Any) -> None:  # noqa: ANN401 - any JSON valu
         StorageError: the line cannot be written.
     """
     data = json_line(value)
-    with storage_errors(path), open(path, "ab+", opener=_no_link) as file:
-        if file.tell() > 0:
+    append_lines(path, data)
+
+
+def append_lines(path: Path, data: bytes) -> None:
+    """Append whole lines and sync the file; a truncated last line is ended first.
+
+    Raises:
+        StorageError: the lines cannot be written, or the file is not a regular file.
+    """
+    with storage_errors(path), open_to_append(path) as file:
+        if file.seek(0, os.SEEK_END) > 0:
             file.seek(-1, os.SEEK_END)
             data = data if file.read(1) == b"\n" else b"\n" + data
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _no_link(name: str, flags: int) -> int:
-    return os.open(name, flags | os.O_NOFOLLOW, 0o666)
-
-
-def refuse_links(run_dir: Path, except_in: Collection[str] = ()) -> None:
-    """Check that a run directory, which anybody may have made, leads to no other place where its run writes.
-
-    Its entries, and those of its directories, are no links. Entries further below are made anew, or are never written.
-
-    Args:
-        run_dir: the run directory; it may be missing.
-        except_in: names of directories whose entries may be links, because nothing is written there.
-
-    Raises:
-        RunError: an entry is a symbolic link.
-    """
-    with storage_errors(run_dir), suppress(FileNotFoundError):
-        for name in os.listdir(run_dir):
-            path = run_dir / name
-            is_folder = path.is_dir() and not path.is_symlink() and name not in except_in
-            for one in (path, *(path / inner for inner in (os.listdir(path) if is_folder else ()))):
-                if one.is_symlink():
-                    raise RunError(
-                        f"{str(one)!r} is a symbolic link, through which the run would write to another place; replace "
-                        "it with what it names, or remove it"
-                    )
 
 
 def json_line(value: Any) -> bytes:  # noqa: ANN401 - any JSON value

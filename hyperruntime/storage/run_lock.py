@@ -36,6 +36,7 @@ from hyperruntime.host.process import boot_id
 from hyperruntime.json_values import parse_json
 from hyperruntime.logs import get_logger
 from hyperruntime.storage.atomic import json_document, storage_errors, sync_directory, write_atomic
+from hyperruntime.storage.run_files import read_run_file, refuse_links
 
 log = get_logger(__name__)
 
@@ -44,6 +45,7 @@ RENEW_S, STALE_S = 5.0, 120.0
 JOB_OVER_S = 15.0  # without a renewal, before the batch system is asked; a process may outlive its job
 _PREFIX, _NEXT, _NEW = ".owner.", ".next", ".new"
 _PROBE = ".owner.clock"
+_MOST_BYTES = 1 << 20
 _POLL_S, _POLL_JOB_S = 1.0, 5.0
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
@@ -68,9 +70,13 @@ def read_lease(run_dir: Path) -> LockRecord | None:
     return _read(run_dir / RECORD)
 
 
+def _content(path: Path) -> bytes:
+    return read_run_file(path, below=path.parent, most_bytes=_MOST_BYTES)
+
+
 def _read(path: Path) -> LockRecord | None:
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(_content(path))
         directory = tuple(value["directory"]) if "directory" in value else None
         return LockRecord(owner=OwnerIdentity.from_record(value), directory=directory, job=BatchJob.from_record(value))
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
@@ -153,10 +159,12 @@ class RunLock(Closing):
         """Acquire the directory, and renew the lease in a thread until :meth:`close`.
 
         Raises:
+            ArchiveError: an entry of the directory is a symbolic link, through which a run would write elsewhere.
             RunLockedError: another live process owns the directory.
             LeaseLostError: another process acquired it at the same time.
             StorageError: the lease cannot be written.
         """
+        refuse_links(self._run_dir)
         new = self._run_dir / f"{_PREFIX}{self._identity.token}{_NEW}"
         with storage_errors(self._run_dir):
             try:
@@ -190,7 +198,7 @@ class RunLock(Closing):
     def is_ours(self) -> bool:
         """Whether this process holds the lease; also true if the lease file exists but cannot be read."""
         try:
-            token = parse_json(self._record.read_bytes())["token"]
+            token = parse_json(_content(self._record))["token"]
         except FileNotFoundError:
             return False
         except (OSError, ValueError, TypeError, KeyError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import stat
 import tarfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from hyperruntime.cli.versions import version_facts
 from hyperruntime.errors import AgentError, ArchiveError, HyperRuntimeError
 from hyperruntime.json_values import parse_json, parse_toml
 from hyperruntime.storage.atomic import storage_errors
+from hyperruntime.storage.run_files import MOST_JSON_BYTES, open_run_file, read_run_file
 
 _ABOUT = """\
 A report about hyperruntime, made by `hyperrun bug-report`.
@@ -142,7 +142,7 @@ def _configurations(configs: Sequence[Path]) -> Iterator[Source]:
 
 def _run_sources(run: Path) -> Iterator[Source]:
     try:
-        value = parse_json(read_regular(run / _RUN_FILE, follows=False))
+        value = parse_json(read_run_file(run / _RUN_FILE, below=run, most_bytes=MOST_JSON_BYTES))
     except (OSError, ValueError) as error:
         raise ArchiveError(f"{run} has no readable {_RUN_FILE}: {error}; name the directory of a run") from error
     yield Source(name=f"run/{_RUN_FILE}", value=value, folder=run)
@@ -161,16 +161,14 @@ def _run_sources(run: Path) -> Iterator[Source]:
 def _end_of(path: Path) -> str:
     """Return the last lines of a file, or "" if it does not exist or is not a regular file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = open_run_file(path, below=path.parent)
     except OSError:
         return ""
-    with open(descriptor, "rb") as file:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
-            return ""
-        file.seek(max(0, facts.st_size - _TAIL_BYTES))
+    with os.fdopen(descriptor, "rb") as file:
+        size = os.fstat(descriptor).st_size
+        file.seek(max(0, size - _TAIL_BYTES))
         data = file.read(_TAIL_BYTES)
-    if facts.st_size > _TAIL_BYTES:
+    if size > _TAIL_BYTES:
         data = data.partition(b"\n")[2]  # a part of a line may be a part of a key
     return data.decode(errors="replace")
 

@@ -6,11 +6,9 @@ a table of environment variables), or by its look (the prefixes that services gi
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import socket
-import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 from hyperruntime.gateway.config.values import parse_dotenv
 from hyperruntime.gateway.log.redact import MARK, Redactor
 from hyperruntime.report.page.secrets import DIRECTORIES, SECRET_NAME, Screen
+from hyperruntime.storage.run_files import open_regular, read_at_most
 
 _NAMES_OF_PLACES = ("key_env", "key_file", "key_name")  # options of the gateway that say where a key is
 _VARIABLES = ("env", "environ", "environment", "headers", "build_args")  # tables whose values may all be secret
@@ -38,25 +37,18 @@ _END_OF_PEM_KEY = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY-----")
 _MOST_BYTES = 4 * 1024 * 1024
 
 
-def read_regular(path: Path, *, follows: bool = True) -> bytes:
+def read_regular(path: Path) -> bytes:
     """Return the content of a regular file of at most 4 MiB; a device or a pipe is never waited for.
 
     Args:
-        path: the file.
-        follows: whether it may be a symbolic link.
+        path: the file, which may be a symbolic link.
 
     Raises:
         OSError: it cannot be read, is not a regular file, or is too large.
         ValueError: the path is invalid.
     """
-    how = os.O_NONBLOCK | (0 if follows else os.O_NOFOLLOW)
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | how)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        data = file.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-    return data
+    with os.fdopen(open_regular(path, follows=True), "rb") as file:
+        return read_at_most(file, _MOST_BYTES)
 
 
 class SecretValues:

@@ -31,6 +31,7 @@ from hyperruntime.rollout.run.store import resumable_options, stored_options
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.run_dir import RUN
 from hyperruntime.storage.atomic import make_new_directory
+from hyperruntime.storage.run_files import refuse_links
 from hyperruntime.storage.run_lock import is_unowned_remnant, wait_for_lease
 from hyperruntime.units import format_duration
 
@@ -68,6 +69,7 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
     place: AbstractContextManager[Path]
     if values["resume_from"]:
         run_dir = Path(values["resume_from"])
+        refuse_links(run_dir)
         changes, place = _changes(ctx, values, stored_options(run_dir)), nullcontext(run_dir)
         options = with_consent(lambda trust: resumable_options(run_dir, changes, trust=trust), trust=trust)
     else:

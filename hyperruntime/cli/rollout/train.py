@@ -35,8 +35,9 @@ from hyperruntime.rollout.agent.agent import AgentLimits
 from hyperruntime.rollout.loading import load_environment
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions, new_run_id
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.storage.atomic import make_directory, make_new_directory, refuse_links, write_atomic
+from hyperruntime.storage.atomic import make_directory, make_new_directory, write_atomic
 from hyperruntime.storage.own_mark import check_requests, has_own_mark, with_own_mark
+from hyperruntime.storage.run_files import read_run_file, refuse_links
 from hyperruntime.trainers.loading import load_policy_trainer
 from hyperruntime.trainers.on_policy import TrainOptions, Update
 from hyperruntime.trainers.on_policy import train as run_training
@@ -165,7 +166,7 @@ def _resumed(directory: Path, changes: Mapping[tuple[str, ...], Any], *, trust: 
     path = directory / SETTINGS
     refuse_links(directory)
     try:
-        value = parse_json(path.read_bytes())
+        value = parse_json(read_run_file(path, below=directory))
         settings = changed(from_json(TrainSettings, value, strict=False), changes)
     except (OSError, ValueError, ArchiveError) as error:
         raise WrongUsageError(f"{directory} has no training: {error}; give the directory of a training") from error

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Protocol
 
 import attrs
@@ -30,7 +31,8 @@ from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.loop.workbench.failures import one_line
 from hyperruntime.loop.workbench.model_access import ModelAccess
-from hyperruntime.storage.atomic import make_directory
+from hyperruntime.storage.atomic import make_directory, storage_errors
+from hyperruntime.storage.run_files import read_run_file
 
 log = get_logger(__name__)
 
@@ -234,7 +236,7 @@ def _take(context: RunContext, plan: GenerationPlan, name: str, made: _Made) -> 
     patch = context.layout.partial(plan.genid) / AGENT_OUTPUT / PATCH
     commit = plan.commit
     if record.commit != plan.commit:
-        kept = context.store.apply_patch(plan.commit, patch.read_bytes(), plan.genid, max_file_bytes=sys.maxsize)
+        kept = context.store.apply_patch(plan.commit, _patch_of(context, patch), plan.genid, max_file_bytes=sys.maxsize)
         commit = kept.commit
     return attrs.evolve(
         record,
@@ -244,6 +246,11 @@ def _take(context: RunContext, plan: GenerationPlan, name: str, made: _Made) -> 
         commit=commit,
         usage=context.models.usage(plan.genid),
     )
+
+
+def _patch_of(context: RunContext, path: Path) -> bytes:
+    with storage_errors(path):
+        return read_run_file(path, below=context.layout.work)
 
 
 def _given_up(context: RunContext, plan: GenerationPlan, attempts: int, why: str) -> GenerationRecord:

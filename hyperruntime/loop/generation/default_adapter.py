@@ -208,8 +208,7 @@ class DefaultContract:
     def publish_evaluation(self, domain: Domain, source: Path, target: Path) -> None:
         """Link the predictions, the report and the chat histories."""
         for part in (PREDICTIONS, REPORT, HISTORY_FOLDER):
-            if (source / part).exists():
-                link_tree(source / part, target / part)
+            link_tree(source / part, target / part, below=source.parent.parent)
 
 
 def _check_splits(domain: Domain) -> None:

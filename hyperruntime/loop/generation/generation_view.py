@@ -41,6 +41,7 @@ from hyperruntime.storage.atomic import (
     write_atomic,
     write_file,
 )
+from hyperruntime.storage.run_files import is_run_file, refuse_links
 
 _PLAIN = (int, float, str, bool, type(None))
 _FULL = "run_full_eval"
@@ -85,6 +86,7 @@ class GenerationView:
             add: writes the view of one split.
         """
         self.folder = make_directory(layout.root / name)
+        refuse_links(self.folder)
         self._layout, self._domains, self._add = layout, domains, add
         self._known: dict[object, tuple[GenerationRecord, bool]] = {}
         self._listed: list[GenId] | None = None
@@ -109,8 +111,8 @@ class GenerationView:
     def _show(self, genid: GenId) -> None:
         source, target = self._layout.generation(genid), self.folder / generation_name(genid)
         if target.is_dir():
-            now = json_document(shown_metadata(read_json(source / METADATA)))
-            if json_document(read_json(target / METADATA)) != now:
+            now = json_document(shown_metadata(read_json(source / METADATA, source.parent)))
+            if json_document(read_json(target / METADATA, target.parent)) != now:
                 write_atomic(target / METADATA, now)
         else:
             add_generation(self._domains, source, target, self._add)
@@ -133,7 +135,7 @@ def add_generation(
     """
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    metadata = read_json(source / METADATA)
+    metadata = read_json(source / METADATA, source.parent)
     write_file(partial / METADATA, json_document(shown_metadata(metadata, training=training)))
     add_evaluations(domains, source, partial, add, full=metadata.get(_FULL) is True, training=training)
     with storage_errors(target):
@@ -159,10 +161,10 @@ def add_evaluations(
     for domain in domains:
         for split in domain.splits:
             name = evaluation_name(domain.name, split.name)
-            if (source / name / REPORT).is_file() and (split.name == FIRST_SPLIT or not training):
+            if is_run_file(source / name / REPORT, below=source.parent) and (split.name == FIRST_SPLIT or not training):
                 add(domain, split.name, source / name, target / name, full=full)
             ensemble = ensemble_report(domain.name, split.name)
-            if (source / ensemble).is_file() and (split.name == FIRST_SPLIT or not training):
+            if is_run_file(source / ensemble, below=source.parent) and (split.name == FIRST_SPLIT or not training):
                 write_figures(domain, split.name, source / ensemble, target / ensemble)
 
 
@@ -229,7 +231,7 @@ def write_figures(domain: Domain, split: str, source: Path, target: Path) -> Non
     """Write the visible part of a report to another path; skip the split ``test``."""
     if split != TEST_SPLIT:
         needs = getattr(domain, "needs", "")
-        write_file(target, json_document(shown_report(read_json(source), split, needs=needs)))
+        write_file(target, json_document(shown_report(read_json(source, source.parent.parent), split, needs=needs)))
 
 
 def add_figures(domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.errors import RepositoryError
+from hyperruntime.errors import ArchiveError, RepositoryError
 from hyperruntime.json_values import json_object
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import Results, SplitResult
@@ -25,6 +25,7 @@ from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord, record_from_json, record_to_json, structured
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.storage.atomic import append_line
+from hyperruntime.storage.run_files import read_run_file
 
 log = get_logger(__name__)
 
@@ -39,12 +40,16 @@ class Phases:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the journal at ``path``; it may be missing."""
+        """Read the journal at ``path``; it may be missing.
+
+        Raises:
+            ArchiveError: the file exists but cannot be read.
+        """
         self.plan: GenerationPlan | None = None
         self.record: GenerationRecord | None = None
         self.results: Results = {}
         self._path, self._lock = path, threading.Lock()
-        lines = path.read_bytes().splitlines() if path.exists() else []
+        lines = _lines(path)
         for value in filter(None, map(json_object, lines)):  # a truncated line is of a phase that was not complete
             try:
                 self._take(value)
@@ -111,6 +116,15 @@ class Phases:
             predictions = [{**said, "value": said["prediction"]} for said in value["predictions"]]
             result = structured(SplitResult, {**value, "predictions": predictions})
             self.results.setdefault(str(value["domain"]), {})[str(value["split"])] = result
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return read_run_file(path, below=path.parent).splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ArchiveError(f"{str(path)!r} cannot be read: {error.strerror}; remove it") from error
 
 
 def reached_phases(context: RunContext, plan: GenerationPlan) -> Phases:

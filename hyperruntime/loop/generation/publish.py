@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -42,6 +43,7 @@ from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, MarkKind, record_to_json
 from hyperruntime.loop.workbench.context import RunContext
 from hyperruntime.storage.atomic import finish_directory, json_document, storage_errors, write_atomic, write_file
+from hyperruntime.storage.run_files import is_run_directory, is_run_file
 
 if TYPE_CHECKING:
     from hyperruntime.loop.generation.adapter import ContractAdapter
@@ -143,7 +145,7 @@ def amend_metadata(folder: Path, changes: Mapping[str, Any]) -> None:
     Raises:
         StorageError: the file cannot be written.
     """
-    value = read_json(folder / METADATA)
+    value = read_json(folder / METADATA, folder.parent)
     if value and any(value.get(name) != wanted for name, wanted in changes.items()):
         write_atomic(folder / METADATA, metadata_document({**value, **changes}))
 
@@ -220,11 +222,10 @@ def publish(
     target, partial = layout.view / name, layout.work / f"{name}.view"
     if not target.exists():
         shutil.rmtree(partial, ignore_errors=True)
-        metadata = {**without_host_paths(read_json(source / METADATA)), **_shown_metadata(record)}
+        metadata = {**without_host_paths(read_json(source / METADATA, layout.root)), **_shown_metadata(record)}
         write_file(partial / METADATA, json_document(metadata))
         with storage_errors(partial):
-            if (source / AGENT_OUTPUT).is_dir():
-                link_tree(source / AGENT_OUTPUT, partial / AGENT_OUTPUT)
+            link_tree(source / AGENT_OUTPUT, partial / AGENT_OUTPUT, below=layout.root)
             for domain in domains:
                 evaluation = evaluation_name(domain.name, FIRST_SPLIT)
                 adapter.publish_evaluation(domain, source / evaluation, partial / evaluation)
@@ -283,18 +284,27 @@ def _shown_metadata(record: GenerationRecord) -> dict[str, Any]:
     }
 
 
-def link_tree(source: Path, target: Path) -> None:
-    """Link a file or a tree to a second path; copy files where hard links are not possible, and skip symbolic links."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, target, copy_function=link_or_copy, ignore=_links)
-    else:
+def link_tree(source: Path, target: Path, *, below: Path) -> None:
+    """Link a file or a tree to a second path; copy files where hard links are not possible.
+
+    Symbolic links, which could lead to any file of the host, and special files are skipped.
+
+    Args:
+        source: the file or the tree; nothing is done if it is missing.
+        target: the second path; must not exist.
+        below: directory that ``source`` is below; a symbolic link on the way is not followed.
+    """
+    if is_run_file(source, below=below):
+        target.parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(str(source), str(target))
+    elif is_run_directory(source, below=below):
+        shutil.copytree(source, target, copy_function=link_or_copy, ignore=special_entries)
 
 
-def _links(folder: str, names: Sequence[str]) -> list[str]:
-    """Return the symbolic links: they could lead to any file of the host."""
-    return [name for name in names if os.path.islink(os.path.join(folder, name))]
+def special_entries(folder: str, names: Sequence[str]) -> list[str]:
+    """Return the names in a directory that are neither regular files nor directories, for :func:`shutil.copytree`."""
+    found = {name: os.lstat(os.path.join(folder, name)).st_mode for name in names}
+    return [name for name, mode in found.items() if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))]
 
 
 def link_or_copy(source: str, target: str) -> None:

@@ -93,7 +93,7 @@ class OriginalDomain:
 
     def read_score(self, folder: Path, name: str = REPORT) -> float | None:
         """Return the score in the report ``name`` of a directory; None if there is no report or no valid score."""
-        return self.score_in(read_json(folder / name))
+        return self.score_in(read_json(folder / name, folder.parent))
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
         """Return no tasks: only the repository's harness knows them."""

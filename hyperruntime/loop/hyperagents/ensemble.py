@@ -50,6 +50,7 @@ from hyperruntime.loop.workbench.copy_out import read_below
 from hyperruntime.loop.workbench.failures import GenerationFailedError
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import json_document, make_directory, storage_errors, write_file
+from hyperruntime.storage.run_files import is_run_file, open_to_append, read_run_file
 
 FOLDER, AGENT_ARCHIVE_FOLDER, AGENT_ARCHIVE_VIEW = "answers", "agent_archive", "agent_archive_view"
 LOG = "ensemble.log"
@@ -108,7 +109,7 @@ def add_answers(domain: Domain, split: str, source: Path, target: Path, *, full:
         full: whether all tasks were run, not only the first stage.
     """
     original = DOMAINS[domain.name]
-    report = shown_report(read_json(source / REPORT), split, needs=original.needs)
+    report = shown_report(read_json(source / REPORT, source.parent), split, needs=original.needs)
     score = report.get(original.score_key)
     if not full and isinstance(score, (int, float)):
         report[original.score_key] = score * original.fraction
@@ -119,7 +120,8 @@ def add_answers(domain: Domain, split: str, source: Path, target: Path, *, full:
 def _show_table(domain: OriginalDomain, source: Path, target: Path) -> None:
     """Copy a table without its labels; skip a table that is missing or invalid."""
     try:
-        write_file(target, blank(source.read_bytes(), domain.label_columns, source.name))
+        data = read_run_file(source, below=source.parent.parent)
+        write_file(target, blank(data, domain.label_columns, source.name))
     except (OSError, AgentError):
         return
 
@@ -136,7 +138,7 @@ def show_training_answers(domain: OriginalDomain, source: Path, target: Path) ->
         StorageError: a file cannot be written.
     """
     table, report = ensemble_answers(domain.name, TRAIN), ensemble_report(domain.name, TRAIN)
-    if (source / report).is_file():
+    if is_run_file(source / report, below=source.parent):
         write_figures(domain, TRAIN, source / report, target / report)
         _show_table(domain, source / table, target / table)
 
@@ -164,8 +166,9 @@ def prepare_agent_archive(options: GenerateOptions, domains: tuple[Domain, ...],
         shown = make_directory(layout.root / AGENT_ARCHIVE_VIEW) / name
         add_generation(domains, source / name, shown, add_answers, training=True)
         patch = Path(AGENT_OUTPUT) / PATCH
-        if (source / name / patch).is_file():
-            write_file(layout.root / AGENT_ARCHIVE_VIEW / name / patch, (source / name / patch).read_bytes())
+        if is_run_file(source / name / patch, below=source):
+            data = read_run_file(source / name / patch, below=source)
+            write_file(layout.root / AGENT_ARCHIVE_VIEW / name / patch, data)
 
 
 class Ensemble:
@@ -217,7 +220,7 @@ class Ensemble:
         args = commands.with_python(commands.ensemble(domain, split, folder=self._inside, samples=samples))
         name = f"ensemble_{domain.name}_{split}"
         result = place.run(args, f"the {name}", timeout_s, self._attempt.steps.write)
-        with storage_errors(self._folder), open(self._folder / LOG, "ab") as file:
+        with storage_errors(self._folder), open_to_append(self._folder / LOG) as file:
             file.write(f"== {name}\n".encode() + result.stdout + result.stderr)
         place.reclaim_files()
         table = ensemble_answers(domain.name, split)

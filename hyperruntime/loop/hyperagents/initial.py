@@ -22,6 +22,7 @@ from hyperruntime.loop.run_files.contract import MARKS
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.storage.atomic import make_directory, storage_errors, write_file
+from hyperruntime.storage.run_files import read_run_file
 
 log = get_logger(__name__)
 
@@ -147,7 +148,7 @@ def read_dataset(layout: Layout, domain: OriginalDomain, split: str) -> bytes:
     """
     path = reference_folder(layout) / _DOMAINS / domain.dataset(split)
     try:
-        return path.read_bytes()
+        return read_run_file(path, below=layout.root)
     except OSError as error:
         raise AgentError(f"{str(path)!r} cannot be read: {error.strerror}") from error
 
@@ -196,6 +197,13 @@ def _copy(source: Path, target: Path, ignore: Ignore) -> None:
         raise RepositoryError(f"cannot copy {str(source)!r}: {error}") from error
 
 
+def _table_of(path: Path, folder: Path) -> bytes:
+    try:
+        return read_run_file(path, below=folder.parent)
+    except OSError as error:
+        raise AgentError(f"table {str(path)!r} cannot be read: {error.strerror}; the agent cannot be used") from error
+
+
 def hide_labels(folder: Path, reference: Path, domains: Sequence[OriginalDomain]) -> None:
     """Empty the label columns of all tables of the run's domains, and keep the original tables on the host.
 
@@ -210,7 +218,7 @@ def hide_labels(folder: Path, reference: Path, domains: Sequence[OriginalDomain]
     """
     for name in sorted({domain.folder for domain in domains}):
         for path in sorted((folder / name).rglob("*.csv")):
-            data = path.read_bytes()
+            data = _table_of(path, folder)
             shown = blank(data, _label_columns(name, path.name), str(path.relative_to(folder.parent)))
             write_file(reference / path.relative_to(folder), data)
             if shown != data:

@@ -18,7 +18,8 @@ from pathlib import Path
 import attrs
 
 from hyperruntime.errors import AgentError
-from hyperruntime.loop.generation.publish import link_or_copy
+from hyperruntime.loop.generation.publish import link_or_copy, special_entries
+from hyperruntime.storage.run_files import is_run_directory, is_run_file, read_run_file
 
 PREDICTION = "prediction"
 _MAX_FIELD_CHARS = 1 << 30
@@ -125,19 +126,21 @@ def copy_without_labels(source: Path, target: Path, columns: Sequence[str]) -> N
     Raises:
         OSError: a file cannot be read or written.
     """
-    if not source.is_dir():
+    if not is_run_directory(source, below=source.parent.parent):
         return  # nothing was evaluated
-    shutil.copytree(source, target, copy_function=link_or_copy, ignore=_tables)
-    for path in sorted(path for path in source.rglob("*.csv") if path.is_file()):
+    shutil.copytree(source, target, copy_function=link_or_copy, ignore=_left_out)
+    for path in sorted(path for path in source.rglob("*.csv") if is_run_file(path, below=source)):
         try:
-            data = blank(path.read_bytes(), columns, path.name)
+            data = blank(read_run_file(path, below=source), columns, path.name)
         except AgentError:
             continue
         (target / path.relative_to(source)).write_bytes(data)
 
 
-def _tables(folder: str, names: Sequence[str]) -> list[str]:
-    return [name for name in names if name.endswith(".csv") and os.path.isfile(os.path.join(folder, name))]
+def _left_out(folder: str, names: Sequence[str]) -> list[str]:
+    """Return the tables, and what is neither a regular file nor a directory."""
+    tables = [name for name in names if name.endswith(".csv") and os.path.isfile(os.path.join(folder, name))]
+    return [*tables, *special_entries(folder, names)]
 
 
 def relabel(dataset: bytes, said: bytes, id_column: str, count: int | None) -> Labelled:

@@ -18,10 +18,20 @@ from typing import Any
 from hyperruntime.errors import ArchiveError
 from hyperruntime.json_values import is_integer
 from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
-from hyperruntime.loop.run_files.layout import INITIAL, METADATA, RUN_LOG, Layout, ensemble_report, read_json
+from hyperruntime.loop.run_files.layout import (
+    AGENT_OUTPUT,
+    INITIAL,
+    METADATA,
+    PATCH,
+    RUN_LOG,
+    Layout,
+    ensemble_report,
+    read_json,
+)
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import SELECTIONS, GenId
 from hyperruntime.loop.run_files.record import FailureClass, GenerationRecord, genid_from_json
+from hyperruntime.storage.run_files import read_run_file
 
 WORK_TREE = "hyperagents"
 REPOSITORY = f"gen_initial/{WORK_TREE}"
@@ -46,7 +56,7 @@ def finished_ids(layout: Layout) -> list[GenId]:
         ArchiveError: no line lists a generation.
     """
     longest: list[GenId] = []
-    for line in layout.archive.read_bytes().splitlines():
+    for line in _content(layout, layout.archive).splitlines():
         try:
             ids = [genid_from_json(genid) for genid in json.loads(line)["archive"]]
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -57,6 +67,13 @@ def finished_ids(layout: Layout) -> list[GenId]:
     return list(dict.fromkeys(longest))
 
 
+def _content(layout: Layout, path: Path) -> bytes:
+    try:
+        return read_run_file(path, below=layout.root)
+    except OSError as error:
+        raise ArchiveError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+
+
 def root_candidates(layout: Layout) -> list[str]:
     """Return the root commits in the log, that of the first start first; later starts may have used a patched state."""
     return list(dict.fromkeys(re.findall(r"\broot_commit=['\"]?([0-9a-f]{4,64})\b", _log_text(layout))))
@@ -64,7 +81,7 @@ def root_candidates(layout: Layout) -> list[str]:
 
 def _log_text(layout: Layout) -> str:
     try:
-        return (layout.root / RUN_LOG).read_text(errors="replace")
+        return read_run_file(layout.root / RUN_LOG, below=layout.root).decode(errors="replace")
     except OSError:
         return ""
 
@@ -118,7 +135,7 @@ def read_generation(
         domains: domains of the run.
         only_ensemble: whether the run evaluates only ensembles, which answer all tasks.
     """
-    metadata = read_json(layout.generation(genid) / METADATA)
+    metadata = read_json(layout.generation(genid) / METADATA, layout.root)
     first = genid == INITIAL or metadata.get("parent_genid") is None
     staged_only = not only_ensemble and (genid == INITIAL or not metadata.get("run_full_eval"))
     failure: FailureClass | None
@@ -154,7 +171,7 @@ def links_below(generation: Path) -> list[Path]:
 def patch_of(layout: Layout, genid: GenId) -> bytes:
     """Return a generation's diff; empty if it cannot be read."""
     try:
-        return (layout.generation(genid) / "agent_output" / "model_patch.diff").read_bytes()
+        return read_run_file(layout.generation(genid) / AGENT_OUTPUT / PATCH, below=layout.root)
     except OSError:
         return b""
 

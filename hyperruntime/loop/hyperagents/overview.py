@@ -18,6 +18,7 @@ from hyperruntime.loop.run_files.contract import AGENT_ARCHIVE
 from hyperruntime.loop.run_files.layout import ARCHIVE_FILE, FIRST_SPLIT, RUN_LOG, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.storage.atomic import storage_errors, write_atomic
+from hyperruntime.storage.run_files import open_to_append
 
 _SHOWN = (
     "run_id", "max_generation", "eval_samples", "eval_workers", "parent_selection", "reset_task_agent",
@@ -43,8 +44,8 @@ class RunOverview:
         self._archive_file = ArchiveFile(self._folder / ARCHIVE_FILE)
         self._repaired = False
         path = self._folder / RUN_LOG
-        with storage_errors(path), open(path, "a", encoding="utf-8", errors="replace") as file:
-            file.write(f"{shown_arguments(options, domains)}\n")
+        with storage_errors(path), open_to_append(path) as file:
+            file.write(f"{shown_arguments(options, domains)}\n".encode(errors="replace"))
 
     def refresh(self, archive: Archive) -> None:
         """Add new generations of ``archive``; in a long run only at the intervals of :class:`ArchiveFile`.

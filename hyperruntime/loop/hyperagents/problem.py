@@ -17,6 +17,7 @@ from hyperruntime.loop.hyperagents.domains import TRAIN, OriginalDomain
 from hyperruntime.loop.hyperagents.labels import PREDICTION, Table, parse_table
 from hyperruntime.loop.hyperagents.scoring import TABLE
 from hyperruntime.loop.run_files.layout import REPORT, read_json
+from hyperruntime.storage.run_files import read_run_file
 
 _MAX_FIELD_CHARS, _MAX_HISTORY_CHARS = 8_000, 12_000
 _FAILED = """\
@@ -71,7 +72,7 @@ def problem_statement(parent: Path, domains: Sequence[OriginalDomain], *, seed: 
 
 def _failed(folder: Path) -> list[str]:
     """Return the ids of the tasks that were answered wrongly."""
-    ids = read_json(folder / REPORT).get("question_ids_failed")
+    ids = read_json(folder / REPORT, folder.parent.parent).get("question_ids_failed")
     return [str(name) for name in ids] if isinstance(ids, list) else []
 
 
@@ -90,14 +91,14 @@ def _told(domain: OriginalDomain, task_id: str, folder: Path) -> tuple[str, str]
 
 def _table(path: Path) -> Table | None:
     try:
-        return parse_table(path.read_bytes(), path.name)
+        return parse_table(read_run_file(path, below=path.parent.parent), path.name)
     except (OSError, AgentError):
         return None
 
 
 def _history(path: Path) -> str:
     try:
-        return _cut(path.read_text(errors="replace"), _MAX_HISTORY_CHARS)
+        return _cut(read_run_file(path, below=path.parents[2]).decode(errors="replace"), _MAX_HISTORY_CHARS)
     except (OSError, ValueError):
         return "(not kept)"
 

@@ -7,7 +7,8 @@ cannot depend on them, no agent sees them, and the run may be in progress.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from hyperruntime.loop.run.contracts import contract_adapter, load_domains
 from hyperruntime.loop.run.export import find_generation
 from hyperruntime.loop.run.opened_run import OpenedRun
 from hyperruntime.loop.run.plan import choose_image
-from hyperruntime.loop.run.received import check_links, check_received
+from hyperruntime.loop.run.received import check_received
 from hyperruntime.loop.run_files.archive import Archive, read_run
 from hyperruntime.loop.run_files.layout import Layout, generation_name
 from hyperruntime.loop.run_files.options import ALL_SAMPLES, GenerateOptions
@@ -40,8 +41,10 @@ from hyperruntime.storage.atomic import (
     json_document,
     make_directory,
     make_private_directory,
+    storage_errors,
     write_file,
 )
+from hyperruntime.storage.run_files import open_to_append, read_run_file
 
 RESULT = "evaluation.json"
 
@@ -96,12 +99,12 @@ def evaluate_generation(
 
     Raises:
         ReceivedRunError: the run was made elsewhere, and asks for something that was not accepted.
-        ArchiveError: ``run_dir`` is not a run directory, or the generation does not exist or has no state.
+        ArchiveError: ``run_dir`` is not a run directory or has a link, or the generation is unknown or has no state.
         SpecError: no domain has this split.
         RunError: the evaluation failed, and its files are removed; or a link leads out of the run directory.
         RunInterruptedError, StorageError: SIGINT or SIGTERM interrupted it, or a file cannot be written.
     """
-    layout = Layout(Path(run_dir).absolute())
+    layout = Layout(Path(run_dir).absolute()).without_links()
     options, stored = read_run(layout)
     domains = load_domains(options.domains, adapter := contract_adapter(options.contract))
     run = OpenedRun(
@@ -140,7 +143,7 @@ def image_to_evaluate(run_dir: str | os.PathLike[str], *, trust: bool) -> str:
         ArchiveError: as for :func:`evaluate_generation`.
         HyperRuntimeError: as for :func:`~hyperruntime.loop.run.plan.plan_run`.
     """
-    layout = Layout(Path(run_dir).absolute())
+    layout = Layout(Path(run_dir).absolute()).without_links()
     options, stored = read_run(layout)
     domains = load_domains(options.domains, contract_adapter(options.contract))
     return _checked_image(options, stored, layout, domains, trust=trust)
@@ -149,7 +152,6 @@ def image_to_evaluate(run_dir: str | os.PathLike[str], *, trust: bool) -> str:
 def _checked_image(
     options: GenerateOptions, stored: Mapping[str, Any], layout: Layout, domains: Sequence[Domain], *, trust: bool
 ) -> str:
-    check_links(layout)
     image = choose_image(options, domains)
     check_received(options, stored, layout, image, trust=trust)
     return image
@@ -173,7 +175,7 @@ def _one(context: RunContext, record: GenerationRecord, split: str, number: int,
     """Return one evaluation, and make it if it does not exist; a lock prevents two processes from making it."""
     home = make_directory(context.layout.evaluations)
     final = home / name
-    with FileLock(home / f".{name}.lock"):
+    with _locked(home / f".{name}.lock"):
         if final.exists():
             return _read(final, known=True)
         work = home / f".{name}.work"
@@ -186,6 +188,19 @@ def _one(context: RunContext, record: GenerationRecord, split: str, number: int,
         finally:
             discard(context, work)
         return _read(final, known=False)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock file, which the lock's package would also open if it were a pipe or another file of the user."""
+    with storage_errors(path):
+        open_to_append(path).close()  # fails if it is not a regular file
+        lock = FileLock(path)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _make(context: RunContext, record: GenerationRecord, split: str, number: int, work: Path) -> Path:
@@ -215,7 +230,7 @@ def _make(context: RunContext, record: GenerationRecord, split: str, number: int
 def _read(path: Path, *, known: bool) -> Evaluation:
     """Return an evaluation from its directory; ``known``: whether it existed already."""
     try:
-        value = parse_json((path / RESULT).read_bytes())
+        value = parse_json(read_run_file(path / RESULT, below=path.parent))
         return structured(Evaluation, {**value, "path": str(path), "known": known})
     except (OSError, ValueError) as error:
         raise RunError(f"{str(path / RESULT)!r} cannot be read: {error}; remove {str(path)!r}") from error

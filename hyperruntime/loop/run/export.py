@@ -77,7 +77,7 @@ def export_generation(run_dir: str | os.PathLike[str], genid: GenId, target: str
 
     Raises:
         ArchiveError: ``run_dir`` is not a run directory, or the generation does not exist or has no state.
-        RepositoryError: ``target`` is not empty, or a state is missing from the store.
+        RepositoryError: ``target`` is not empty or a symbolic link, or a state is missing from the store.
         StorageError: a file cannot be written.
     """
     layout = Layout(Path(run_dir))
@@ -87,6 +87,8 @@ def export_generation(run_dir: str | os.PathLike[str], genid: GenId, target: str
     commits = [(store.tree(record.commit), _message(record), record.started) for record in records]
     if stored_start(stored).commit != stored["root_commit"]:
         commits.insert(0, (store.tree(stored["root_commit"]), "Initial agent, before the meta patches\n", ""))
+    if os.path.islink(target):
+        raise RepositoryError(f"{os.fspath(target)!r} is a symbolic link; name a new directory")
     where = Path(os.path.realpath(target))
     _refuse_full(where)
     make_directory(where.parent)

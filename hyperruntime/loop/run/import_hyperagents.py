@@ -38,17 +38,17 @@ from hyperruntime.loop.hyperagents.original import (
 from hyperruntime.loop.run.contracts import contract_adapter, load_domains
 from hyperruntime.loop.run_files.archive import Archive, write_run
 from hyperruntime.loop.run_files.contract import repository_contract
-from hyperruntime.loop.run_files.layout import LINEAGE, METADATA, Layout, parse_genid, read_json
+from hyperruntime.loop.run_files.layout import LEFT_OVER, LINEAGE, METADATA, Layout, parse_genid, read_json
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord
+from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, parent_problem
 from hyperruntime.loop.workbench.context import protected_paths
 from hyperruntime.reclaim.trees import reclaim_trees
-from hyperruntime.storage.atomic import make_directory, make_private_directory, refuse_links, storage_errors, write_file
+from hyperruntime.storage.atomic import make_directory, make_private_directory, storage_errors, write_file
+from hyperruntime.storage.run_files import is_run_directory, is_run_file, make_run_directory, read_run_file
 from hyperruntime.storage.run_lock import RunLock
 
 log = get_logger(__name__)
 
-LEFT_OVER = "left_over"
 _AUTHOR = b"you@example.com"
 _LARGEST = 1 << 40
 _STRIP_S = 600.0
@@ -67,8 +67,7 @@ def import_run(run_dir: str | os.PathLike[str]) -> bool:
     layout = Layout(Path(run_dir).absolute())
     if not is_original(layout):
         return False
-    generations = [name for name in os.listdir(layout.root) if parse_genid(name) is not None]  # links are moved away
-    refuse_links(layout.root, except_in=(LEFT_OVER, *generations))
+    layout.without_links(generations=False)  # links in generations are moved away
     with RunLock(layout.root):
         if is_original(layout):
             _Import(layout).run()
@@ -101,6 +100,7 @@ class _Import:
         only_ensemble = self._options.optimize_option == "only_ensemble"
         for genid in self._ids:
             found = read_generation(self._layout, genid, self._originals, only_ensemble=only_ensemble)
+            self._check_parent(found)
             self._take(found, start)
         facts = {
             "root_commit": root,
@@ -139,11 +139,16 @@ class _Import:
         for number in range(len(self._options.meta_patch_files)):
             path = self._layout.root / META_PATCHES / f"model_patch_{number}.diff"
             try:
-                patch = path.read_bytes()
+                patch = read_run_file(path, below=self._layout.root)
                 commit = self._apply(commit, patch, f"meta_{number}")
             except (OSError, PatchError) as error:
                 raise ArchiveError(f"meta patch {str(path)!r} cannot be applied: {error}") from error
         return commit
+
+    def _check_parent(self, found: GenerationRecord) -> None:
+        if problem := parent_problem(found, self._archive):
+            name = str(self._layout.generation(found.genid))
+            raise ArchiveError(f"{name!r} cannot be imported: {problem}; correct its {METADATA}")
 
     def _take(self, found: GenerationRecord, start: str) -> None:
         """Add a generation to the journal; its state is its parent's state with its diff applied."""
@@ -169,7 +174,7 @@ class _Import:
             patch = self._store.patch_between(start, commit)
             write_file(self._layout.generation(found.genid) / LINEAGE, patch)
         self._archive.add(record)
-        metadata = read_json(self._layout.generation(found.genid) / METADATA)
+        metadata = read_json(self._layout.generation(found.genid) / METADATA, self._layout.root)
         if metadata.get("can_select_next_parent") is False:
             self._archive.mark(GenerationMark(kind="no-selection", genid=found.genid))
 
@@ -187,7 +192,7 @@ def _move_left_overs(layout: Layout, finished: set[GenId]) -> None:
             genid = parse_genid(name)
             if genid is None or genid in finished or name == REPOSITORY.partition("/")[0]:
                 continue
-            target = make_directory(layout.root / LEFT_OVER) / name
+            target = make_run_directory(layout.root / LEFT_OVER, below=layout.root) / name
             shutil.rmtree(target, ignore_errors=True)
             os.rename(layout.root / name, target)
 
@@ -198,7 +203,7 @@ def _move_links(layout: Layout, finished: Sequence[GenId]) -> None:
         for genid in finished:
             for path in links_below(layout.generation(genid)):
                 target = layout.root / LEFT_OVER / path.relative_to(layout.root)
-                make_directory(target.parent)
+                make_run_directory(target.parent, below=layout.root)
                 os.replace(path, target)
                 log.warning("link left out", path=str(path))
 
@@ -241,7 +246,7 @@ def _check_out_root(layout: Layout, target: Path) -> None:
         ArchiveError: the root commit is unknown or incomplete.
     """
     git_dir = layout.root / REPOSITORY / ".git"
-    if not (git_dir / "objects").is_dir():
+    if not is_run_directory(git_dir / "objects", below=layout.root):
         raise ArchiveError(f"{str(git_dir)!r} is not a git directory; the run cannot be resumed")
     reader = BareRepository(layout.work / "original.git")
     reader.make(None)
@@ -284,7 +289,7 @@ def _root_commit(layout: Layout, reader: BareRepository, git_dir: Path) -> str:
 def _head(git_dir: Path) -> str | None:
     """Return the commit of HEAD, read as text, or None."""
     try:
-        text = (git_dir / "HEAD").read_text().strip()
+        text = _text(git_dir / "HEAD", git_dir)
         if text.startswith("ref: refs/heads/") and ".." not in text:
             text = _branch(git_dir, text.removeprefix("ref: "))
     except (OSError, UnicodeDecodeError):
@@ -293,7 +298,11 @@ def _head(git_dir: Path) -> str | None:
 
 
 def _branch(git_dir: Path, reference: str) -> str:
-    if (git_dir / reference).is_file():
-        return (git_dir / reference).read_text().strip()
-    packed = (git_dir / "packed-refs").read_text().splitlines()
+    if is_run_file(git_dir / reference, below=git_dir):
+        return _text(git_dir / reference, git_dir)
+    packed = _text(git_dir / "packed-refs", git_dir).splitlines()
     return next((line.split()[0] for line in packed if line.endswith(f" {reference}")), "")
+
+
+def _text(path: Path, git_dir: Path) -> str:
+    return read_run_file(path, below=git_dir).decode().strip()

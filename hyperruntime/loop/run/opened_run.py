@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,6 +34,7 @@ from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContain
 from hyperruntime.reclaim.trees import remove_reclaimed
 from hyperruntime.storage.atomic import make_directory, make_private_directory, storage_errors
 from hyperruntime.storage.own_mark import has_own_mark
+from hyperruntime.storage.run_files import open_to_append, read_run_file
 
 log = get_logger(__name__)
 
@@ -103,21 +105,34 @@ class OpenedRun:
             RepositoryError: the state cannot be stored.
             StorageError: a patch cannot be read.
         """
-        if genid not in self.archive:
-            return self.start.commit
-        record = self.archive[genid]
+        lost: list[GenId] = []
+        at, commit = self.archive.get(genid), ""
+        while at is not None and at.parent is not None and not commit:
+            if self._has(at.commit):
+                commit = at.commit
+            else:
+                log.warning("state made again from its patches", generation=at.genid)
+                lost.append(at.genid)
+                at = self.archive.get(at.parent)
+        if at is not None and not commit and self._has(at.commit):
+            commit = at.commit
+        commit = commit or self.start.commit
+        for name in reversed(lost):
+            commit = self.store.apply_patch(commit, self._patch(name), name, max_file_bytes=sys.maxsize).commit
+        return commit
+
+    def _has(self, commit: str) -> bool:
         try:
-            self.store.tree(record.commit)
-            return record.commit
+            self.store.tree(commit)
         except RepositoryError:
-            log.warning("state made again from its patches", generation=genid)
-        if record.parent is None:
-            return self.start.commit
+            return False
+        return True
+
+    def _patch(self, genid: GenId) -> bytes:
         path = self.layout.generation(genid) / AGENT_OUTPUT / PATCH
-        with storage_errors(path):
-            patch = path.read_bytes() if path.is_file() else b""
-        parent = self.commit_of(record.parent)
-        return self.store.apply_patch(parent, patch, genid, max_file_bytes=sys.maxsize).commit
+        with storage_errors(path), suppress(FileNotFoundError):
+            return read_run_file(path, below=self.layout.root)
+        return b""
 
 
 def create_run(plan: NewRunPlan) -> OpenedRun:
@@ -194,8 +209,8 @@ def _log_args(layout: Layout, options: GenerateOptions, root_commit: str, notes:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     lines = "".join(f"{now} {' '.join(line.split())}\n" for line in (text, *notes))
     path = layout.root / RUN_LOG
-    with storage_errors(path), open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(lines)
+    with storage_errors(path), open_to_append(path) as file:
+        file.write(lines.encode(errors="surrogateescape"))
 
 
 def tighten(layout: Layout) -> None:

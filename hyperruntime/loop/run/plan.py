@@ -22,7 +22,7 @@ from hyperruntime.loop.generation.adapter import ContractAdapter
 from hyperruntime.loop.generation.meta_patches import read_meta_patches
 from hyperruntime.loop.run.contracts import contract_adapter, load_domains
 from hyperruntime.loop.run.import_hyperagents import import_run
-from hyperruntime.loop.run.received import check_links, check_received
+from hyperruntime.loop.run.received import check_received
 from hyperruntime.loop.run_files.archive import read_run
 from hyperruntime.loop.run_files.contract import agent_needs
 from hyperruntime.loop.run_files.layout import INITIAL, PREFIX, Layout
@@ -139,7 +139,7 @@ def plan_resume(
         wait: whether to wait until the lease of an owner on another machine is stale; the owner may be dead.
 
     Raises:
-        ArchiveError, RunError: the directory is not a run directory, or a link leads out of it.
+        ArchiveError: the directory is not a run directory, or has a symbolic link.
         RunLockedError: the run must be imported, and a live process owns it.
         ReceivedRunError: another user made the run, and it asks for something that was neither given nor accepted.
         HyperRuntimeError: as for :func:`plan_run`.
@@ -148,7 +148,7 @@ def plan_resume(
     if wait:
         wait_for_lease(layout.root)
     import_run(layout.root)
-    check_links(layout)
+    layout.without_links()
     stored_options, stored = read_run(layout)
     new = _given({"max_generation": max_generation, "parallel": parallel, **(changes or {})})
     options = _changed(stored_options, new)

@@ -10,23 +10,11 @@ import attrs
 from hyperruntime.gateway.config.environment import read_dotenv
 from hyperruntime.gateway.config.source import RECORD
 from hyperruntime.git.user_repository import ENV_FILE
-from hyperruntime.loop.run.import_hyperagents import LEFT_OVER
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.model_access import stored_agent
 from hyperruntime.option_fields import host_requests
-from hyperruntime.storage.atomic import refuse_links
 from hyperruntime.storage.own_mark import check_requests
-
-
-def check_links(layout: Layout) -> None:
-    """Check that no symbolic link in a run directory leads the run to write elsewhere.
-
-    Raises:
-        RunError: there is one.
-    """
-    refuse_links(layout.root, except_in=(LEFT_OVER,))
-    refuse_links(layout.work)
 
 
 def check_received(

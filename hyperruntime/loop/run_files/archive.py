@@ -27,6 +27,7 @@ from hyperruntime.loop.run_files.record import (
     GenerationMark,
     GenerationRecord,
     mark_to_json,
+    parent_problem,
     read_journal,
     record_from_json,
     record_to_json,
@@ -34,6 +35,7 @@ from hyperruntime.loop.run_files.record import (
 from hyperruntime.option_fields import from_json, to_json
 from hyperruntime.storage.atomic import append_line, json_document, write_atomic
 from hyperruntime.storage.own_mark import with_own_mark
+from hyperruntime.storage.run_files import MOST_JSON_BYTES, read_run_file
 from hyperruntime.storage.run_lock import owner_state
 
 RunState = Literal["running", "finished", "interrupted"]
@@ -88,6 +90,7 @@ class Archive:
             ArchiveError: the journal cannot be read.
         """
         archive = cls(layout)
+        without_parent: dict[GenId, tuple[GenerationRecord, str]] = {}
         for number, entry in read_journal(layout.journal, archive.problems):
             if isinstance(entry, GenerationMark):
                 archive._apply(entry)
@@ -95,9 +98,11 @@ class Archive:
                 archive.problems.append(
                     f"line {number} of {layout.journal.name} repeats generation {entry.genid} and was skipped"
                 )
+            elif problem := parent_problem(entry, archive):
+                without_parent[entry.genid] = entry, f"line {number} of {layout.journal.name} was skipped: {problem}"
             else:
                 archive._index(entry)
-        archive._adopt(layout)
+        archive._adopt(layout, without_parent)
         return archive
 
     def add(self, record: GenerationRecord) -> None:
@@ -238,20 +243,35 @@ class Archive:
         elif record := self._records.get(mark.genid):
             self._records[mark.genid] = attrs.evolve(record, valid_parent=False)
 
-    def _adopt(self, layout: Layout) -> None:
-        """Add the finished directories that have no line in the journal."""
+    def _adopt(self, layout: Layout, without_parent: Mapping[GenId, tuple[GenerationRecord, str]]) -> None:
+        """Add the finished directories that have no line in the journal, parents first.
+
+        Args:
+            layout: paths of the run.
+            without_parent: records whose parent is not before them in the journal, and the problem of each; one is
+                added if its parent was added here.
+        """
         for genid in generations_in(layout.root):
             if genid in self._records:
                 continue
             try:
-                metadata = parse_json((layout.generation(genid) / METADATA).read_bytes())
-                record = record_from_json(metadata["hyperruntime"])
+                record = without_parent[genid][0] if genid in without_parent else _stored_record(layout, genid)
             except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-                self.problems.append(f"{generation_name(genid)} has no readable {METADATA}: {error}")
+                why = error.strerror if isinstance(error, OSError) else error
+                self.problems.append(f"{generation_name(genid)} has no readable {METADATA}: {why}")
                 continue
-            if record.genid == genid:
+            if problem := parent_problem(record, self):
+                if genid not in without_parent:
+                    self.problems.append(f"{generation_name(genid)} was skipped: {problem}")
+            elif record.genid == genid:
                 self._unlisted.append(record)
                 self._index(record)
+        self.problems += [problem for genid, (_, problem) in without_parent.items() if genid not in self._records]
+
+
+def _stored_record(layout: Layout, genid: GenId) -> GenerationRecord:
+    data = read_run_file(layout.generation(genid) / METADATA, below=layout.root, most_bytes=MOST_JSON_BYTES)
+    return record_from_json(parse_json(data, finite=True)["hyperruntime"])
 
 
 def load_run(run_dir: str | os.PathLike[str]) -> RunView:
@@ -315,7 +335,7 @@ def read_run(layout: Layout) -> tuple[GenerateOptions, dict[str, Any]]:
         ArchiveError: ``run.json`` does not exist or cannot be read.
     """
     try:
-        value = parse_json(layout.run.read_bytes())
+        value = parse_json(read_run_file(layout.run, below=layout.root, most_bytes=MOST_JSON_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         step = "give a generate_<run_id> directory"
         if layout.archive.is_file():
@@ -325,7 +345,8 @@ def read_run(layout: Layout) -> tuple[GenerateOptions, dict[str, Any]]:
             f"{str(layout.root)!r} is not a run directory: {layout.run.name} is missing; {step}"
         ) from None
     except (OSError, ValueError) as error:
-        raise ArchiveError(f"{str(layout.run)!r} cannot be read: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ArchiveError(f"{str(layout.run)!r} cannot be read: {why}") from error
     if not isinstance(value, dict) or not isinstance(value.get("seed"), int):
         raise ArchiveError(f"{str(layout.run)!r} is not a valid run file: it has no seed; start a new run")
     return from_json(GenerateOptions, value.get("options", {}), strict=False), value

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.storage.atomic import append_line, json_line, storage_errors, write_atomic
+from hyperruntime.storage.run_files import open_run_file
 
 _EVERY = 256
 
@@ -69,9 +71,13 @@ def _line(ids: Sequence[GenId]) -> dict[str, Any]:
 
 def _last_list(path: Path) -> list[GenId] | None:
     """Remove a truncated last line; return the ids of the last complete line, or None if that line is not valid."""
-    if not path.exists() or path.stat().st_size == 0:
+    try:
+        file = os.fdopen(open_run_file(path, below=path.parent, flags=os.O_RDWR), "rb+")
+    except FileNotFoundError:
         return []
-    with open(path, "rb+") as file:
+    with file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return []
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             end = data.rfind(b"\n") + 1
             text = data[data.rfind(b"\n", 0, max(0, end - 1)) + 1 : end]

@@ -13,7 +13,7 @@ from hyperruntime.loop.run_files.archive import RunView, read_run, state_of
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, entry_of_line
+from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, entry_of_line, parent_problem
 from hyperruntime.storage.growing_file import GrowingFile
 from hyperruntime.storage.run_lock import owner_state
 
@@ -96,5 +96,8 @@ class JournalFollower:
             entry = attrs.evolve(known, valid_parent=False)
         elif known is not None:
             return None  # the first line of a generation counts
+        elif problem := parent_problem(entry, self.records):
+            self.problems.append(f"line {self._lines} of {self.journal.path.name} was skipped: {problem}")
+            return None
         self.records[entry.genid] = entry
         return entry.genid

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from hyperruntime.json_values import json_object_of_file
 from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.storage.run_files import read_run_json, refuse_links
 
 PREFIX = "generate_"
 INITIAL = "initial"
@@ -40,6 +40,7 @@ PREDICTIONS = "predictions.jsonl"
 LOG, RUN_LOG = "generate.log", "generate_loop.log"
 ARCHIVE_FILE = "archive.jsonl"
 PHASES = ".phases.jsonl"
+LEFT_OVER = "left_over"  # what a run of HyperAgents had beside its generations, links too; nothing is written there
 
 
 def generation_name(genid: GenId) -> str:
@@ -81,9 +82,9 @@ def generations_in(folder: Path) -> list[GenId]:
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object from a file; empty if the file cannot be read or is not an object."""
-    return json_object_of_file(path) or {}
+def read_json(path: Path, below: Path) -> dict[str, Any]:
+    """Return a JSON object from a file below a directory; empty if it cannot be read or is not an object."""
+    return read_run_json(path, below=below) or {}
 
 
 class Layout:
@@ -110,6 +111,22 @@ class Layout:
         roots = [resolve(self.root) for resolve in (os.path.abspath, os.path.realpath)]
         places = [resolve(path) for resolve in (os.path.abspath, os.path.realpath)]
         return any(os.path.commonpath((root, place)) == root for root in roots for place in places)
+
+    def without_links(self, *, generations: bool = True) -> Self:
+        """Return these paths, after a check that no name to which a run writes is a symbolic link.
+
+        Args:
+            generations: whether to look also into the directories of generations.
+
+        Raises:
+            ArchiveError: an entry of the directory, or of a directory in it, is a symbolic link.
+        """
+        refuse_links(self.root)
+        for folder in self.root.glob("*/"):
+            if folder.name != LEFT_OVER and (generations or parse_genid(folder.name) is None):
+                refuse_links(folder)
+        refuse_links(*(self.root / "work").glob("gen_*"))
+        return self
 
     def generation(self, genid: GenId) -> Path:
         """Return the directory of a finished generation."""

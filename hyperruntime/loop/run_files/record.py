@@ -6,8 +6,7 @@ become a parent. So written lines never change.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -16,8 +15,10 @@ import attrs
 
 from hyperruntime.errors import ArchiveError
 from hyperruntime.gateway.log.budget import Spent
-from hyperruntime.json_values import is_integer
+from hyperruntime.json_values import is_integer, parse_json
 from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.storage.run_files import read_run_lines
+from hyperruntime.units import MIB
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -29,6 +30,9 @@ MarkKind = Literal["no-parent", "no-selection"]
 FAILURES: tuple[str, ...] = get_args(FailureClass)
 ENSEMBLE, TASKS = "ensemble", "tasks"  # what may fail in a generation that has not failed itself
 SCHEMA = 1
+_MOST_LINE_BYTES = 16 * MIB  # a record has no text of an agent but a short detail
+_MOST_GENID = 10**9
+_MOST_NAME = 200
 _Kind = TypeVar("_Kind")
 
 
@@ -125,9 +129,31 @@ def record_from_json(value: object) -> GenerationRecord:
         ValueError: the line is not a valid record.
     """
     fields = _json_object(value)
-    return structured(
+    record = structured(
         GenerationRecord, {**fields, "genid": fields.get("current_genid"), "parent": fields.get("parent_genid")}
     )
+    for name in (name for domain, splits in record.scores.items() for name in (domain, *splits)):
+        if not _is_file_name(name):
+            raise ValueError(f"the name {name[:100]!r} of a domain or split is not a file name")
+    return record
+
+
+def parent_problem(record: GenerationRecord, known: Container[object]) -> str:
+    """Return why a generation cannot have its parent, as the end of a sentence; "" if it can.
+
+    A parent was finished before its child. So records that pass this check have no cycles.
+
+    Args:
+        record: the generation.
+        known: ids of the generations before it.
+    """
+    if record.parent is None or record.parent in known:
+        return ""
+    return f"its parent {record.parent} is not a generation before it"
+
+
+def _is_file_name(name: str) -> bool:
+    return name not in ("", ".", "..") and "/" not in name and name.isprintable() and len(name) <= _MOST_NAME
 
 
 def mark_to_json(mark: GenerationMark) -> dict[str, Any]:
@@ -147,18 +173,17 @@ def read_journal(path: Path, problems: list[str]) -> Iterator[tuple[int, Generat
         ArchiveError: the file cannot be read.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        for number, line in enumerate(read_run_lines(path, below=path.parent, most_bytes=_MOST_LINE_BYTES), 1):
+            if not line.strip():
+                continue
+            try:
+                yield number, entry_of_line(line)
+            except ValueError as error:
+                problems.append(f"line {number} of {path.name} is damaged and was skipped: {error}")
     except FileNotFoundError:
         return
     except OSError as error:
         raise ArchiveError(f"{str(path)!r} cannot be read: {error.strerror}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            yield number, entry_of_line(line)
-        except ValueError as error:
-            problems.append(f"line {number} of {path.name} is damaged and was skipped: {error}")
 
 
 def entry_of_line(line: bytes) -> GenerationRecord | GenerationMark:
@@ -168,7 +193,7 @@ def entry_of_line(line: bytes) -> GenerationRecord | GenerationMark:
         ValueError: the line is damaged.
     """
     try:
-        value = json.loads(line)
+        value = parse_json(line, finite=True)
         if isinstance(value, dict) and "mark" in value:
             return structured(GenerationMark, {**value, "kind": value["mark"]})
         return record_from_json(value)
@@ -215,6 +240,6 @@ def genid_from_json(value: object) -> GenId:
     """
     if value == "initial":
         return "initial"
-    if is_integer(value) and value >= 0:
+    if is_integer(value) and 0 <= value <= _MOST_GENID:
         return value
-    raise ValueError(f"not a generation id: {value!r}")
+    raise ValueError(f"not a generation id: {str(value)[:100]!r}")

@@ -6,13 +6,13 @@ Only regular files are copied, through file descriptors that follow no link; fil
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from hyperruntime.errors import PatchError
 from hyperruntime.git.change_rules import FILE, PROGRAM
 from hyperruntime.git.worktree import WorkTree
 from hyperruntime.storage.atomic import write_file
+from hyperruntime.storage.run_files import open_regular
 from hyperruntime.units import MIB
 
 PATCH_LIMIT = 64 * MIB
@@ -69,16 +69,12 @@ def read_file(folder: Path, name: bytes, limit: int) -> bytes | None:
     Raises:
         PatchError: the file has more than ``limit`` bytes, is not a regular file, or cannot be read.
     """
-    path = os.path.join(os.fsencode(folder), name)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_regular(os.path.join(os.fsencode(folder), name))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise PatchError(f"{os.fsdecode(name)} cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise PatchError(f"{os.fsdecode(name)} is not a regular file")
     with os.fdopen(descriptor, "rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:

@@ -15,6 +15,7 @@ from hyperruntime.logs import get_logger
 from hyperruntime.loop.run_files.layout import LOG
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.storage.atomic import storage_errors
+from hyperruntime.storage.run_files import open_to_append
 from hyperruntime.units import MIB
 
 log = get_logger(__name__)
@@ -81,7 +82,7 @@ class StepLog(Closing):
         self.current = ""
         self._genid, self._events = str(genid), events
         with storage_errors(folder):
-            self._file: BinaryIO = open(folder / LOG, "ab", buffering=0)  # noqa: SIM115 - closed by close
+            self._file: BinaryIO = open_to_append(folder / LOG, buffering=0)
         self._left = _MAX_LOG_BYTES
         self._lock = threading.Lock()
 

@@ -27,6 +27,7 @@ from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.workbench.open_containers import LoopContainer
+from hyperruntime.storage.run_files import read_run_lines
 
 if TYPE_CHECKING:
     from hyperruntime.gateway import Access, Gateway, Seat
@@ -337,14 +338,13 @@ def spent_by_generation(log: Path, run_id: str) -> dict[str, Spent]:
     """
     found: dict[str, Spent] = {}
     try:
-        with open(log, "rb") as lines:
-            for line in lines:
-                if (known := _spent_of(line, run_id)) is not None:
-                    found[known[0]] = found.get(known[0], Spent()) + known[1]
+        for line in read_run_lines(log, below=log.parent):
+            if (known := _spent_of(line, run_id)) is not None:
+                found[known[0]] = found.get(known[0], Spent()) + known[1]
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise GatewayError(f"{log} cannot be read: {error}; it contains the run's usage so far") from error
+        raise GatewayError(f"{log} cannot be read: {error.strerror}; it contains the run's usage so far") from error
     return found
 
 

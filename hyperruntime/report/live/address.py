@@ -14,8 +14,9 @@ import attrs
 from platformdirs import user_state_path
 
 from hyperruntime.errors import StorageError
-from hyperruntime.json_values import is_integer, json_object_of_file
+from hyperruntime.json_values import is_integer
 from hyperruntime.storage.atomic import make_private_directory, open_private, storage_errors
+from hyperruntime.storage.run_files import read_run_json
 from hyperruntime.wire.tokens import new_token
 
 _LEAST_TOKEN = 32
@@ -75,7 +76,7 @@ def ticket_of(run_dir: Path) -> Ticket:
     make_private_directory(folder)
     folder = make_private_directory(folder / "watch")
     file = folder / f"{hashlib.sha256(os.fsencode(run_dir.resolve())).hexdigest()[:32]}.json"
-    found = json_object_of_file(file) or {}
+    found = read_run_json(file, below=file.parent) or {}
     token, port = found.get("token"), found.get("port")
     if not isinstance(token, str) or len(token) < _LEAST_TOKEN or not token.replace("-", "_").isidentifier():
         token = _new_token()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -21,6 +22,7 @@ from hyperruntime.report.page.columns import number, time_of
 from hyperruntime.report.page.model_use import LoggedModelUse
 from hyperruntime.report.page.secrets import Screen
 from hyperruntime.report.pictures import read_predictions, read_task_facts
+from hyperruntime.storage.run_files import UnsafeFileError, list_run_directory, read_run_file
 from hyperruntime.units import format_size
 
 _MOST_TEXT = 256 * 1024  # characters of one text: a diff, a transcript
@@ -142,10 +144,20 @@ class LoopRun:
 
     def _read(self, path: Path) -> str:
         try:
-            text = path.read_bytes().decode(errors="replace")
+            text = read_run_file(path, below=self._layout.root).decode(errors="replace")
+        except UnsafeFileError as error:
+            self._note(f"{path.relative_to(self._layout.root)} is not shown: {error.strerror}")
+            return ""
         except OSError:
             return ""
         return shortened(self._screen.text(text))
+
+    def _names(self, folder: Path) -> list[str]:
+        try:
+            return list_run_directory(folder, below=self._layout.root)
+        except OSError as error:
+            self._note(f"{os.path.relpath(folder, self._layout.root)} is not shown: {error.strerror}")
+            return []
 
     def _transcript(self, title: str, path: Path) -> Iterator[dict[str, Any]]:
         if text := self._read(path):
@@ -158,7 +170,7 @@ class LoopRun:
         for domain, splits in record.scores.items():
             for split in splits:
                 place = folder / evaluation_name(domain, split) / _TRANSCRIPTS
-                paths = sorted(place.glob("*")) if place.is_dir() else []
+                paths = [place / name for name in self._names(place)]
                 for path in paths[:left]:
                     yield from self._transcript(f"{domain} {split} {path.stem}", path)
                 if more := len(paths[left:]):

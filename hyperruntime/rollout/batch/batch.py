@@ -27,6 +27,7 @@ from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
 from hyperruntime.rollout.run_files.run_dir import RESULTS, Journal, iter_lines, owned
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.storage.atomic import json_line, make_directory, storage_errors, sync_directory
+from hyperruntime.storage.run_files import open_regular
 
 if TYPE_CHECKING:
     from hyperruntime.images.store import ImageStore
@@ -207,7 +208,7 @@ def _forget(path: Path, ids: set[str]) -> None:
     """Rewrite the file without some rows; the replacement is atomic."""
     partial = path.with_name(f".{path.name}.partial")
     with storage_errors(path):
-        with partial.open("wb") as file:
+        with open(partial, "wb", opener=open_regular) as file:
             file.writelines(json_line(value) for value in iter_results(path) if value["id"] not in ids)
             file.flush()
             os.fsync(file.fileno())

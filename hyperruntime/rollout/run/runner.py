@@ -29,7 +29,7 @@ from hyperruntime.rollout.run.scheduler import Episodes, run_jobs
 from hyperruntime.rollout.run.store import RunStore
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.run_dir import RUN, owned
-from hyperruntime.storage.atomic import make_directory, refuse_links
+from hyperruntime.storage.atomic import make_directory
 
 if TYPE_CHECKING:
     from hyperruntime.rollout.run.slot_pools import PooledSlots
@@ -120,7 +120,6 @@ async def run_episodes(
         items = await asyncio.to_thread(_checked_items, made.environment, options)
         store = None
         if run_dir is not None:
-            refuse_links(run_dir)
             stack.enter_context(owned(make_directory(run_dir)))
             store = RunStore(run_dir)
             stack.push_async_callback(store.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import attrs
@@ -11,6 +12,7 @@ from hyperruntime.json_values import json_object
 from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, trajectory_of
 from hyperruntime.storage.growing_file import GrowingFile
+from hyperruntime.storage.run_files import open_run_file
 from hyperruntime.storage.run_lock import owner_state
 
 
@@ -62,7 +64,7 @@ class TrajectoryFollower:
         """
         begin, length = self._places[name]
         try:
-            with self.journal.path.open("rb") as file:
+            with os.fdopen(open_run_file(self.journal.path, below=self._run_dir), "rb") as file:
                 file.seek(begin)
                 return _parsed(file.read(length))
         except OSError:

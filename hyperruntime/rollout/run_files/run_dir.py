@@ -17,11 +17,12 @@ from typing import Any, TypeVar
 import attrs
 
 from hyperruntime.errors import ArchiveError, RunError, StorageError
-from hyperruntime.json_values import parse_json
+from hyperruntime.json_values import is_integer, is_number, parse_json
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.run_files.record import Group, Segment, Trajectory
-from hyperruntime.storage.atomic import json_document, storage_errors, write_atomic
+from hyperruntime.storage.atomic import append_lines, json_document, storage_errors, write_atomic
 from hyperruntime.storage.own_mark import with_own_mark
+from hyperruntime.storage.run_files import MOST_JSON_BYTES, read_run_file, read_run_lines
 from hyperruntime.storage.run_lock import RunLock
 
 log = get_logger(__name__)
@@ -29,6 +30,14 @@ T = TypeVar("T", Trajectory, Group, Segment)
 
 RUN, TRAJECTORIES, GROUPS, RESULTS = "run.json", "trajectories.jsonl", "groups.jsonl", "results.jsonl"
 SCHEMA = 1
+_CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {  # other fields are only shown
+    **dict.fromkeys(("id", "item_id", "status", "stop_reason"), (lambda value: isinstance(value, str), "a text")),
+    "index": (is_integer, "an integer"),
+    **dict.fromkeys(("parts", "verdict", "usage", "timing"), (lambda value: isinstance(value, dict), "an object")),
+    **dict.fromkeys(("messages", "tools", "tool_errors"), (lambda value: isinstance(value, list), "a list")),
+    "reward": (lambda value: value is None or is_number(value), "a finite number"),
+    "error": (lambda value: value is None or isinstance(value, dict), "an object"),
+}
 
 
 def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
@@ -39,7 +48,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(run_dir) / RUN
     try:
-        value = parse_json(path.read_bytes())
+        value = parse_json(read_run_file(path, below=path.parent, most_bytes=MOST_JSON_BYTES))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ArchiveError(f"{path} cannot be read ({why}); name the directory of a rollout run") from error
@@ -89,6 +98,9 @@ def trajectory_of(value: Mapping[str, Any]) -> Trajectory:
         TypeError, AttributeError: the value is not of a trajectory.
     """
     segments = tuple(_known(Segment, segment) for segment in value.get("segments", ()))
+    for name, (is_valid, kind) in _CHECKS.items():
+        if name in value and not is_valid(value[name]):
+            raise TypeError(f"its {name} is not {kind}")
     return _known(Trajectory, {**value, "segments": segments})
 
 
@@ -136,8 +148,8 @@ def iter_lines(path: Path) -> Iterator[tuple[int, Any]]:
     Raises:
         StorageError: the file exists but cannot be read.
     """
-    with storage_errors(path), suppress(FileNotFoundError), path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+    with storage_errors(path), suppress(FileNotFoundError):
+        for number, line in enumerate(read_run_lines(path, below=path.parent), 1):
             try:
                 value = json.loads(line)
             except (ValueError, RecursionError):
@@ -208,10 +220,4 @@ class Journal:
             pass
 
     def _write(self, data: bytes) -> None:
-        with storage_errors(self._path), open(self._path, "ab+") as file:
-            if file.tell() > 0:
-                file.seek(-1, os.SEEK_END)
-                data = data if file.read(1) == b"\n" else b"\n" + data  # the last line may be truncated
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        append_lines(self._path, data)

@@ -20,6 +20,7 @@ from typing import Any
 from hyperruntime.json_values import is_integer, json_object
 from hyperruntime.logs import get_logger
 from hyperruntime.storage.atomic import make_directory, storage_errors
+from hyperruntime.storage.run_files import open_to_append, read_run_file
 
 log = get_logger(__name__)
 
@@ -227,7 +228,7 @@ def _read(path: Path, header: bytes) -> bytes:
     """Return the valid lines after the header, and cut the rest off the file; a file of others is removed."""
     with storage_errors(path):
         try:
-            data = path.read_bytes()
+            data = read_run_file(path, below=path.parent)
         except FileNotFoundError:
             return b""
         if not data.startswith(header):
@@ -246,8 +247,8 @@ def _append(path: Path, header: bytes, lines: bytes) -> None:
 
     They are not synced: a kill loses nothing, and a crash of the machine costs the model calls of the last seconds.
     """
-    with storage_errors(path), open(path, "ab", buffering=0) as file:
-        size = file.tell()
+    with storage_errors(path), open_to_append(path, buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
         left = memoryview(lines if size else header + lines)
         try:
             while left:

@@ -156,11 +156,23 @@ def test_an_export_fills_an_empty_directory_and_rejects_any_other_path(finished:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("x")
     (tmp_path / "file").write_text("x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
     export_generation(finished, 1, tmp_path / "empty")
-    for name, said in (("full", "is not empty"), ("file", "not a directory"), ("empty", "is not empty")):
+    link = "is a symbolic link; name a new directory"
+    refused = {
+        "full": "is not empty",
+        "file": "not a directory",
+        "empty": "is not empty",
+        "link": link,
+        "dangling": link,
+    }
+    for name, said in refused.items():
         with pytest.raises(RepositoryError, match=said):
             export_generation(finished, 1, tmp_path / name)
-    assert os.listdir(tmp_path / "full") == ["mine"]
+    assert (os.listdir(tmp_path / "full"), os.listdir(tmp_path / "other")) == (["mine"], [])
+    assert not (tmp_path / "nothing").exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 

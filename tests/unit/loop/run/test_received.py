@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hyperruntime.errors import RunError
+from hyperruntime.errors import ArchiveError
 from hyperruntime.loop.run.evaluate_one import evaluate_generation
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
@@ -151,9 +151,9 @@ def test_a_run_writes_to_no_place_that_a_link_of_its_directory_names(finished: P
         target.mkdir(exist_ok=True)
     path.symlink_to(target)
     before = {one: one.read_bytes() for one in outside.rglob("*") if one.is_file()}
-    with pytest.raises(RunError, match=r"is a symbolic link, through which"):
+    with pytest.raises(ArchiveError, match=r"is a symbolic link, which a run directory must not have"):
         plan_resume(finished, max_generation=4)
     if not name.startswith("work"):
-        with pytest.raises(RunError, match=r"is a symbolic link, through which"):
+        with pytest.raises(ArchiveError, match=r"is a symbolic link, which a run directory must not have"):
             evaluate_generation(FakeRuntime(), finished, 1, split="train")
     assert {one: one.read_bytes() for one in outside.rglob("*") if one.is_file()} == before

@@ -12,6 +12,7 @@ import pytest
 
 from hyperruntime.errors import ArchiveError, RunLockedError, SpecError, StorageError
 from hyperruntime.loop.run_files.archive import Archive, load_run
+from hyperruntime.loop.run_files.follow import JournalFollower
 from hyperruntime.loop.run_files.layout import Layout, parse_genid
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, record_from_json, record_to_json
@@ -97,6 +98,72 @@ def test_other_lines_are_read_when_one_line_is_damaged(layout: Layout, damage: b
     assert [one.genid for one in view.generations] == ["initial", 1]
     assert len(view.problems) == 1
     assert len(view.problems[0]) < 300
+
+
+CHAINS: dict[str, list[tuple[str | int, str | int | None]]] = {
+    "a cycle": [("initial", None), (1, 2), (2, 1), (3, "initial")],
+    "its own parent": [("initial", None), (1, 1), (3, "initial")],
+    "a parent that appears later": [("initial", None), (1, 3), (3, "initial")],
+    "an unknown parent, and its child": [("initial", None), (1, 77), (2, 1), (3, "initial")],
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_a_generation_whose_parent_is_not_before_it_is_skipped_and_reported(
+    layout: Layout, chain: list[tuple[str | int, str | int | None]]
+) -> None:
+    layout.journal.write_text("".join(f"{json.dumps(record_to_json(record(n, parent=p)))}\n" for n, p in chain))
+    archive, follower = Archive.load(layout), JournalFollower(layout.root)
+    follower.read_new()
+    left_out = [(number, parent) for number, (genid, parent) in enumerate(chain, 1) if genid in (1, 2)]
+    said = [
+        f"line {number} of journal.jsonl was skipped: its parent {parent} is not a generation before it"
+        for number, parent in left_out
+    ]
+    assert archive.problems == follower.problems == said
+    assert [one.genid for one in archive] == list(follower.records) == ["initial", 3]
+    assert archive.depth(3) == 1
+
+
+def test_children_of_a_damaged_line_are_kept_if_the_directory_of_their_parent_has_its_record(layout: Layout) -> None:
+    lines = [
+        json.dumps(record_to_json(one)) for one in (record("initial"), record(1, parent="initial"), record(2, parent=1))
+    ]
+    layout.journal.write_text("\n".join([lines[0], lines[1][:-9], lines[2]]) + "\n")
+    for genid in (1, 2):
+        layout.generation(genid).mkdir()
+    metadata = {"hyperruntime": json.loads(lines[1])}
+    (layout.generation(1) / "metadata.json").write_text(json.dumps(metadata))
+    archive = Archive.load(layout)
+    assert [(one.genid, archive.depth(one.genid)) for one in archive] == [("initial", 0), (1, 1), (2, 2)]
+    assert len(archive.problems) == 1
+    archive.repair()
+    assert [one.genid for one in Archive.load(layout)] == ["initial", 1, 2]
+
+
+DAMAGED: dict[str, dict[str, object]] = {
+    "a score that is not a number": {"score": float("nan")},
+    "an infinite score": {"score": float("inf")},
+    "a huge score": {"score": 10**400},
+    "a huge id": {"current_genid": 10**300},
+    "a domain that leaves the directory": {"scores": {"../../../private": {"train": 0.5}}},
+    "an absolute domain": {"scores": {"/etc/passwd": {"train": 0.5}}},
+    "a domain with an escape sequence": {"scores": {"\x1b]0;x\x07": {"train": 0.5}}},
+    "a split that leaves the directory": {"scores": {"circle_packing": {"x/../../private": 0.5}}},
+    "a split with a NUL byte": {"scores": {"circle_packing": {"a\0b": 0.5}}},
+}
+
+
+@pytest.mark.parametrize("changes", DAMAGED.values(), ids=DAMAGED)
+def test_a_line_with_a_dangerous_value_is_skipped_and_reported(layout: Layout, changes: dict[str, object]) -> None:
+    good, bad = record_to_json(record("initial")), {**record_to_json(record(1, parent="initial")), **changes}
+    layout.journal.write_text(f"{json.dumps(good)}\n{json.dumps(bad)}\n")
+    archive = Archive.load(layout)
+    assert [one.genid for one in archive] == ["initial"]
+    assert len(archive.problems) == 1
+    assert archive.problems[0].startswith("line 2 of journal.jsonl is damaged and was skipped: ")
+    assert len(archive.problems[0]) < 400
+    assert archive.problems[0].isprintable()
 
 
 def test_a_generation_counts_only_once(layout: Layout) -> None:
@@ -282,9 +349,12 @@ def test_a_file_in_place_of_a_directory_raises_a_storage_error(tmp_path: Path) -
         make_directory(tmp_path / "file" / "below")
 
 
-def test_a_full_device_raises_a_storage_error() -> None:
-    with pytest.raises(StorageError, match="no space"):
-        append_line(Path("/dev/full"), {"a": 1})
+def test_a_full_device_and_a_journal_that_is_a_device_raise_storage_errors() -> None:
+    full = Path("/dev/full")
+    with pytest.raises(StorageError, match="no space"), storage_errors(full), full.open("wb", buffering=0) as file:
+        file.write(b"a line")
+    with pytest.raises(StorageError, match="it is a device, not a regular file; remove it"):
+        append_line(full, {"a": 1})  # a journal is never a device
 
 
 def test_a_second_owner_is_rejected_while_the_first_lives(tmp_path: Path) -> None:
