@@ -8,15 +8,15 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
-from hyperruntime.errors import RepositoryError, SpecError
-from hyperruntime.git.change_rules import LINK, Change
-from hyperruntime.git.command import commit_stream, git, try_git
+from hyperruntime.errors import SpecError
+from hyperruntime.git.change_rules import FILE, PROGRAM, Change
+from hyperruntime.git.command import commit_stream, git, succeeded, try_git
+from hyperruntime.git.foreign_files import RAW_ATTRIBUTES, refuse_foreign_files
+from hyperruntime.git.ignore_rules import IgnoreRules
+from hyperruntime.git.work_files import split_batch
 from hyperruntime.git.worktree import Entry
-
-# No conversion of file contents: info/attributes overrides every .gitattributes (gitattributes(5)).
-RAW_ATTRIBUTES = "* -text -ident !eol !filter !diff !merge !working-tree-encoding !whitespace\n"
+from hyperruntime.host.process import ProcessResult
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -48,9 +48,31 @@ class BareRepository:
             input: standard input.
 
         Raises:
-            RepositoryError: git is not installed, or failed.
+            RepositoryError: as for :meth:`try_git`, or git failed.
         """
-        return git(args, env=env or self.env, input=input)
+        return succeeded(args, self.try_git(*args, env=env, input=input))
+
+    def try_git(
+        self,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        input: bytes | None = None,  # noqa: A002 - the process seam's own word
+    ) -> ProcessResult:
+        """Run git on this repository and return its result, even if it failed; the parameters are those of :meth:`git`.
+
+        Raises:
+            GitTimeoutError: it ran past its deadline.
+            RepositoryError: git is not installed, or the repository has settings of another program.
+        """
+        refuse_foreign_files(self.path)
+        return try_git(args, env=env or self.env, input=input)
+
+    def borrow(self, objects: str | os.PathLike[str]) -> None:
+        """Read also the objects of another object directory, from now on, through this value only.
+
+        Source: git(1), ``GIT_ALTERNATE_OBJECT_DIRECTORIES``.
+        """
+        self.env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = _quoted(os.fspath(objects))
 
     def make(self, root: str | None) -> None:
         """Create the repository with mode 0700, or keep an existing one.
@@ -62,7 +84,8 @@ class BareRepository:
         git(["init", "-q", "--bare", "--template=", object_format(root), "--", self.path])
         for name in ("info", "tmp"):
             os.makedirs(os.path.join(self.path, name), exist_ok=True)
-        write_text(self.path, "info/attributes", RAW_ATTRIBUTES)
+        if not os.path.lexists(os.path.join(self.path, "info/attributes")):
+            write_text(self.path, "info/attributes", RAW_ATTRIBUTES)
         if root is not None:
             write_text(self.path, "shallow", root + "\n")
 
@@ -70,7 +93,11 @@ class BareRepository:
         """Remove the leftovers of killed processes: temporary files, half-written objects, reference locks.
 
         Only the owner of the run may call this, and only before it starts work.
+
+        Raises:
+            RepositoryError: the repository has settings of another program.
         """
+        refuse_foreign_files(self.path)
         for directory, subdirectories, names in os.walk(self.path):
             if directory == os.path.join(self.path, "tmp"):
                 for name in subdirectories:
@@ -92,8 +119,10 @@ class BareRepository:
             RepositoryError: an object is missing.
             SpecError: ``commit`` is not a full commit name.
         """
-        quoted = '"' + source.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        env = {"GIT_DIR": git_dir, "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted}
+        refuse_foreign_files(self.path)
+        borrowed = self.env.get("GIT_ALTERNATE_OBJECT_DIRECTORIES")
+        sources = [_quoted(source), *([borrowed] if borrowed else [])]
+        env = {"GIT_DIR": git_dir, "GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(sources)}
         pack = os.path.join(git_dir, "objects", "pack", "pack")
         wanted = f"--shallow {checked(commit)}\n{commit}\n"
         args = ["pack-objects", "-q", "--revs", "--window=0", "--threads=1", pack]
@@ -108,7 +137,12 @@ class BareRepository:
 
     @contextmanager
     def index(self, commit: str | None = None) -> Iterator[dict[str, str]]:
-        """Yield the environment of a temporary index with the files of a commit; the index is empty for None."""
+        """Yield the environment of a temporary index with the files of a commit; the index is empty for None.
+
+        Raises:
+            RepositoryError: git failed, or the repository has settings of another program.
+        """
+        refuse_foreign_files(self.path)
         with self.scratch() as directory:
             env = self.env | {"GIT_INDEX_FILE": os.path.join(directory, "index")}
             if commit is not None:
@@ -133,39 +167,23 @@ class BareRepository:
             paths: paths that the commit does not have.
 
         Raises:
+            PatchError: the files have too many rules for so many paths.
             RepositoryError: git failed.
         """
-        rules = [
-            (path, entry.blob)
+        files = {
+            os.path.dirname(path): entry.blob
             for path, entry in entries.items()
-            if os.path.basename(path) == b".gitignore" and entry.mode != LINK
-        ]
-        if not rules or not paths:
+            if os.path.basename(path) == b".gitignore" and entry.mode in (FILE, PROGRAM)
+        }
+        if not files or not paths:
             return set()
-        with self.scratch() as directory:
-            contents = self.read_blobs([blob for _, blob in rules])
-            for (path, _), data in zip(rules, contents, strict=True):
-                copy = Path(directory, os.fsdecode(path))
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                copy.write_bytes(data)
-            args = ["-C", directory, "check-ignore", "--no-index", "-z", "--stdin"]
-            env = self.env | {"GIT_WORK_TREE": directory, "GIT_LITERAL_PATHSPECS": "0"}  # check-ignore refuses "1"
-            asked = b"".join(b"./" + path + b"\0" for path in paths)  # "./" so that a leading ":" is not pathspec magic
-            found = try_git(args, env=env, input=asked)
-        if found.exit_code not in (0, 1):
-            raise RepositoryError(f"git check-ignore failed: {found.error_text}")
-        return {path.removeprefix(b"./") for path in found.stdout.split(b"\0")[:-1]}
+        contents = self.read_blobs(list(files.values()))
+        return IgnoreRules(dict(zip(files, contents, strict=True))).ignored(paths)
 
     def read_blobs(self, blobs: Sequence[bytes]) -> list[bytes]:
         """Return the contents of blobs, in the same order."""
         output = self.git("cat-file", "--batch", input=b"\n".join(blobs) + b"\n") if blobs else b""
-        contents, at = [], 0
-        for _ in blobs:
-            end = output.index(b"\n", at)
-            size = int(output[at:end].split()[2])
-            contents.append(output[end + 1 : end + 1 + size])
-            at = end + size + 2
-        return contents
+        return split_batch(output, len(blobs))
 
     def blob_sizes(self, blobs: Sequence[bytes]) -> list[int]:
         """Return the sizes of blobs in bytes, in the same order."""
@@ -203,6 +221,10 @@ def checked(commit: str) -> str:
 def object_format(commit: str | None) -> str:
     """Return the ``git init`` option for a repository that can hold ``commit``; None is SHA-1."""
     return "--object-format=" + ("sha256" if commit is not None and len(checked(commit)) == 64 else "sha1")
+
+
+def _quoted(path: str) -> str:
+    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def write_text(directory: str, name: str, text: str, mode: str = "w") -> None:

@@ -1,7 +1,9 @@
-"""Run git isolated from its environment.
+"""Run git isolated from its environment; no other module of the host runs it.
 
-Git reads no configuration of the user or the machine and runs no hook, filter, pager or helper of a repository.
-Identity and dates are fixed, so that the same content always gives the same commit.
+Git reads no configuration of the user or the machine and runs no hook, filter, pager or helper of a repository. It
+connects to no other repository, except for a fetch that the caller means. It has a deadline, and it ends with this
+process. Identity and dates are fixed, so that the same content always gives the same commit.
+Design: docs/decisions/0006-workspaces-and-patches.md.
 """
 
 from __future__ import annotations
@@ -9,10 +11,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from hyperruntime.errors import RepositoryError
+from hyperruntime.errors import RepositoryError, SpecError
 from hyperruntime.git.change_rules import GONE, Change
 from hyperruntime.host.inherited import shell_environment
-from hyperruntime.host.process import ProcessResult, run_process
+from hyperruntime.host.keeper import run_kept
+from hyperruntime.host.process import ProcessResult, overload
+
+TIMEOUT_VARIABLE = "HYPERRUNTIME_GIT_TIMEOUT_S"
+"""Environment variable of the user: the seconds that one git command may take on an idle machine."""
+DEFAULT_TIMEOUT_S = 600.0
+NO_CONNECTIONS = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1"}
+"""Variables with which git fetches nothing, not even an object that a partial clone lacks. Source: git(1)."""
 
 _NAME, _EMAIL, _DATE = "hyperruntime", "hyperruntime@localhost", "946684800 +0000"
 _CONFIG = (
@@ -28,6 +37,7 @@ _CONFIG = (
     ("safe.directory", "*"),
 )
 _VARIABLES = {
+    **NO_CONNECTIONS,
     "GIT_ATTR_NOSYSTEM": "1",
     "GIT_AUTHOR_DATE": _DATE,
     "GIT_AUTHOR_EMAIL": _EMAIL,
@@ -40,9 +50,12 @@ _VARIABLES = {
     "GIT_LITERAL_PATHSPECS": "1",
     "GIT_NO_REPLACE_OBJECTS": "1",
     "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_PAGER": "cat",
     "GIT_TERMINAL_PROMPT": "0",
     "LC_ALL": "C",
 }
+
+_WITH_VALUE = ("-C", "-c", "--git-dir")
 
 
 def git_environment(config: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
@@ -59,11 +72,32 @@ def git_environment(config: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
     return environment
 
 
+class GitTimeoutError(RepositoryError, TimeoutError):
+    """A git command ran past its deadline and was ended."""
+
+
+def git_timeout_s() -> float:
+    """Return the seconds that a git command may take now: more on a machine that has too much to do.
+
+    Raises:
+        SpecError: the variable ``HYPERRUNTIME_GIT_TIMEOUT_S`` is not a positive number.
+    """
+    text = os.environ.get(TIMEOUT_VARIABLE, "")
+    try:
+        asked = float(text or DEFAULT_TIMEOUT_S)
+    except ValueError:
+        asked = 0.0
+    if not 0 < asked < float("inf"):
+        raise SpecError(TIMEOUT_VARIABLE, text, "a positive number of seconds")
+    return asked * overload()
+
+
 def try_git(
     args: Sequence[str],
     *,
     input: bytes | None = None,  # noqa: A002 - the process seam's own word
     env: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
 ) -> ProcessResult:
     """Run git and return its result, even if it failed.
 
@@ -71,14 +105,19 @@ def try_git(
         args: arguments of git.
         input: standard input.
         env: variables that override the fixed environment.
+        timeout_s: seconds it may take; None for :func:`git_timeout_s`.
 
     Raises:
+        GitTimeoutError: it took longer.
         RepositoryError: git is not installed.
     """
+    limit_s, more = (git_timeout_s(), f"; {TIMEOUT_VARIABLE} sets more") if timeout_s is None else (timeout_s, "")
     try:
-        return run_process(["git", *args], input=input, env=git_environment() | dict(env or {}))
+        return run_kept(["git", *args], input=input, env=git_environment() | dict(env or {}), timeout_s=limit_s)
     except FileNotFoundError:
         raise RepositoryError("git is not installed; install the package git") from None
+    except TimeoutError:
+        raise GitTimeoutError(f"git {_verb(args)} did not end within {limit_s:.0f} s and was ended{more}") from None
 
 
 def git(
@@ -95,13 +134,32 @@ def git(
         env: variables that override the fixed environment.
 
     Raises:
-        RepositoryError: git is not installed, or failed; the message holds git's error text.
+        RepositoryError: as for :func:`try_git`, or git failed; the message holds git's error text.
     """
-    result = try_git(args, input=input, env=env)
+    return succeeded(args, try_git(args, input=input, env=env))
+
+
+def succeeded(args: Sequence[str], result: ProcessResult) -> bytes:
+    """Return the standard output of a git command.
+
+    Args:
+        args: its arguments.
+        result: its result.
+
+    Raises:
+        RepositoryError: it failed; the message holds git's error text.
+    """
     if result.exit_code != 0:
-        verb = next((arg for arg in args if not arg.startswith("-")), "")
-        raise RepositoryError(f"git {verb} failed: {result.error_text}")
+        raise RepositoryError(f"git {_verb(args)} failed: {result.error_text}")
     return result.stdout
+
+
+def _verb(args: Sequence[str]) -> str:
+    """Return the name of git's command; the values of ``-C`` and ``--git-dir`` come before it."""
+    words = list(args)
+    while words and words[0].startswith("-"):
+        del words[: 2 if words[0] in _WITH_VALUE else 1]
+    return words[0] if words else ""
 
 
 def commit_stream(parent: str | None, changes: Sequence[Change], reference: str, message: str) -> bytes:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from hyperruntime.errors import PatchError, RepositoryError, SpecError
-from hyperruntime.git.bare_repository import RAW_ATTRIBUTES, BareRepository, checked, object_format, write_text
+from hyperruntime.git.bare_repository import BareRepository, checked, object_format, write_text
 from hyperruntime.git.change_rules import (
     DEFAULT_MAX_FILE_BYTES,
     GONE,
@@ -26,9 +26,11 @@ from hyperruntime.git.change_rules import (
     escape_problem,
     link_problem,
 )
-from hyperruntime.git.command import git, try_git
+from hyperruntime.git.command import git
+from hyperruntime.git.foreign_files import RAW_ATTRIBUTES
 from hyperruntime.git.patch import Notes, filter_patch
 from hyperruntime.git.user_repository import ENV_FILE, inspect_repository, without_secrets
+from hyperruntime.git.work_files import write_files
 from hyperruntime.git.worktree import MAX_NEW_BYTES, Entry, WorkTree, compare
 
 __all__ = ["BRANCH", "RepositoryStore", "Snapshot", "inspect_repository"]
@@ -127,7 +129,8 @@ class RepositoryStore(BareRepository):
         write_text(inner, "info/exclude", _EXCLUDE)
         write_text(inner, "config", _AGENT, mode="a")
         self.copy_objects(commit, os.path.join(self.path, "objects"), inner)
-        git(["-C", where, "reset", "-q", "--hard", commit], env={"GIT_DIR": inner, "GIT_WORK_TREE": where})
+        write_text(inner, f"refs/heads/{BRANCH}", commit + "\n")
+        write_files(commit, where, {"GIT_DIR": inner})
 
     def snapshot(
         self,
@@ -218,7 +221,7 @@ class RepositoryStore(BareRepository):
 
     def commit_of(self, generation: str | int) -> str | None:
         """Return the commit of a generation, or None if it does not exist."""
-        found = try_git(["rev-parse", "--verify", "--quiet", _reference(generation)], env=self.env)
+        found = self.try_git("rev-parse", "--verify", "--quiet", _reference(generation))
         return found.stdout.decode().strip() if found.exit_code == 0 else None
 
     def patch_between(self, old: str, new: str) -> bytes:
@@ -232,7 +235,7 @@ class RepositoryStore(BareRepository):
             commit: full name of the commit.
             path: relative to the root of the repository.
         """
-        found = try_git(["cat-file", "blob", f"{checked(commit)}:{path}"], env=self.env)
+        found = self.try_git("cat-file", "blob", f"{checked(commit)}:{path}")
         return found.stdout if found.exit_code == 0 else None
 
     def export(self, commit: str, target: _Path) -> None:
@@ -247,8 +250,7 @@ class RepositoryStore(BareRepository):
         """
         where = _empty_directory(target)
         with self.index() as env:
-            env["GIT_WORK_TREE"] = where
-            self.git("-C", where, "read-tree", "-u", "--reset", checked(commit), env=env)
+            write_files(checked(commit), where, env)
 
     def _compare(
         self, directory: _Path, entries: Mapping[bytes, Entry], rules: ChangeRules
@@ -263,8 +265,10 @@ class RepositoryStore(BareRepository):
         if not patch.strip():
             return
         limited = {**env, "GIT_ALLOC_LIMIT": _GIT_MEMORY}
-        result = try_git([*_APPLY, "-"], env=limited, input=patch)
-        if result.exit_code == 0 or (fuzz and try_git([*_APPLY, "-C1", "-"], env=limited, input=patch).exit_code == 0):
+        result = self.try_git(*_APPLY, "-", env=limited, input=patch)
+        if result.exit_code == 0:
+            return
+        if fuzz and self.try_git(*_APPLY, "-C1", "-", env=limited, input=patch).exit_code == 0:
             return
         lines = result.stderr.decode(errors="replace").splitlines() or ["git apply failed"]
         reason = lines[0].removeprefix("error: ").removeprefix("fatal: ")

@@ -20,7 +20,8 @@ def inspect_repository(path: str | os.PathLike[str]) -> str:
     """Return the HEAD commit of an agent repository without uncommitted changes; ``.env`` is ignored.
 
     Raises:
-        RepositoryError: it is not the top of a git repository, is bare, has no commit, or has uncommitted changes.
+        RepositoryError: it is not the top of a git repository, is bare or a partial clone, has no commit, or has
+            uncommitted changes.
     """
     where = os.path.realpath(path)
     if not os.path.isdir(where):
@@ -33,6 +34,7 @@ def inspect_repository(path: str | os.PathLike[str]) -> str:
         raise RepositoryError(
             f"{where!r} is not the top of a git repository; run git init, git add --all and git commit there"
         )
+    _refuse_partial(where)
     head = try_git(["-C", where, "rev-parse", "--verify", "--quiet", "HEAD^{commit}"])
     if head.exit_code != 0:
         raise RepositoryError(f"agent repository {where!r} has no commit; run git add --all and git commit")
@@ -85,7 +87,23 @@ def _refuse_dirty(where: str) -> None:
         )
 
 
+def _refuse_partial(where: str) -> None:
+    """Refuse a partial clone: git fetches its missing objects with programs that its configuration names."""
+    names = _configured(where, r"^(extensions\.partialclone|remote\..*\.(promisor|partialclonefilter))$")
+    if names:
+        raise RepositoryError(
+            f"agent repository {where!r} is a partial clone ({names[0]} is set), so objects may be missing; clone it "
+            "again without --filter"
+        )
+
+
+def _configured(where: str, names: str) -> list[str]:
+    """Return the names in a repository's configuration that match a regular expression."""
+    found = try_git(["-C", where, "config", "-z", "--name-only", "--get-regexp", names]).stdout
+    return [os.fsdecode(name) for name in found.split(b"\0") if name]
+
+
 def _no_filters(where: str) -> list[tuple[str, str]]:
     """Return configuration that disables the filter programs of a repository."""
-    names = try_git(["-C", where, "config", "-z", "--name-only", "--get-regexp", r"^filter\."]).stdout
-    return [(os.fsdecode(name), "false" if name.endswith(b".required") else "") for name in names.split(b"\0") if name]
+    names = _configured(where, r"^filter\.")
+    return [(name, "false" if name.endswith(".required") else "") for name in names]

@@ -10,14 +10,21 @@ import re
 
 from hyperruntime.errors import RepositoryError, SpecError
 from hyperruntime.git.bare_repository import checked
-from hyperruntime.git.command import git_environment
+from hyperruntime.git.command import NO_CONNECTIONS, try_git
 from hyperruntime.git.store import RepositoryStore
-from hyperruntime.host.process import ProcessResult, run_process
+from hyperruntime.host.process import ProcessResult
 
-_PROTOCOLS = "file:git:https:ssh"
 _URL = re.compile(r"(?:file|git|https|ssh)://[!-~]+")
 _OWNER_AND_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_UPLOAD_PACK = "git -c safe.directory='*' upload-pack"  # the user's repository may belong to another uid
+_NO_CONNECTIONS = " ".join(f"{name}={value}" for name, value in NO_CONNECTIONS.items())
+# The user's repository may belong to another uid, and may be a partial clone whose configuration names programs.
+_UPLOAD_PACK = f"{_NO_CONNECTIONS} git -c safe.directory='*' upload-pack"
+_ENVIRONMENT = {
+    "GIT_ALLOW_PROTOCOL": "file:git:https:ssh",
+    "GIT_ASKPASS": "true",
+    "GIT_LFS_SKIP_SMUDGE": "1",
+    "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
+}
 SOURCES = "the path of a git repository, or a file://, https://, ssh:// or git:// URL"
 
 
@@ -104,11 +111,4 @@ def fetch(url: str, commit: str, target: str, timeout_s: float) -> None:
 
 
 def _run(args: list[str], timeout_s: float) -> ProcessResult:
-    env = git_environment() | {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_LFS_SKIP_SMUDGE": "1", "GIT_ASKPASS": "true"}
-    env["GIT_SSH_COMMAND"] = "ssh -o BatchMode=yes"
-    try:
-        return run_process(["git", *args], env=env, timeout_s=timeout_s)
-    except FileNotFoundError:
-        raise RepositoryError("git is not installed; install the package git") from None
-    except TimeoutError as error:
-        raise RepositoryError(str(error)) from None
+    return try_git(args, env=_ENVIRONMENT, timeout_s=timeout_s)

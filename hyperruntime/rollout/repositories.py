@@ -24,7 +24,7 @@ import attrs
 from filelock import FileLock, Timeout
 
 from hyperruntime.errors import HyperRuntimeError, PatchError, RepositoryError, SpecError, StorageError, TransferError
-from hyperruntime.git.bare_repository import checked, write_text
+from hyperruntime.git.bare_repository import checked
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.rmtree import remove_tree
@@ -64,7 +64,7 @@ class Checkout:
         with tempfile.TemporaryDirectory(prefix="hyperruntime-store-", ignore_cleanup_errors=True) as directory:
             store = RepositoryStore(os.path.join(directory, _STORE))
             store.make(self.commit)
-            write_text(store.path, "objects/info/alternates", os.path.join(self.repository, "objects") + "\n")
+            store.borrow(os.path.join(self.repository, "objects"))
             yield store
 
     async def unpack(self, lease: Lease, repo_dir: str) -> None:

@@ -32,7 +32,7 @@ from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import LeaseLostError, RunLockedError
 from hyperruntime.host.batch_job import BatchJob
 from hyperruntime.host.owner import OwnerIdentity
-from hyperruntime.host.process import boot_id
+from hyperruntime.host.process import boot_id, wait_until
 from hyperruntime.json_values import parse_json
 from hyperruntime.logs import get_logger
 from hyperruntime.storage.atomic import json_document, storage_errors, sync_directory, write_atomic
@@ -47,6 +47,7 @@ _PREFIX, _NEXT, _NEW = ".owner.", ".next", ".new"
 _PROBE = ".owner.clock"
 _MOST_BYTES = 1 << 20
 _POLL_S, _POLL_JOB_S = 1.0, 5.0
+_WRITTEN_S = 5.0  # between the creation of a file and its content; later, the process was killed
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -68,6 +69,19 @@ class LockRecord:
 def read_lease(run_dir: Path) -> LockRecord | None:
     """Return the lease in a run directory, which may be stale; None if it does not exist or is invalid."""
     return _read(run_dir / RECORD)
+
+
+def _read_written(path: Path) -> LockRecord | None:
+    """Return a lease; wait for its content if a process without hard links has just made its file."""
+    wait_until(lambda: not _is_empty(path), _WRITTEN_S)
+    return _read(path)
+
+
+def _is_empty(path: Path) -> bool:
+    try:
+        return os.stat(path).st_size == 0
+    except FileNotFoundError:
+        return False
 
 
 def _content(path: Path) -> bytes:
@@ -234,7 +248,7 @@ class RunLock(Closing):
             return _link(new, self._record)
         at, clock = self._record, partial(_file_system_time, self._run_dir)
         while True:
-            lease = _read(at)
+            lease = _read_written(at)
             if lease is not None and _state(lease, at, clock) == "alive":
                 raise RunLockedError(self._refusal(lease.owner))
             successor = self._run_dir / f"{_PREFIX}{name}{_NEXT}"
@@ -271,7 +285,7 @@ class RunLock(Closing):
 def _name_of(record: Path) -> str:
     """Return a name for a lease that no other lease has; "" if it does not exist."""
     try:
-        if (lease := _read(record)) is not None and lease.owner.token.isalnum():
+        if (lease := _read_written(record)) is not None and lease.owner.token.isalnum():
             return lease.owner.token
         found = os.stat(record)
         return f"damaged-{found.st_ino}-{found.st_mtime_ns}"

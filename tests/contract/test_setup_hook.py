@@ -57,7 +57,7 @@ def origin(tmp_path: Path) -> tuple[Path, list[str]]:
     git(["-C", str(work), "commit", "-q", "-a", "-m", "more"])
     second = git(["-C", str(work), "rev-parse", "HEAD"]).decode().strip()
     bare = tmp_path / "origin/octo/app.git"
-    git(["clone", "-q", "--bare", "--", str(work), str(bare)])
+    git(["clone", "-q", "--bare", "--", str(work), str(bare)], env={"GIT_ALLOW_PROTOCOL": "file"})
     git(["-C", str(bare), "config", "uploadpack.allowAnySHA1InWant", "true"])
     return tmp_path / "origin", [first, second]
 

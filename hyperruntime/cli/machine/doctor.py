@@ -118,13 +118,14 @@ def machine_findings() -> Iterator[Finding]:
 
 
 def _git() -> Finding:
-    from hyperruntime.host.process import find_program, run_process
+    from hyperruntime.git.command import git
+    from hyperruntime.host.process import find_program
 
     path = find_program("git")
     if path is None:
         step = "install it, on Debian with `apt-get install git`; the generate loop needs it"
         return Finding(subject="git", ok=False, detail="not on PATH", next_step=step)
-    words = run_process([path, "--version"]).stdout.decode(errors="replace").split()
+    words = git(["--version"]).decode(errors="replace").split()
     return Finding(subject="git", ok=True, detail=f"{words[2] if len(words) > 2 else 'unknown version'} ({path})")
 
 

@@ -32,7 +32,7 @@ from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.events import Events, StepEvent
 from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContainers
 from hyperruntime.reclaim.trees import remove_reclaimed
-from hyperruntime.storage.atomic import make_private_directory, write_file
+from hyperruntime.storage.atomic import make_private_directory
 
 if TYPE_CHECKING:
     from hyperruntime.cluster.node_services import NodeContext
@@ -147,10 +147,7 @@ class GenerationService:
 
 
 def _open_store(sent: SentRun, path: Path) -> RepositoryStore:
-    """Return a repository that has the states of a run and keeps new ones for itself.
-
-    Source: gitrepository-layout(5), objects/info/alternates.
-    """
+    """Return a repository that has the states of a run and keeps new ones for itself."""
     objects = sent.layout.repository / "objects"
     if not wait_until(objects.is_dir, SEEN_S, POLL_S):
         raise ClusterError(
@@ -159,7 +156,7 @@ def _open_store(sent: SentRun, path: Path) -> RepositoryStore:
         )
     store = RepositoryStore(path)
     store.make(sent.root)
-    write_file(path / "objects" / "info" / "alternates", f"{objects}\n".encode())
+    store.borrow(objects)
     return store
 
 

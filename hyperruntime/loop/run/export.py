@@ -15,9 +15,11 @@ from pathlib import Path
 import attrs
 
 from hyperruntime.errors import ArchiveError, RepositoryError
-from hyperruntime.git.bare_repository import RAW_ATTRIBUTES, object_format, write_text
+from hyperruntime.git.bare_repository import object_format, write_text
 from hyperruntime.git.command import git
+from hyperruntime.git.foreign_files import RAW_ATTRIBUTES
 from hyperruntime.git.store import BRANCH, RepositoryStore
+from hyperruntime.git.work_files import write_files
 from hyperruntime.loop.generation.meta_patches import stored_start
 from hyperruntime.loop.run_files.archive import Archive, read_run
 from hyperruntime.loop.run_files.layout import Layout
@@ -144,5 +146,6 @@ def _write(store: RepositoryStore, path: str, commits: Sequence[tuple[str, str, 
         parent = ["-p", commit] if commit else []
         made = git(["commit-tree", tree, *parent], env={"GIT_DIR": inner, **dates}, input=message.encode())
         commit = made.decode().strip()
-    git(["-C", path, "reset", "-q", "--hard", commit], env={"GIT_DIR": inner, "GIT_WORK_TREE": path})
+    write_text(inner, f"refs/heads/{BRANCH}", commit + "\n")
+    write_files(commit, path, {"GIT_DIR": inner})
     return commit

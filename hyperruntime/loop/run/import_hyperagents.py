@@ -17,7 +17,6 @@ from pathlib import Path
 import attrs
 
 from hyperruntime.errors import ArchiveError, PatchError, ReclaimError, RepositoryError
-from hyperruntime.git.bare_repository import BareRepository
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import mean_score, selected_split
@@ -248,22 +247,18 @@ def _check_out_root(layout: Layout, target: Path) -> None:
     git_dir = layout.root / REPOSITORY / ".git"
     if not is_run_directory(git_dir / "objects", below=layout.root):
         raise ArchiveError(f"{str(git_dir)!r} is not a git directory; the run cannot be resumed")
-    reader = BareRepository(layout.work / "original.git")
+    reader = RepositoryStore(layout.work / "original.git")
     reader.make(None)
-    quoted = '"' + str(git_dir / "objects").replace("\\", "\\\\").replace('"', '\\"') + '"'
-    reader.env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = quoted
+    reader.borrow(git_dir / "objects")
     commit = _root_commit(layout, reader, git_dir)
     try:
-        with reader.index() as env:
-            reader.git(
-                "-C", str(target), "read-tree", "-u", "--reset", commit, env={**env, "GIT_WORK_TREE": str(target)}
-            )
+        reader.export(commit, target)
     except RepositoryError as error:
         raise ArchiveError(f"the root commit {commit} of {str(git_dir)!r} cannot be read: {error}") from error
     shutil.rmtree(reader.path, ignore_errors=True)
 
 
-def _root_commit(layout: Layout, reader: BareRepository, git_dir: Path) -> str:
+def _root_commit(layout: Layout, reader: RepositoryStore, git_dir: Path) -> str:
     """Return the commit that all diffs start from: the one in the log, else HyperAgents' oldest one before HEAD."""
     for name in root_candidates(layout):
         try:

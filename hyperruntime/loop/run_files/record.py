@@ -85,13 +85,13 @@ class GenerationRecord:
     def trouble(self) -> tuple[str, str]:
         """What went wrong, and one sentence about it: the failure, else that of its ensemble, else of its tasks.
 
-        The first value is a class of ``FAILURES``, ``ENSEMBLE`` or ``TASKS``; both are "" if all went well.
+        The first value is a class of ``FAILURES``, ``ENSEMBLE`` or ``TASKS``; it is "" if all went well.
         """
         if self.failure is not None:
             return self.failure, self.detail
         if self.ensemble_failure:
             return ENSEMBLE, self.ensemble_failure
-        return (TASKS, self.unanswered) if self.unanswered else ("", "")
+        return (TASKS, self.unanswered) if self.unanswered else ("", self.detail)
 
 
 @attrs.frozen(kw_only=True)

@@ -14,6 +14,7 @@ from hyperruntime.errors import (
     HyperRuntimeError,
     RepositoryError,
 )
+from hyperruntime.git.command import GitTimeoutError
 from hyperruntime.loop.run_files.record import FailureClass
 
 _BLAME: Mapping[str, FailureClass] = MappingProxyType(
@@ -77,7 +78,8 @@ def translate_failure(error: Exception, step: str) -> GenerationFailedError:
 
     If a container exceeded a limit, the generation failed. If a container was lost for another reason, the machine may
     be at fault, so the generation is retried. After the last attempt the generation is blamed, unless the host's disk
-    was full: this is never the generation's failure, so the run ends, and a resume makes the generation again.
+    was full: this is never the generation's failure, so the run ends, and a resume makes the generation again. If git
+    ran past its deadline, the agent is blamed, and there is no other attempt.
 
     Args:
         error: the error.
@@ -94,8 +96,8 @@ def translate_failure(error: Exception, step: str) -> GenerationFailedError:
         return GenerationFailedError("infrastructure", str(error), again=True, ends_run=True)
     if isinstance(error, ExecStartError):
         return GenerationFailedError(blame, str(error))
-    if isinstance(error, RepositoryError) and step == "diff":
-        return GenerationFailedError(blame, str(error), again=True)
+    if isinstance(error, RepositoryError):
+        return _repository_failure(error, step)
     if isinstance(error, HyperRuntimeError):
         return GenerationFailedError("infrastructure", str(error), again=True)
     return GenerationFailedError(blame, f"{type(error).__name__}: {error}", again=True)
@@ -113,3 +115,9 @@ def _of_a_lost_container(error: ContainerLostError, blame: FailureClass) -> Gene
     if end.ended_by:  # without a limit: the host's disk is full
         return GenerationFailedError("infrastructure", str(error), again=True, ends_run=True)
     return GenerationFailedError(blame, str(error), again=True)
+
+
+def _repository_failure(error: RepositoryError, step: str) -> GenerationFailedError:
+    if isinstance(error, GitTimeoutError):  # the files of the agent, or of its parent, make git slow
+        return GenerationFailedError(_BLAME.get(step, "agent"), str(error))
+    return GenerationFailedError(_BLAME[step] if step == "diff" else "infrastructure", str(error), again=True)

@@ -52,7 +52,9 @@ def test_a_checkout_contains_one_commit_without_its_ancestors_and_descendants(tm
     origin = tmp_path / "ori gin"
     commits = make_origin(origin)
     if form == "bare":
-        git(["clone", "-q", "--bare", "--", str(origin), str(tmp_path / "bare.git")])
+        git(
+            ["clone", "-q", "--bare", "--", str(origin), str(tmp_path / "bare.git")], env={"GIT_ALLOW_PROTOCOL": "file"}
+        )
         origin = tmp_path / "bare.git"
     source = f"file://{origin}".replace(" ", "%20") if form == "file" else str(origin)
     checkout = Repositories(tmp_path / "cache").prepare(source, commits[1])

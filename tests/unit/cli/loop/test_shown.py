@@ -83,9 +83,9 @@ def test_a_status_follows_a_run_until_it_ends(tmp_path: Path) -> None:
         lines = [process.stdout.readline() for _ in range(4)]
         assert "running, 3 of 8 generations" in lines[0]
         assert [line.split()[0] for line in lines[1:]] == ["GENERATION", "1", "2"]
-        grow(run_dir, 8, [4, 3])
+        grow(run_dir, 8, [3, 4])
         assert [process.stdout.readline().split()[0] for _ in range(2)] == ["3", "4"]
-        grow(run_dir, 8, [5, 6, 7])
+        grow(run_dir, 8, [6, 5, 7])
         assert [process.stdout.readline().split()[0] for _ in range(3)] == ["5", "6", "7"]
     assert "finished, 8 of 8 generations" in process.stdout.read()
     assert process.wait(120) == 0

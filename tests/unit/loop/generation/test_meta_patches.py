@@ -40,7 +40,7 @@ def agent(tmp_path: Path) -> Path:
 def diffs(tmp_path: Path, agent: Path) -> list[str]:
     """Return two diffs as another run leaves them; the second applies on top of the first."""
     work = tmp_path / "evolved"
-    git(["clone", "-q", str(agent), str(work)])
+    git(["clone", "-q", str(agent), str(work)], env={"GIT_ALLOW_PROTOCOL": "file"})
     found = []
     for number, names in enumerate((["task_agent.py", "hyperrun.toml"], ["meta_agent.py", "notes.txt"])):
         for name in names:

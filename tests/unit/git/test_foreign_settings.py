@@ -1,0 +1,220 @@
+"""Repositories that somebody else made: no setting in them makes git on the host run a program."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hyperruntime.errors import RepositoryError
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.rollout import origins
+
+CALM = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"], "LC_ALL": "C"}
+EDITOR = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "c", "GIT_COMMITTER_EMAIL": "c@d"}
+PARTIAL = (
+    "core.repositoryFormatVersion=1", "extensions.partialClone=e", "remote.e.promisor=true",
+    "remote.e.partialCloneFilter=blob:none",
+)  # fmt: skip
+# Settings by what they configure; PROGRAM is a program that leaves a mark.
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "promisor": (*PARTIAL, "remote.e.url=/", "remote.e.uploadpack=PROGRAM"),
+    "promisor by ssh": (*PARTIAL, "remote.e.url=ssh://x/y", "core.sshCommand=PROGRAM"),
+    "promisor by git": (*PARTIAL, "remote.e.url=git://localhost/y", "core.gitProxy=PROGRAM"),
+    "promisor by a helper": (*PARTIAL, "remote.e.url=ext::PROGRAM", "protocol.ext.allow=always"),
+    "promisor by its vcs": (*PARTIAL, "remote.e.url=x", "remote.e.vcs=PROGRAM", "protocol.allow=always"),
+    "promisor instead": (*PARTIAL, "remote.e.url=x:", "url.ssh://x/.insteadOf=x:", "core.sshCommand=PROGRAM"),
+    "filter": ("filter.evil.clean=PROGRAM", "filter.evil.smudge=PROGRAM", "filter.evil.process=PROGRAM"),
+    "diff": ("diff.external=PROGRAM", "diff.evil.textconv=PROGRAM", "diff.evil.command=PROGRAM"),
+    "merge": ("merge.evil.driver=PROGRAM", "merge.default=evil"),
+    "monitor": ("core.fsmonitor=PROGRAM", "core.useBuiltinFSMonitor=true"),
+    "hooks": ("core.hooksPath=HOOKS",),
+    "alternates": ("core.alternateRefsCommand=PROGRAM",),
+    "pagers": ("core.pager=PROGRAM", "pager.status=PROGRAM", "pager.config=PROGRAM", "core.editor=PROGRAM"),
+    "secrets": ("credential.helper=!PROGRAM", "core.askPass=PROGRAM", "gpg.program=PROGRAM", "log.showSignature=true"),
+    "trailers": ("trailer.x.command=PROGRAM", "trailer.x.cmd=PROGRAM", "trailer.x.key=x"),
+    "aliases": ("alias.status=!PROGRAM", "alias.rev-parse=!PROGRAM", "alias.pack-objects=!PROGRAM"),
+    "upload": ("uploadpack.packObjectsHook=PROGRAM", "receive.procReceiveRefs=refs"),
+    "submodules": ("submodule.s.update=!PROGRAM", "submodule.recurse=true", "fetch.recurseSubmodules=true"),
+    "archives": ("tar.tgz.command=PROGRAM",),
+    "included": ("include.path=INCLUDED",),
+    "worktree": ("extensions.worktreeConfig=true",),
+}
+
+
+class Host:
+    """The host: a directory with a program that leaves a mark."""
+
+    def __init__(self, folder: Path) -> None:
+        self._mark, self._program, self._hooks = folder / "mark", folder / "program", folder / "hooks"
+        self._included = folder / "included"
+        self._program.write_text(f"#!/bin/sh\ntouch '{self._mark}'\ncat\n")
+        self._program.chmod(0o755)
+        self._hooks.mkdir()
+        for name in (
+            "post-checkout",
+            "reference-transaction",
+            "post-index-change",
+            "pre-auto-gc",
+            "fsmonitor-watchman",
+        ):
+            shutil.copy(self._program, self._hooks / name)
+        self._included.write_text(f"[core]\n\tfsmonitor = {self._program}\n\tsshCommand = {self._program}\n")
+
+    def configure(self, git_dir: Path, settings: tuple[str, ...]) -> None:
+        """Write settings to a repository."""
+        for setting in settings:
+            key, _, value = setting.partition("=")
+            for name, path in (("PROGRAM", self._program), ("HOOKS", self._hooks), ("INCLUDED", self._included)):
+                value = value.replace(name, str(path))
+            subprocess.run(["git", "config", "--file", git_dir / "config", key, value], env=CALM, check=True)
+        shutil.copy(self._included, git_dir / "config.worktree")
+
+    def check(self) -> None:
+        """Check that no program was run."""
+        assert not self._mark.exists()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    (tmp_path / "host").mkdir()
+    return Host(tmp_path / "host")
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Path:
+    """Make an agent repository whose files have the attributes that the settings are for."""
+    root = tmp_path / "agent"
+    root.mkdir()
+    (root / "agent.py").write_text("pass\n")
+    (root / ".gitattributes").write_text("* filter=evil diff=evil merge=evil\n")
+    for command in (["init", "-q"], ["add", "--all"], ["commit", "-qm", "agent"]):
+        subprocess.run(["git", *command], cwd=root, env=CALM | EDITOR, check=True)
+    return root
+
+
+def lose_object(git_dir: Path, name: str) -> None:
+    (git_dir / "objects" / name[:2] / name[2:]).unlink()
+
+
+def name_of(repository: Path, revision: str) -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", revision], cwd=repository, env=CALM, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("missing", ["HEAD", "HEAD:agent.py", ""], ids=["no commit", "no file", "complete"])
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+def test_an_agent_repository_runs_no_program_on_the_host(
+    settings: tuple[str, ...], missing: str, agent: Path, host: Host, tmp_path: Path
+) -> None:
+    if missing:
+        lose_object(agent / ".git", name_of(agent, missing))
+    host.configure(agent / ".git", settings)
+    os.utime(agent / "agent.py")
+    store = RepositoryStore(tmp_path / "store.git")
+    if missing or settings[: len(PARTIAL)] == PARTIAL:
+        with pytest.raises(RepositoryError) as caught:
+            store.add_repository(agent)
+        assert "\n" not in str(caught.value)
+    else:
+        store.checkout(store.add_repository(agent), tmp_path / "clone")
+    host.check()
+
+
+@pytest.mark.parametrize("setting", ["extensions.partialClone", "remote.e.promisor", "remote.e.partialCloneFilter"])
+def test_a_partial_clone_is_refused_by_name(setting: str, agent: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "config", "core.repositoryFormatVersion", "1"], cwd=agent, env=CALM, check=True)
+    subprocess.run(["git", "config", setting, "true"], cwd=agent, env=CALM, check=True)
+    with pytest.raises(RepositoryError, match=rf"partial clone \({setting.lower()} is set\).* without --filter"):
+        RepositoryStore(tmp_path / "store.git").add_repository(agent)
+
+
+@pytest.mark.parametrize("missing", ["HEAD", "HEAD:agent.py", ""], ids=["no commit", "no file", "complete"])
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+def test_a_repository_of_an_item_runs_no_program_on_the_host(
+    settings: tuple[str, ...], missing: str, agent: Path, host: Host, tmp_path: Path
+) -> None:
+    commit = name_of(agent, "HEAD")
+    if missing:
+        lose_object(agent / ".git", name_of(agent, missing))
+    host.configure(agent / ".git", settings)
+    if missing == "":
+        assert origins.default_commit(str(agent), 60) == commit
+        origins.fetch(str(agent), commit, str(tmp_path / "fetched.git"), 60)
+    else:
+        with pytest.raises(RepositoryError):
+            origins.fetch(str(agent), commit, str(tmp_path / "fetched.git"), 60)
+    host.check()
+
+
+USES: dict[str, Callable[[RepositoryStore, str, Path], object]] = {
+    "checkout": lambda store, root, folder: store.checkout(root, folder / "clone"),
+    "export": lambda store, root, folder: store.export(root, folder / "files"),
+    "snapshot": lambda store, root, folder: store.snapshot(root, folder, 1),
+    "diff": lambda store, root, _: store.apply_patch(root, b"--- a/x\n+++ b/x\n@@ -0,0 +1 @@\n+x\n", 1),
+    "read": lambda store, root, _: store.read_file(root, "agent.py"),
+    "find": lambda store, root, _: store.commit_of(1),
+    "recover": lambda store, root, _: store.recover(),
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+def test_the_repository_of_a_received_run_is_refused_and_runs_no_program(
+    settings: tuple[str, ...], agent: Path, host: Host, tmp_path: Path
+) -> None:
+    store = RepositoryStore(tmp_path / "store.git")
+    root = store.add_repository(agent)
+    for path in (tmp_path / "store.git" / "objects" / "pack").iterdir():
+        path.unlink()  # so that git looks for the commit elsewhere
+    host.configure(tmp_path / "store.git", settings)
+    (tmp_path / "store.git" / "config.worktree").unlink()
+    (tmp_path / "empty").mkdir()
+    for use in USES.values():
+        with pytest.raises(RepositoryError, match=r"was changed by another program: its config has the line") as caught:
+            use(RepositoryStore(tmp_path / "store.git"), root, tmp_path / "empty")
+        assert "\n" not in str(caught.value)
+    host.check()
+
+
+def link(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    path.symlink_to("moved")
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "another common directory": (lambda git: (git / "commondir").write_text("/x\n"), "the file commondir"),
+    "a second configuration": (lambda git: (git / "config.worktree").touch(), "the file config.worktree"),
+    "borrowed objects": (lambda git: (git / "objects/info/alternates").touch(), "the file objects/info/alternates"),
+    "other ignore rules": (lambda git: (git / "info/exclude").touch(), "the file info/exclude"),
+    "other parents": (lambda git: (git / "info/grafts").touch(), "the file info/grafts"),
+    "slow attributes": (lambda git: (git / "info/attributes").write_text("**/a/**/a text"), "its info/attributes is"),
+    "a linked configuration": (lambda git: link(git / "config"), "its config cannot be read"),
+    "a pipe as configuration": (lambda git: pipe(git / "config"), "its config is not a regular file"),
+    "no configuration": (lambda git: (git / "config").unlink(), "does not have the line 'bare = true'"),
+    "linked objects": (lambda git: link(git / "objects"), "objects is not a directory"),
+    "linked references": (lambda git: link(git / "refs"), "refs is not a directory"),
+    "a link": (link, "it is not a directory"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES.keys())
+def test_a_repository_with_files_of_another_program_is_refused_by_name(
+    change: Callable[[Path], object], message: str, agent: Path, tmp_path: Path
+) -> None:
+    store = RepositoryStore(tmp_path / "store.git")
+    root = store.add_repository(agent)
+    change(tmp_path / "store.git")
+    for use in ("checkout", "find", "recover"):
+        with pytest.raises(RepositoryError, match=message):
+            USES[use](store, root, tmp_path)
