@@ -10,12 +10,13 @@ import aiohttp
 from aiohttp import web
 
 from hyperruntime.gateway.answer.headers import JSON_TYPE
-from hyperruntime.gateway.answer.screen import Event, screen, screen_event
+from hyperruntime.gateway.answer.judgement import Judgement, Kind, judge_end
+from hyperruntime.gateway.answer.screen import Event, Screened, screen, screen_event
 from hyperruntime.gateway.answer.sse import EventSplitter
 from hyperruntime.gateway.answer.stream_guard import StreamGuard
 from hyperruntime.gateway.answer.usage import GeneratedTokens, StreamUsage, estimate
 from hyperruntime.gateway.log.budget import Tokens
-from hyperruntime.gateway.log.exchange import Exchange
+from hyperruntime.gateway.log.exchange import BROKEN, Exchange
 from hyperruntime.gateway.replay import Recorded, exchange_line
 from hyperruntime.gateway.request.parse import COUNT_PATH, ModelRequest, RequestRefusedError, error_event
 from hyperruntime.gateway.request.parse_pool import PoolShare
@@ -51,7 +52,8 @@ class Relay:
         self._guard = StreamGuard(shared.redactor)
         self._generated = GeneratedTokens() if shared.config.tokens and call.wire == "openai" else None
         self._tokens: Tokens | None = None
-        self._streaming = self._complete = False
+        self._streaming = self._complete = self._ended = False
+        self._fault: Judgement | None = None
 
     def used(self) -> Tokens:
         """Return the usage of the exchange so far; zero if the upstream refused the request.
@@ -69,34 +71,53 @@ class Relay:
             )
         return estimate(exchange.request_bytes, 0) if exchange.pending else Tokens()
 
-    async def whole(self, answer: Answer) -> web.Response:
-        """Return the response for an answer that is not a stream; the sender has read it.
+    async def screen(self, answer: Answer, data: bytes) -> Screened:
+        """Return the screened body of an answer that is not a stream.
+
+        Args:
+            answer: the answer.
+            data: its whole body.
 
         Raises:
             RequestRefusedError: the answer holds a key that cannot be cut out, is not UTF-8 or is nested too deeply;
                 or a parse worker was lost.
         """
-        exchange = self._exchange
-        data = b"".join([piece async for piece in answer.body])
-        if answer.status == _OK and self._call.path != COUNT_PATH:
-            self._tokens = estimate(exchange.request_bytes, len(data))
-        screened = await self._share.run(
+        is_charged = answer.status == _OK and self._call.path != COUNT_PATH
+        self._tokens = estimate(self._exchange.request_bytes, len(data)) if is_charged else Tokens()
+        return await self._share.run(
             len(data) // _BYTES_PER_VALUE,
             screen,
             data,
             self._redactor,
+            path=self._call.path,
+            status=answer.status,
             is_json=answer.headers["Content-Type"] == JSON_TYPE,
             tokens=self._generated is not None,
         )
-        data = data if screened.body is None else screened.body
+
+    async def whole(self, answer: Answer, screened: Screened) -> web.Response:
+        """Return the response for an answer that is not a stream.
+
+        Args:
+            answer: the answer; the sender has read it.
+            screened: its screened body.
+        """
+        exchange = self._exchange
+        data = answer.data if screened.body is None else screened.body
         exchange.status, exchange.answer_bytes = answer.status, len(data)
-        if answer.status == _OK:
-            self._tokens = Tokens() if self._call.path == COUNT_PATH else screened.used or self._tokens
+        if answer.status == _OK and self._call.path != COUNT_PATH:
+            is_broken = screened.judgement.kind is Kind.BROKEN
+            self._tokens = screened.used or (Tokens() if is_broken else self._tokens)
             exchange.generated = screened.generated
-        else:
-            exchange.error = f"upstream_error: {data[:300].decode(errors='replace')}"
+        self._note(screened.judgement)
         await self._keep(answer, data)
         return web.Response(status=answer.status, body=payload(data), headers=answer.headers)
+
+    def _note(self, judgement: Judgement) -> None:
+        """Write the fault of an answer into the log entry."""
+        if judgement.kind is not Kind.USABLE:
+            word = BROKEN if judgement.kind is Kind.BROKEN else "upstream_error"
+            self._exchange.error = f"{word}: {self._redactor.clean_text(judgement.why)}"
 
     async def stream(self, request: web.BaseRequest, answer: Answer, deadline: asyncio.Timeout) -> web.StreamResponse:
         """Relay a stream, event by event; a failure or the deadline ends it with an error event.
@@ -119,6 +140,7 @@ class Relay:
             async with asyncio.timeout_at(end):
                 await self._events(response, answer)
             self._complete = True
+            self._note(self._fault or judge_end(self._call.path, ended=self._ended))
             await self._keep(answer, bytes(self._recorded))
         except RequestRefusedError as error:
             await self._broken(response, error)
@@ -158,8 +180,13 @@ class Relay:
     async def _seen(self, event: bytes) -> Event:
         """Return a screened event, and record its usage and tokens."""
         cost = len(event) // _BYTES_PER_VALUE
-        seen = await self._share.run(cost, screen_event, event, self._redactor, tokens=self._generated is not None)
+        wants_tokens = self._generated is not None
+        seen = await self._share.run(
+            cost, screen_event, event, self._redactor, path=self._call.path, tokens=wants_tokens
+        )
         self._usage.see(seen.used)
+        self._ended = self._ended or seen.sign.ended
+        self._fault = self._fault or seen.sign.fault
         self._came_bytes += len(seen.cleaned)
         if self._generated is not None:
             self._generated.see(seen.message)
@@ -175,7 +202,7 @@ class Relay:
     async def _broken(self, response: web.StreamResponse, error: RequestRefusedError) -> None:
         """Send an error event in the client's format; the HTTP status is sent already."""
         self._exchange.error = f"{error.kind}: {error.message}"
-        await response.write(self._redactor.clean(error_event(self._call.wire, error)))
+        await response.write(self._redactor.clean(error_event(self._call.path, error)))
 
     async def _keep(self, answer: Answer, data: bytes) -> None:
         if self._record is not None:

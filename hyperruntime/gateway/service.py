@@ -138,7 +138,9 @@ class Service:
                 exchange.error = "slow_client: the client did not read its stream"
                 cast(BoundedConnection, request.protocol).drop()
                 raise ConnectionResetError from None
-            refusal = RequestRefusedError(504, "deadline_exceeded", "the request was not answered within its deadline")
+            why = "the request was not answered within its deadline"
+            failed_before = exchange.attempts > 1  # else the answer may be as long as the client asked for
+            refusal = RequestRefusedError(504, "upstream_timeout" if failed_before else "deadline_exceeded", why)
         said = self._shared.redactor.clean_text(refusal.message)
         exchange.status, exchange.error = refusal.status, f"{refusal.kind}: {said}"
         if refusal.status < _SERVER_FAULT:
@@ -176,9 +178,11 @@ class Service:
                 relay = Relay(call, exchange, self._shared, self._share)
                 with ExitStack() as after:
                     after.callback(self._charge, rule, exchange, relay)
-                    answer = await self._shared.sender.send(call, rule, upstream, exchange)
+                    answer = await self._shared.sender.send(call, rule, upstream, exchange, relay.screen)
                     after.callback(answer.close)
-                    return await (relay.stream(request, answer, deadline) if answer.streams else relay.whole(answer))
+                    if answer.screened is not None:
+                        return await relay.whole(answer, answer.screened)
+                    return await relay.stream(request, answer, deadline)
 
     def _check_endpoint(self, request: web.BaseRequest) -> None:
         expected = "GET" if request.path == MODELS_PATH else "POST"

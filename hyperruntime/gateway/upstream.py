@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import cached_property
 from urllib.parse import urlsplit
 
@@ -14,6 +14,9 @@ from aiohttp import web
 
 from hyperruntime.concurrency.retry import RETRIED_STATUSES, SHOULD_RETRY, with_retries
 from hyperruntime.gateway.answer.headers import STREAM_TYPE, answer_headers, request_id, retry_after
+from hyperruntime.gateway.answer.judgement import USABLE, Judgement, broken, judge_event
+from hyperruntime.gateway.answer.screen import Screened
+from hyperruntime.gateway.answer.sse import event_data, first_event
 from hyperruntime.gateway.answer.usage import asks_for_tokens
 from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream
 from hyperruntime.gateway.log.exchange import Exchange
@@ -22,6 +25,7 @@ from hyperruntime.gateway.replay import Replay
 from hyperruntime.gateway.request.parse import PATHS, ModelRequest, RequestRefusedError
 from hyperruntime.units import KIB
 
+_OK = 200
 _CONNECT_S = 15.0
 _LARGE_BYTES = 256 * KIB
 _TRANSPORT = (aiohttp.ClientError, TimeoutError, OSError)
@@ -39,6 +43,9 @@ class Answer:
         body: the pieces of the body as they arrive.
         retry_s: seconds that the upstream asks to wait before the next attempt.
         response: the response to close; None if there is no open connection.
+        data: the whole body; empty for a stream.
+        screened: the screened body; None for a stream.
+        judgement: whether the answer is usable; for a stream, whether its first event is.
     """
 
     status: int
@@ -46,16 +53,22 @@ class Answer:
     body: AsyncIterator[bytes]
     retry_s: float = 0.0
     response: aiohttp.ClientResponse | None = None
+    data: bytes = b""
+    screened: Screened | None = None
+    judgement: Judgement = USABLE
 
     @property
-    def streams(self) -> bool:
+    def has_events(self) -> bool:
         """Whether the answer is a stream of events."""
-        return self.headers["Content-Type"] == STREAM_TYPE
+        return self.status == _OK and self.headers["Content-Type"] == STREAM_TYPE
 
     def close(self) -> None:
         """Return the connection to its pool if the answer was read to its end; otherwise close it."""
         if self.response is not None:
             self.response.release() if self.response.content.at_eof() else self.response.close()
+
+
+Screen = Callable[[Answer, bytes], Awaitable[Screened]]
 
 
 class Sender:
@@ -92,58 +105,81 @@ class Sender:
         """Close all connections."""
         await self._session.close()
 
-    async def send(self, call: ModelRequest, rule: ModelRule, upstream: Upstream, exchange: Exchange) -> Answer:
-        """Return the first answer whose status is not worth a retry, or the last answer.
+    async def send(
+        self, call: ModelRequest, rule: ModelRule, upstream: Upstream, exchange: Exchange, screen: Screen
+    ) -> Answer:
+        """Return the first answer that is not worth a retry, or the last answer.
 
         Args:
             call: the client's request.
             rule: the model rule that matches the request.
             upstream: the upstream of the rule.
             exchange: log entry of the request; its attempts and identifiers are filled in.
+            screen: screens the body of an answer that is not a stream.
 
         Raises:
-            RequestRefusedError: no attempt got an answer; the answer is malformed, too large or a redirect; or no
-                answer to the request was recorded.
+            RequestRefusedError: no attempt got an answer; the answer is malformed, too large or a redirect; no
+                answer to the request was recorded; or ``screen`` raises it.
         """
         if upstream.replay:
-            recorded = self._replays[upstream.name].play(call)
-            headers = answer_headers({"Content-Type": recorded.content_type}, self._redactor)
-            return Answer(status=recorded.status, headers=headers, body=_once(recorded.body))
+            return await self._played(call, upstream, exchange, screen)
         extra = asks_for_tokens(call, ids=upstream.token_ids) if self._config.tokens else {}
         body = call.encode(rule.send_as, extra)
         deadline = exchange.started + self._config.deadline_s
 
-        async def attempt() -> Answer:
-            exchange.attempts += 1
-            exchange.pending = True
-            try:
-                answer = await self._attempt(call, upstream, body, exchange)
-                exchange.id = request_id(answer.headers)
-                if not answer.streams:
-                    answer = await self._read(answer, exchange)
-            except _TRANSPORT:
-                exchange.pending = False
-                raise
-            exchange.pending = False
-            return answer
-
         try:
             answer = await with_retries(
-                attempt,
+                lambda: self._attempt(call, upstream, body, exchange, screen),
                 first_s=self._config.backoff_s,
                 longest_s=self._config.backoff_max_s,
                 errors=_TRANSPORT,
-                asked_s=lambda answer: answer.retry_s if answer.status in RETRIED_STATUSES else None,
+                asked_s=lambda answer: answer.retry_s if answer.judgement.retry else None,
                 gives_up=lambda made, next_at: made > self._config.retries or next_at > deadline,
                 before_wait=lambda outcome, *_: outcome.close() if isinstance(outcome, Answer) else None,
             )
         except _TRANSPORT as error:
             raise _unreachable(upstream, error) from None
-        if answer.status in RETRIED_STATUSES:
+        if answer.judgement.retry or answer.status in RETRIED_STATUSES:
             answer.headers[SHOULD_RETRY] = "false"
         return answer
 
-    async def _attempt(self, call: ModelRequest, upstream: Upstream, body: bytes, exchange: Exchange) -> Answer:
+    async def _played(self, call: ModelRequest, upstream: Upstream, exchange: Exchange, screen: Screen) -> Answer:
+        """Return the next recorded answer.
+
+        Raises:
+            RequestRefusedError: the request was not recorded, or ``screen`` raises it.
+        """
+        recorded = self._replays[upstream.name].play(call)
+        headers = answer_headers({"Content-Type": recorded.content_type}, self._redactor)
+        answer = Answer(status=recorded.status, headers=headers, body=_once(recorded.body))
+        return answer if call.stream and answer.has_events else await self._read(answer, exchange, screen)
+
+    async def _attempt(
+        self, call: ModelRequest, upstream: Upstream, body: bytes, exchange: Exchange, screen: Screen
+    ) -> Answer:
+        """Send the request once; return the judged answer.
+
+        Raises:
+            RequestRefusedError: see :meth:`send`.
+            ClientError: the connection was lost.
+            TimeoutError: the upstream stalled.
+        """
+        exchange.attempts += 1
+        exchange.pending = True
+        try:
+            answer = await self._ask(call, upstream, body, exchange)
+            exchange.id = request_id(answer.headers)
+            if call.stream and answer.has_events:
+                answer = await self._begun(answer, call.path)
+            else:
+                answer = await self._read(answer, exchange, screen)
+        except _TRANSPORT:
+            exchange.pending = False
+            raise
+        exchange.pending = False
+        return answer
+
+    async def _ask(self, call: ModelRequest, upstream: Upstream, body: bytes, exchange: Exchange) -> Answer:
         headers = {**call.headers, "Content-Type": "application/json", **self._auth(upstream)}
         response = await self._session.post(
             endpoint(upstream, call.path),
@@ -171,11 +207,32 @@ class Sender:
             response=response,
         )
 
-    async def _read(self, answer: Answer, exchange: Exchange) -> Answer:
-        """Return the answer with its whole body, so that a broken connection can be retried.
+    async def _begun(self, answer: Answer, path: str) -> Answer:
+        """Return a stream whose first event was judged, so that a failure before it can be retried.
 
         Raises:
-            RequestRefusedError: the answer is too large.
+            ClientError: the connection was lost.
+            TimeoutError: the upstream stalled.
+        """
+        held = b""
+        try:
+            async for piece in answer.body:
+                held += piece
+                if first_event(held) or len(held) > self._config.limits.answer_bytes:
+                    break
+        except BaseException:
+            answer.close()
+            raise
+        judgement = judge_event(path, event_data(first_event(held) or held)).fault or USABLE
+        if not held.strip():
+            judgement = broken("the stream has no events")
+        return attrs.evolve(answer, body=_after(held, answer.body), judgement=judgement)
+
+    async def _read(self, answer: Answer, exchange: Exchange, screen: Screen) -> Answer:
+        """Return the answer with its whole body, screened, so that a broken connection can be retried.
+
+        Raises:
+            RequestRefusedError: the answer is too large, or ``screen`` raises it.
             ClientError: the connection was lost.
             TimeoutError: the upstream stalled.
         """
@@ -190,7 +247,10 @@ class Sender:
                     raise RequestRefusedError(502, "answer_too_large", f"the answer is longer than {limit} bytes")
         finally:
             answer.close()
-        return attrs.evolve(answer, body=_once(b"".join(pieces)), response=None)
+        exchange.pending = False
+        data = b"".join(pieces)
+        screened = await screen(answer, data)
+        return attrs.evolve(answer, data=data, screened=screened, judgement=screened.judgement, response=None)
 
     def _auth(self, upstream: Upstream) -> dict[str, str]:
         key = self._keys[upstream.name]
@@ -241,3 +301,9 @@ def describe(error: Exception) -> str:
 
 async def _once(data: bytes) -> AsyncIterator[bytes]:
     yield data
+
+
+async def _after(data: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield data
+    async for piece in others:
+        yield piece

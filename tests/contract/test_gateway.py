@@ -14,11 +14,20 @@ import pytest
 from psutil import Process
 
 import hyperruntime as hr
-from hyperruntime.errors import GatewayError
-from hyperruntime.gateway import Access, ClientLimits, Gateway, GatewayConfig, ModelRule, Upstream
+from hyperruntime.errors import BudgetExceededError, GatewayError
+from hyperruntime.gateway import Access, Budget, ClientLimits, Gateway, GatewayConfig, ModelRule, Upstream
 from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.units import MIB
-from tests.doubles.upstream import Received, Reply, ScriptedUpstream, chat, chat_stream, scripted_upstream
+from tests.doubles.upstream import (
+    Received,
+    Reply,
+    ScriptedUpstream,
+    chat,
+    chat_stream,
+    response,
+    response_stream,
+    scripted_upstream,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -28,6 +37,18 @@ body = json.dumps({"model": "m", "messages": [], "stream": len(sys.argv) > 1}).e
 headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
 request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
 sys.stdout.buffer.write(urllib.request.urlopen(request).read())
+"""
+
+RESPOND = """
+import json, os, sys, urllib.error, urllib.request
+body = json.dumps({"model": "m", "input": "hi", "stream": json.loads(sys.argv[1])}).encode()
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/responses", body, headers)
+try:
+    answer = urllib.request.urlopen(request)
+except urllib.error.HTTPError as error:
+    answer = error
+sys.stdout.buffer.write(answer.read())
 """
 
 HOSTILE = r"""
@@ -166,6 +187,30 @@ def test_a_container_without_a_network_reaches_the_model(
     assert upstream.received[0].headers["authorization"] == "Bearer sk-the-real-key"
 
 
+def test_a_container_without_a_network_gets_responses_which_are_counted(
+    container: hr.Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_KEY", "sk-the-real-key")
+    whole, stream = response("hello"), response_stream("hel", "lo")
+    with scripted_upstream(lambda received: stream if received.body["stream"] else whole) as running:
+        config = GatewayConfig(
+            upstreams=(Upstream(name="u", url=running.url, key_env="TEST_KEY"),),
+            models=(ModelRule(name="m", upstream="u"),),
+        )
+        with Gateway(config) as gateway, Access(gateway, container, "gen-1", Budget(tokens=25)) as access:
+            got = [
+                container.exec(["python3", "-c", RESPOND, wanted], env=access.env, timeout_s=60).check().stdout
+                for wanted in ("false", "true", "false")
+            ]
+            with pytest.raises(BudgetExceededError):
+                access.check()
+    assert json.loads(got[0])["output"][0]["content"][0]["text"] == "hello"
+    assert got[1] == b"".join(stream.pieces)
+    assert b"budget_exceeded" in got[2]
+    assert [received.path for received in running.received] == ["/v1/responses"] * 2
+    assert (access.seat.spent.input_tokens, access.seat.spent.output_tokens) == (20, 10)
+
+
 def quoting(received: Received) -> Reply:
     """Return a reply with the key in headers and in the body or events: plain, escaped, encoded, and split."""
     key = received.headers["authorization"].removeprefix("Bearer ")
@@ -173,7 +218,9 @@ def quoting(received: Received) -> Reply:
     headers = {"x-request-id": key, "openai-processing-ms": key, "Retry-After": key, "X-Key": key}
     if received.body.get("stream"):
         return attrs.evolve(chat_stream("it is ", key[:12], key[12:], " ", key), headers=headers)
-    body = f'{{"plain": "{key}", "escaped": "{escaped}", "base64": "{b64encode(key.encode()).decode()}"}}'
+    choices = '[{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}]'
+    base64 = b64encode(key.encode()).decode()
+    body = f'{{"choices": {choices}, "plain": "{key}", "escaped": "{escaped}", "base64": "{base64}"}}'
     kind = {"Content-Type": f"application/json; key={key}"}
     return Reply(pieces=(body.encode(),), headers={**headers, **kind})
 

@@ -94,11 +94,44 @@ def chat(text: str, prompt_tokens: int = 10, completion_tokens: int = 5) -> Repl
 
 def chat_stream(*words: str, prompt_tokens: int = 10, completion_tokens: int = 5, pause_s: float = 0.0) -> Reply:
     """Return a reply that streams an OpenAI chat completion, one word per piece, and ends with the usage."""
-    deltas = [event({"choices": [{"index": 0, "delta": {"content": word}}], "usage": None}) for word in words]
+    said: list[tuple[dict[str, str], str | None]] = [*(({"content": word}, None) for word in words), ({}, "stop")]
+    deltas = [{"index": 0, "delta": delta, "finish_reason": reason} for delta, reason in said]
     usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
-    return Reply(
-        pieces=(*deltas, event({"choices": [], "usage": usage}), event("[DONE]")), stream=True, pause_s=pause_s
-    )
+    events = [event({"choices": [delta], "usage": None}) for delta in deltas]
+    pieces = (*events, event({"choices": [], "usage": usage}), event("[DONE]"))
+    return Reply(pieces=pieces, stream=True, pause_s=pause_s)
+
+
+def response(text: str, input_tokens: int = 10, output_tokens: int = 5) -> Reply:
+    """Return a reply with an OpenAI response."""
+    return json_reply(_response(text, input_tokens, output_tokens))
+
+
+def response_stream(*words: str, input_tokens: int = 10, output_tokens: int = 5) -> Reply:
+    """Return a reply that streams an OpenAI response, one word per delta."""
+    whole = _response("".join(words), input_tokens, output_tokens)
+    begun = {**whole, "status": "in_progress", "output": [], "usage": None}
+    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    said: list[dict[str, Any]] = [
+        {"type": "response.created", "response": begun},
+        *({"type": "response.output_text.delta", **place, "delta": word, "logprobs": []} for word in words),
+        {"type": "response.output_text.done", **place, "text": "".join(words), "logprobs": []},
+        {"type": "response.completed", "response": whole},
+    ]
+    pieces = tuple(event({**data, "sequence_number": n}, data["type"]) for n, data in enumerate(said))
+    return Reply(pieces=pieces, stream=True)
+
+
+def _response(text: str, input_tokens: int, output_tokens: int) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    output = [{"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": content}]
+    usage: dict[str, Any] = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+    usage["total_tokens"] = input_tokens + output_tokens
+    usage |= {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    named = {"id": "resp_1", "object": "response", "created_at": 0, "model": "scripted", "status": "completed"}
+    unset: dict[str, Any] = {"error": None, "incomplete_details": None, "tools": [], "tool_choice": "auto"}
+    unset["parallel_tool_calls"] = True
+    return {**named, **unset, "output": output, "usage": usage}
 
 
 def message(text: str, input_tokens: int = 10, output_tokens: int = 5) -> Reply:

@@ -19,7 +19,7 @@ from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import make_agent_repository
-from tests.doubles.upstream import ScriptedUpstream, chat, scripted_upstream
+from tests.doubles.upstream import Reply, ScriptedUpstream, chat, json_reply, scripted_upstream
 
 pytestmark = pytest.mark.engine
 
@@ -197,16 +197,34 @@ def test_an_agent_that_ignores_budget_refusals_is_ended(
     assert first.durations["meta agent"] < 30
 
 
+BROKEN = {
+    "unreachable": None,
+    "status 500": json_reply({"error": {"message": "it broke"}}, 500),
+    "a web page": Reply(pieces=(b"<html>Welcome</html>",), headers={"Content-Type": "text/html"}),
+}
+
+
+@pytest.fixture(params=BROKEN)
+def broken_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Yield the URL of a broken model server."""
+    reply = BROKEN[request.param]
+    if reply is None:
+        yield "http://127.0.0.1:9/v1"
+        return
+    with scripted_upstream(lambda _: reply) as server:
+        yield server.url
+
+
 @pytest.mark.slow
-def test_an_unreachable_server_is_an_infrastructure_failure(
-    run: Callable[..., RunSummary], upstream: ScriptedUpstream, tmp_path: Path, runtime: Runtime
+def test_a_broken_server_is_an_infrastructure_failure(
+    run: Callable[..., RunSummary], upstream: ScriptedUpstream, tmp_path: Path, runtime: Runtime, broken_url: str
 ) -> None:
     config = tmp_path / "gateway.toml"
     text = (
         "[gateway]\nretries = 0\n[[gateway.upstreams]]\nname = 'gone'\nurl = '{}'\n"
         "[[gateway.models]]\nname = '*'\nupstream = 'gone'\n"
     )
-    config.write_text(text.format("http://127.0.0.1:9/v1"))
+    config.write_text(text.format(broken_url))
     actions = {number: f"from ask import ask\nif {number} != 1: ask()\nimprove()" for number in (1, 2, 3, 4)}
     with pytest.raises(RunError, match="upstream 'gone' failed after 1 attempts"):
         run(actions, gateway=str(config), valid_parent="hyperagents", parent_selection="latest")

@@ -1,11 +1,19 @@
 """Send requests to a model over the OpenAI protocol; OPENAI_BASE_URL and OPENAI_API_KEY name the server and its key."""
 
 import os
+import re
 
 import openai
 import settings
 
 _BAD_REQUEST = (400, 404, 422, 501)
+_SEARCHED = 1000  # characters of an answer: a server may quote the conversation after its own words
+_TOO_LONG = re.compile(  # each server has words of its own
+    r"context[\s_-]*(length|window|size|limit|shift)|ContextWindow|exceed_context|request_too_large"
+    r"|(prompt|input) (is )?too long|reduce the length|model token limit|maximum (prompt|model) length|n_ctx"
+    r"|input length should be|inputs?`? (tokens? \+|must have less)|input token count",
+    re.IGNORECASE,
+)
 _NEW_LIMIT = "max_completion_tokens"  # newer models need this name; other servers know only the older one
 
 
@@ -93,11 +101,10 @@ def _translate(error, with_tools):
     low = said.lower()
     if status == 403:
         return RefusedError(f"the model server refuses further requests: {said}")
-    if status in _BAD_REQUEST:
-        if ("context" in low and ("length" in low or "window" in low)) or "too long" in low:
-            return TooLongError(said)
-        if with_tools and ("tool" in low or "function" in low):
-            return ToolsUnknownError(said)
+    if (400 <= status < 500 or status == 500) and _TOO_LONG.search(f"{said} {error.response.text[:_SEARCHED]}"):
+        return TooLongError(said)
+    if status in _BAD_REQUEST and with_tools and ("tool" in low or "function" in low):
+        return ToolsUnknownError(said)
     return ModelError(f"the model server answered with HTTP status {status}: {said}")
 
 

@@ -5,13 +5,21 @@ Large answers are screened in a parse worker, so all arguments and results can b
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
 
+from hyperruntime.gateway.answer.judgement import (
+    NO_SIGN,
+    USABLE,
+    EventSign,
+    Judgement,
+    judge,
+    judge_event,
+    read_body,
+)
 from hyperruntime.gateway.answer.sse import data_lines, event_data
 from hyperruntime.gateway.answer.usage import GeneratedTokens, usage_of
 from hyperruntime.gateway.log.budget import Tokens
@@ -20,10 +28,12 @@ from hyperruntime.gateway.request.parse import RequestRefusedError
 from hyperruntime.json_values import count_values
 
 _MOST_VALUES = 4_000_000  # an answer with more JSON values is not parsed, and its usage is estimated
+_SHOWN = 300
 _SPELLED_LENGTH = 16  # the most characters that a spelling uses for one character of the key
 _BETWEEN = re.compile(r"[^A-Za-z0-9\\%&#;{}=]+")  # characters that the search for keys ignores
 _NAME = re.compile(rb"event: ?([A-Za-z0-9_.-]{1,64})[\r\n]*")
 _NAMES = frozenset({"message", "error", "ping", "done"})
+_INDEXES = ("index", "output_index", "content_index", "summary_index")  # the last three in OpenAI's responses
 Path = tuple[str | int, ...]
 
 
@@ -35,19 +45,23 @@ class Screened:
         body: the body without keys; None if the original body holds no key.
         used: the usage that the answer reports, or None.
         generated: the generated tokens as JSON; None if they were not requested.
+        judgement: whether the answer is usable, or whose fault it is.
     """
 
     body: bytes | None
     used: Tokens | None
     generated: dict[str, Any] | None
+    judgement: Judgement = USABLE
 
 
-def screen(data: bytes, redactor: Redactor, *, is_json: bool, tokens: bool) -> Screened:
+def screen(data: bytes, redactor: Redactor, *, path: str, status: int, is_json: bool, tokens: bool) -> Screened:
     """Return an answer without keys, with its usage and its tokens.
 
     Args:
         data: the whole body.
         redactor: removes the keys.
+        path: path of the endpoint.
+        status: the HTTP status.
         is_json: whether the body must still be JSON after a key is cut out.
         tokens: whether to collect generated tokens.
 
@@ -56,7 +70,8 @@ def screen(data: bytes, redactor: Redactor, *, is_json: bool, tokens: bool) -> S
     """
     check_text(data)
     cleaned = redactor.clean(data)
-    message = _parse(cleaned)
+    is_parsed = count_values(cleaned) <= _MOST_VALUES
+    message = read_body(cleaned) if is_parsed else None
     if cleaned != data and (cleaned == MARK.encode() or (message is None and is_json)):
         raise key_in_answer()
     if redactor.longest and holds_joined(texts_of(message), redactor, alone=True):
@@ -68,16 +83,8 @@ def screen(data: bytes, redactor: Redactor, *, is_json: bool, tokens: bool) -> S
         body=None if cleaned == data else cleaned,
         used=usage_of(message),
         generated=None if record is None else record.to_json(),
+        judgement=judge(path, status, message, cleaned[:_SHOWN].decode(errors="replace")) if is_parsed else USABLE,
     )
-
-
-def _parse(data: bytes) -> Any | None:  # noqa: ANN401 - JSON from a server
-    if count_values(data) > _MOST_VALUES:
-        return None
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        return None
 
 
 @attrs.frozen(kw_only=True)
@@ -85,7 +92,7 @@ class Piece:
     """The head and the tail of one text in an event.
 
     Attributes:
-        path: path of the text in the event: member names, and each ``index`` member on the way.
+        path: path of the text in the event: member names, and each index member on the way.
         head: its first characters, as many as the longest spelling of a key has. Runs of characters that occur in no
             spelling are replaced by one blank.
         tail: its last characters, in the same form.
@@ -105,6 +112,7 @@ class Event:
         pieces: its texts, for :class:`StreamGuard`.
         used: the usage that it reports, or None.
         usage_alone: whether it reports usage and nothing else, as the last event of OpenAI's format does.
+        sign: whether it ends the model's turn, or reports an error.
         message: its parsed data; None if tokens were not requested.
     """
 
@@ -112,15 +120,17 @@ class Event:
     pieces: tuple[Piece, ...]
     used: Tokens | None
     usage_alone: bool
+    sign: EventSign = NO_SIGN
     message: Any = None
 
 
-def screen_event(event: bytes, redactor: Redactor, *, tokens: bool = False) -> Event:
+def screen_event(event: bytes, redactor: Redactor, *, path: str = "", tokens: bool = False) -> Event:
     """Return one event, screened.
 
     Args:
         event: the bytes of the event, with its empty line.
         redactor: removes the keys.
+        path: path of the endpoint.
         tokens: whether to keep the parsed data, for collecting generated tokens.
 
     Raises:
@@ -137,6 +147,7 @@ def screen_event(event: bytes, redactor: Redactor, *, tokens: bool = False) -> E
         pieces=tuple(_piece(path, text, reach) for path, text in found if text and reach),
         used=usage_of(message),
         usage_alone=isinstance(message, dict) and message.get("choices") == [] and usage_of(message) is not None,
+        sign=judge_event(path, message),
         message=message if tokens else None,
     )
 
@@ -215,7 +226,7 @@ def joined_paths(path: Path) -> set[Path]:
 
 
 def texts_of(data: Any) -> list[tuple[Path, str]]:  # noqa: ANN401 - JSON from a server
-    """Return each text in a JSON value with its path: member names and each ``index`` member, no positions in lists.
+    """Return each text in a JSON value with its path: member names and each index member, no positions in lists.
 
     A list of numbers below 256 counts as the text of these bytes: some servers send a token's bytes in this form.
 
@@ -232,8 +243,7 @@ def _walk(data: Any, path: Path) -> Iterator[tuple[Path, str]]:  # noqa: ANN401 
     if isinstance(data, str):
         yield path, data
     elif isinstance(data, dict):
-        index = data.get("index")
-        here = (*path, index) if isinstance(index, int) else path
+        here = (*path, *(index for name in _INDEXES if isinstance(index := data.get(name), int)))
         for name, value in data.items():
             if isinstance(value, str | dict | list):
                 yield from _walk(value, (*here, name))

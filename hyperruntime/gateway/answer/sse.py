@@ -47,6 +47,12 @@ class EventSplitter:
         return bytes(self._held)
 
 
+def first_event(data: bytes) -> bytes:
+    """Return the first event of a stream with its empty line; b"" if it is not complete."""
+    match = _END.search(data)
+    return data[: match.end()] if match else b""
+
+
 def data_lines(event: bytes) -> bytes:
     """Return the joined values of an event's ``data`` lines."""
     return b"\n".join(line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:"))

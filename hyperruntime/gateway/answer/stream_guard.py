@@ -18,7 +18,7 @@ _MOST_EVENTS = 4096
 _MOST_BYTES = 256 * 1024
 _MOST_CHANNELS = 2048
 # Clients do not join the values of these fields.
-_SET = frozenset({"id", "role", "type", "name", "object", "model", "finish_reason", "stop_reason"})
+_SET = frozenset({"id", "item_id", "role", "type", "name", "object", "model", "finish_reason", "stop_reason"})
 
 
 @attrs.define

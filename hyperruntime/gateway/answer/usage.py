@@ -9,17 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from hyperruntime.gateway.log.budget import Tokens
-from hyperruntime.gateway.request.parse import ModelRequest
+from hyperruntime.gateway.request.parse import CHAT_PATH, COMPLETIONS_PATH, ModelRequest
 from hyperruntime.json_values import is_integer
 
 _BYTES_PER_TOKEN = 4
 _MOST_TOKENS = 10**9
 _INPUT = ("prompt_tokens", "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 _OUTPUT = ("completion_tokens", "output_tokens")
-_ASK: Mapping[str, Mapping[str, Any]] = {
-    "/v1/chat/completions": {"logprobs": True},
-    "/v1/completions": {"logprobs": 0},
-}
+_ASK: Mapping[str, Mapping[str, Any]] = {CHAT_PATH: {"logprobs": True}, COMPLETIONS_PATH: {"logprobs": 0}}
 
 
 def _count(usage: Mapping[str, Any], names: tuple[str, ...]) -> int:
@@ -31,8 +28,10 @@ def usage_of(message: Any) -> Tokens | None:  # noqa: ANN401 - JSON from a serve
     """Return the usage that an answer or one event of a stream reports; None if it reports none."""
     if not isinstance(message, dict):
         return None
-    inner = message.get("message")
-    usage = message.get("usage") or (inner.get("usage") if isinstance(inner, dict) else None)
+    usage = message.get("usage")
+    for name in ("message", "response"):  # in the events of Anthropic's messages and of OpenAI's responses
+        inner = message.get(name)
+        usage = usage or (inner.get("usage") if isinstance(inner, dict) else None)
     if not isinstance(usage, dict):
         return None
     return Tokens(input=_count(usage, _INPUT), output=_count(usage, _OUTPUT))

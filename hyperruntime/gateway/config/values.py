@@ -193,7 +193,7 @@ class GatewayConfig:
         budget: budget of the whole run; a seat may have its own in addition.
         limits: limits on each container.
         concurrency: requests at the upstreams at once, of all containers.
-        retries: attempts after the first one, on 408, 409, 425, 429, 5xx and connection errors.
+        retries: attempts after the first one, on 408, 409, 425, 429, 5xx, connection errors and broken answers.
         backoff_s: seconds before the first retry; doubled for each further one, with jitter.
         backoff_max_s: the longest wait in seconds between two attempts, unless ``Retry-After`` asks for more.
         deadline_s: seconds for a request with all its attempts, a stream to its end.

@@ -19,9 +19,12 @@ from hyperruntime.storage.atomic import storage_errors
 log = get_logger(__name__)
 
 
-# Faults of the server or the account. A status of 400 or 500, or a missed deadline, may be the client's fault.
-_OUTAGES = ("upstream_unreachable", "upstream_timeout", "upstream_lost", "upstream_redirect")
-_OUTAGE_STATUSES = frozenset({401, 402, 429, 502, 503, 504, 529})
+BROKEN = "upstream_broken"  # an answer that is the fault of the server or the account
+_OUTAGES = (
+    BROKEN,
+    *("upstream_unreachable", "upstream_timeout", "upstream_lost", "upstream_redirect"),
+    *("upstream_malformed", "answer_not_text"),
+)
 
 
 @attrs.define(kw_only=True)
@@ -78,7 +81,7 @@ class Exchange:
     def outage(self) -> str:
         """The fault of the upstream that ended the exchange, as a sentence; "" if the upstream is not at fault."""
         kind = self.error.partition(":")[0]
-        if kind in _OUTAGES or (kind == "upstream_error" and self.status in _OUTAGE_STATUSES):
+        if kind in _OUTAGES:
             return f"upstream {self.upstream!r} failed after {self.attempts} attempts: {self.error}"
         return ""
 

@@ -14,14 +14,14 @@ from hyperruntime.wire.tokens import bearer_token
 
 MODELS_PATH = "/v1/models"
 COUNT_PATH = "/v1/messages/count_tokens"  # free of charge
+CHAT_PATH, COMPLETIONS_PATH, EMBEDDINGS_PATH = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+RESPONSES_PATH = "/v1/responses"
+MESSAGES_PATH = "/v1/messages"
 PATHS: Mapping[str, Wire] = {
-    "/v1/chat/completions": "openai",
-    "/v1/completions": "openai",
-    "/v1/embeddings": "openai",
-    "/v1/messages": "anthropic",
-    COUNT_PATH: "anthropic",
+    **dict.fromkeys((CHAT_PATH, COMPLETIONS_PATH, EMBEDDINGS_PATH, RESPONSES_PATH), "openai"),
+    **dict.fromkeys((MESSAGES_PATH, COUNT_PATH), "anthropic"),
 }
-_WITH_STREAM_OPTIONS = ("/v1/chat/completions", "/v1/completions")
+_WITH_STREAM_OPTIONS = (CHAT_PATH, COMPLETIONS_PATH)
 _MAX_MODEL = 200
 _CHANGED = ("stream_options", "logprobs", "return_token_ids")  # members that the gateway sets to get usage and tokens
 
@@ -59,10 +59,15 @@ def error_body(wire: Wire, error: RequestRefusedError) -> bytes:
     return json.dumps({"error": {**inner, "code": error.kind, "param": None}}).encode()
 
 
-def error_event(wire: Wire, error: RequestRefusedError) -> bytes:
-    """Return an error as an event of a stream in a wire format."""
-    name = b"event: error\n" if wire == "anthropic" else b""
-    return name + b"data: " + error_body(wire, error) + b"\n\n"
+def error_event(path: str, error: RequestRefusedError) -> bytes:
+    """Return an error as an event of a stream of an endpoint."""
+    body, name = error_body(PATHS[path], error), b"event: error\n"
+    if path == RESPONSES_PATH:  # its own form of an error, and the member by which OpenAI's package knows it
+        flat = {"type": "error", "code": error.kind, "message": error.message, "param": None}
+        body = json.dumps({**flat, **json.loads(body)}).encode()
+    elif PATHS[path] == "openai":
+        name = b""
+    return name + b"data: " + body + b"\n\n"
 
 
 @attrs.frozen(kw_only=True)
@@ -149,6 +154,9 @@ def parse_call(path: str, body: bytes, headers: Mapping[str, str], *, keyed: boo
     stream = parsed.get("stream", False)
     if not isinstance(stream, bool | None):
         raise RequestRefusedError(400, "invalid_request_error", "'stream' must be true or false")
+    if path == RESPONSES_PATH and parsed.get("background"):
+        why = "'background' is not supported: the gateway could not count the answer; leave it out"
+        raise RequestRefusedError(400, "invalid_request_error", why)
     options = parsed.get("stream_options")
     options = options if isinstance(options, dict) else {}
     return ModelRequest(

@@ -14,6 +14,7 @@ import attrs
 
 from hyperruntime.concurrency.blocking import check_cancelled
 from hyperruntime.errors import ContextLengthError, HyperRuntimeError
+from hyperruntime.gateway.answer.turn_end import TurnEnd, turn_end
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message, ToolCall, normalized_message, tool_calls
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 DEFAULT_TOOLS = ("bash", "read_file", "write_file", "edit_file", "list_files", "search")
 FINISHED, TURN_LIMIT, TOKEN_LIMIT = "finished", "turn_limit", "token_limit"
 CONTEXT_LIMIT, TIME_LIMIT = "context_limit", "time_limit"
+CONTENT_FILTER = "content_filter"
+_STOPPED: Mapping[TurnEnd, str] = {TurnEnd.FULL: CONTEXT_LIMIT, TurnEnd.FILTERED: CONTENT_FILTER}
+_CUT_CALL = "the call did not run: the server stopped this turn before its end"
 _OUT_OF_TIME = "the call did not finish: this conversation has reached its time limit"
 
 T = TypeVar("T")
@@ -75,7 +79,8 @@ class AgentResult:
 
     Attributes:
         messages: all messages, the opening ones included.
-        stop_reason: ``finished``, ``turn_limit``, ``token_limit``, ``context_limit`` or ``time_limit``.
+        stop_reason: ``finished``, ``turn_limit``, ``token_limit``, ``context_limit``, ``time_limit`` or
+            ``content_filter``.
         turns: number of assistant turns.
         tool_calls: number of tool calls that ran.
         tool_errors: the failed calls: ``turn``, ``tool`` and ``error`` of each.
@@ -189,13 +194,16 @@ class _Conversation:
         self._context = completion.usage.get("prompt_tokens", 0) + emitted
         message = normalized_message(completion.message, self._turns)
         self._messages.append(message)
+        end = turn_end(completion.finish_reason)
+        stopped = _STOPPED.get(end, "")
         calls = tool_calls(message, self._task.tools)
         for call in calls:
-            answer = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": await self._answer(call)}
+            content = self._refuse(call, _CUT_CALL) if stopped else await self._answer(call)
+            answer = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
             self._messages.append(answer)
-        if calls:
-            return ""
-        return TOKEN_LIMIT if completion.finish_reason == "length" else FINISHED
+        if calls or stopped:
+            return stopped
+        return TOKEN_LIMIT if end is TurnEnd.CUT else FINISHED
 
     async def _ask(self) -> Completion:
         sampling = self._task.sampling

@@ -29,7 +29,7 @@ class Completion:
 
     Attributes:
         message: OpenAI's form: ``role``, ``content``, and ``tool_calls`` if the server parsed them.
-        finish_reason: ``stop``, ``length``, ``tool_calls``.
+        finish_reason: the server's word, see :func:`~hyperruntime.gateway.answer.turn_end.turn_end`.
         usage: ``prompt_tokens`` and ``completion_tokens``.
         prompt_ids: token ids of the prompt, or None if the server does not return them.
         ids: the emitted token ids, or None.
@@ -68,7 +68,8 @@ class Model(Protocol):
 
         Raises:
             ContextLengthError: the conversation is too long for the model.
-            ModelError: the server cannot be reached, rejects the request, or sends an invalid response.
+            ModelError: the server cannot be reached, rejects the request, or repeats invalid responses or turns that
+                broke off.
         """
         ...
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hyperruntime.errors import ModelError
+from hyperruntime.gateway.answer.turn_end import TurnEnd, turn_end
 from hyperruntime.rollout.agent.agent import ToolHandler, Tools
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.replay import Replay, request_key
@@ -142,7 +143,8 @@ class RecordedModel:
             sampling: sampling parameters.
 
         Raises:
-            ModelError: the model raises it, or the tokens of the turn are inconsistent, or required but missing.
+            ModelError: the model raises it, the turn broke off, or its tokens are inconsistent, or required but
+                missing.
             ReplayDivergedError: the conversation must start again.
         """
         self.conversation = messages
@@ -151,6 +153,7 @@ class RecordedModel:
         if completion is None:
             with self._watch.phase("model_s"):
                 completion = await self._model.complete(messages, tools, sampling)
+            _check_end(completion)
         self.conversation = (*messages, completion.message)
         if self._require_tokens and None in (completion.prompt_ids, completion.ids, completion.logprobs):
             raise ModelError(
@@ -169,6 +172,23 @@ class RecordedModel:
 
     async def close(self) -> None:
         """Do nothing: the owner of the model closes it."""
+
+
+def _check_end(completion: Completion) -> None:
+    """Check that a turn did not break off; its text would be scored as the agent's answer.
+
+    Raises:
+        ModelError: it broke off; or its reason is unknown, and it has no calls.
+    """
+    reason = completion.finish_reason
+    end = turn_end(reason)
+    if end is TurnEnd.BROKEN:
+        raise ModelError(f"the model's turn broke off (finish_reason {reason!r}); check the model's server")
+    if end is TurnEnd.UNKNOWN and not completion.message.get("tool_calls"):
+        raise ModelError(
+            f"the model's turn ended with the unknown finish_reason {reason!r}, so it may not be complete; use a "
+            "server that sends one of the reasons in docs/rollouts.md"
+        )
 
 
 def recorded_handler(

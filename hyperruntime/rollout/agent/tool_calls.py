@@ -22,6 +22,8 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 _SHOWN = 200
+_LEGACY = "function_call"  # one call, which OpenAI's format had before tools
+_CALLS = ("tool_calls", _LEGACY)
 
 
 @attrs.frozen(kw_only=True)
@@ -44,17 +46,19 @@ class ToolCall:
 def normalized_message(message: Message, turn: int) -> dict[str, Any]:
     """Return an assistant message with all calls in ``tool_calls``, each with a unique id.
 
-    Calls in the text are moved out of it. The text of arguments does not change, even if it is not valid JSON. The
-    function is idempotent.
+    Calls in the text are moved out of it, and the legacy ``function_call`` becomes a call. The text of arguments does
+    not change, even if it is not valid JSON. The function is idempotent.
 
     Args:
         message: the message as the server returned it.
         turn: number of the turn, from 1; missing ids are built from it.
     """
-    normalized = {name: value for name, value in message.items() if value is not None and name != "tool_calls"}
+    normalized = {name: value for name, value in message.items() if value is not None and name not in _CALLS}
     normalized["role"], normalized["content"] = "assistant", message.get("content") or ""
     given = message.get("tool_calls")
     calls = [_shaped(call) for call in given] if isinstance(given, list) else []
+    if not calls and message.get(_LEGACY):
+        calls = [_shaped({"function": message[_LEGACY]})]
     if not calls and isinstance(normalized["content"], str):
         normalized["content"], written = parse_hermes(normalized["content"])
         calls = [_shaped({"function": call}) for call in written]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hyperruntime.errors import ModelError
+from hyperruntime.gateway.request.parse import CHAT_PATH
 from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message, sendable
 from hyperruntime.rollout.models.server import Server, ServerRefusedError
@@ -53,7 +53,7 @@ class ChatModel:
         while True:
             body = self._body(messages, tools, sampling)
             try:
-                answer = await self._server.post(f"{self._server.url}/chat/completions", body)
+                answer = await self._server.post(f"{self._server.url}/chat/completions", CHAT_PATH, body)
             except ServerRefusedError as error:
                 if not self._learn(error, body):
                     raise
@@ -93,22 +93,12 @@ class ChatModel:
 
 
 def _read_chat(answer: Mapping[str, Any]) -> Completion:
-    """Return the turn of a chat completion.
-
-    Raises:
-        ModelError: the answer has no choice with a message.
-    """
-    choices = answer.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise ModelError(f"the model's server sent no choices; check the base URL: {str(answer)[:300]}")
-    choice = choices[0]
-    message = choice.get("message")
-    if not isinstance(message, dict):
-        raise ModelError(f"the model's server sent a choice without a message: {str(choice)[:300]}")
+    """Return the turn of a chat completion that was judged usable, so it has a choice with a message."""
+    choice = answer["choices"][0]
     ids = _ids(choice.get("token_ids"))
     prompt_ids = _ids(answer.get("prompt_token_ids", choice.get("prompt_token_ids")))
     return Completion(
-        message=message,
+        message=choice["message"],
         finish_reason=str(choice.get("finish_reason") or "stop"),
         usage=_usage(answer, prompt_ids, ids),
         prompt_ids=prompt_ids,

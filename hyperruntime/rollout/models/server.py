@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import attrs
 
-from hyperruntime.concurrency.retry import RETRIED_STATUSES, SHOULD_RETRY, with_retries
+from hyperruntime.concurrency.retry import SHOULD_RETRY, with_retries
 from hyperruntime.errors import ContextLengthError, ModelError
 from hyperruntime.gateway.answer.headers import retry_after
+from hyperruntime.gateway.answer.judgement import Judgement, Kind, judge, read_body
 from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.logs import get_logger
 
@@ -34,16 +34,14 @@ _CONNECTIONS = 256
 _REACH_S, _REACH_ONCE_S, _REACH_CONNECT_S, _REACH_PAUSE_S = 4.0, 3.0, 2.5, 0.5
 _GATEWAY_STATUSES = (502, 503, 504)  # of a proxy whose server is down
 _SHOWN = 500
-_TOO_LONG = re.compile(
-    r"context_length_exceeded|context length|longer than the model|too many tokens|prompt is too long", re.IGNORECASE
-)
+_OK, _ODD_ANSWERS = 200, 4  # unusable answers of status 200 to one request; more hardly help
 
 
 class ServerRefusedError(ModelError):
     """The server rejects a request; a retry would not help.
 
     Attributes:
-        status: HTTP status.
+        status: HTTP status, or the status that an error inside an answer of status 200 means.
         text: body of the response.
     """
 
@@ -60,11 +58,15 @@ class _Answer:
     Attributes:
         status: HTTP status.
         text: body, without keys.
+        value: parsed body, or None if it is not JSON.
+        judgement: whether the answer is usable.
         asked_s: seconds of ``Retry-After``, or 0; None if a retry would not help.
     """
 
     status: int
     text: str
+    value: Any
+    judgement: Judgement
     asked_s: float | None
 
 
@@ -89,25 +91,28 @@ class Server:
             self._headers["Authorization"] = f"Bearer {key}"
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request and return the JSON object of the response.
+    async def post(self, url: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request and return the JSON object of a usable answer.
 
         Args:
             url: full URL of the endpoint.
+            path: path by which the endpoint's answers are judged.
             body: JSON values of the request.
 
         Raises:
             ContextLengthError: the server reports that the conversation is too long for the model.
             ServerRefusedError: the server rejects the request for another reason.
-            ModelError: retries failed for ``patience_s``, or the response is not a JSON object.
+            ModelError: retries failed for ``patience_s``, or the server repeated answers that are not usable.
         """
         data = json.dumps(body).encode()
-        until, made = 0.0, 0
+        until, made, odd = 0.0, 0, 0
 
         async def attempt() -> _Answer:
-            nonlocal made
+            nonlocal made, odd
             made += 1
-            return await self._once(url, data)
+            answer = await self._once(url, path, data)
+            odd += answer.status == _OK and answer.judgement.kind is not Kind.USABLE
+            return attrs.evolve(answer, asked_s=None) if odd >= _ODD_ANSWERS else answer
 
         def gives_up(_: int, next_at: float) -> bool:
             nonlocal until
@@ -130,9 +135,9 @@ class Server:
             )
         except _TRANSPORT as error:
             raise failed(error) from None
-        if answer.status in RETRIED_STATUSES:
+        if answer.judgement.retry:
             raise failed(answer)
-        return self._read(url, answer.status, answer.text)
+        return _value_of(url, answer)
 
     async def check(self) -> None:
         """Check that a server accepts connections at the base URL; it may be busy, and send any status but 502 to 504.
@@ -168,6 +173,9 @@ class Server:
 
     def _problem(self, outcome: _Answer | Exception) -> str:
         if isinstance(outcome, _Answer):
+            if outcome.status == _OK:
+                sent = "" if outcome.value is None else f"; it sent {outcome.text[:_SHOWN]!r}"
+                return f"status 200, but {outcome.judgement.why}{sent}"
             return f"status {outcome.status}: {outcome.text[:_SHOWN]}"
         return self._redactor.clean_text(f"{type(outcome).__name__}: {outcome}".rstrip(": "))
 
@@ -177,7 +185,7 @@ class Server:
         if session is not None:
             await session.close()
 
-    async def _once(self, url: str, data: bytes) -> _Answer:
+    async def _once(self, url: str, path: str, data: bytes) -> _Answer:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=_CONNECT_S)
             self._session = aiohttp.ClientSession(
@@ -189,23 +197,28 @@ class Server:
         async with self._session.post(url, data=data, allow_redirects=False) as response:
             text = (await response.read()).decode(errors="replace")
             asked_s = retry_after(response.headers.get("Retry-After", ""))
-            final = response.status not in RETRIED_STATUSES or response.headers.get(SHOULD_RETRY) == "false"
+            is_final = response.headers.get(SHOULD_RETRY) == "false"
         text = self._redactor.clean_text(text)
-        return _Answer(status=response.status, text=text, asked_s=None if final else asked_s)
+        value = read_body(text.encode(errors="surrogatepass"))
+        judgement = judge(path, response.status, value, text)
+        wait_s = asked_s if judgement.retry and not is_final else None
+        return _Answer(status=response.status, text=text, value=value, judgement=judgement, asked_s=wait_s)
 
-    def _read(self, url: str, status: int, text: str) -> dict[str, Any]:
-        if status != 200:
-            if status in (400, 413, 422) and _TOO_LONG.search(text):
-                raise ContextLengthError(f"the conversation is too long for the model: {text[:_SHOWN]}")
-            raise ServerRefusedError(f"{url} answers with status {status}: {text[:_SHOWN]}", status, text)
-        try:
-            value = json.loads(text)
-            value = json.loads(value) if isinstance(value, str) else value  # some hosts encode the body twice
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            raise ModelError(f"{url} did not return a JSON object: {text[:_SHOWN]!r}; check the base URL")
-        return value
+
+def _value_of(url: str, answer: _Answer) -> dict[str, Any]:
+    """Return the JSON object of a usable answer.
+
+    Raises:
+        ContextLengthError: the answer says that the conversation is too long for the model.
+        ServerRefusedError: the answer refuses the request for another reason.
+    """
+    text, judgement = answer.text[:_SHOWN], answer.judgement
+    if judgement.kind is Kind.USABLE:
+        return dict(answer.value)
+    if judgement.kind is Kind.TOO_LONG:
+        raise ContextLengthError(f"the conversation is too long for the model: {text}")
+    why = f"{url} answers with status {answer.status}: {text}"
+    raise ServerRefusedError(why, judgement.status, answer.text)
 
 
 async def check_server(options: ModelOptions) -> None:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hyperruntime.errors import ModelError
+from hyperruntime.gateway.answer.judgement import GENERATE_PATH
+from hyperruntime.gateway.request.parse import COMPLETIONS_PATH
 from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message, normalized_message
 from hyperruntime.rollout.models.server import Server
@@ -132,7 +134,7 @@ class TokenModel:
             ModelError: the answer has no token ids with log probabilities.
         """
         path, body, read = self._request(prompt, sampling)
-        answer = await self._server.post(f"{self._root}{path}", body)
+        answer = await self._server.post(f"{self._root}{path}", path, body)
         try:
             return read(answer)
         except (TypeError, ValueError, IndexError, KeyError, AttributeError, StopIteration):
@@ -147,15 +149,15 @@ class TokenModel:
         if self._wire == "sglang":
             asked |= {"max_new_tokens": sampling.max_tokens, "skip_special_tokens": False, **self._extra}
             body = {"input_ids": prompt, "sampling_params": asked, "return_logprob": True}
-            return "/generate", body, _read_sglang
+            return GENERATE_PATH, body, _read_sglang
         asked["max_tokens"] = sampling.max_tokens
         if sampling.seed is not None:
             asked["seed"] = sampling.seed
         asked |= self._extra
         if self._wire == "vllm":
-            return "/generate", {"prompt": {"prompt_token_ids": prompt}, "logprobs": 0, **asked}, _read_vllm
+            return GENERATE_PATH, {"prompt": {"prompt_token_ids": prompt}, "logprobs": 0, **asked}, _read_vllm
         body = {"model": self.name, "prompt": prompt, "logprobs": 1, "return_token_ids": True, **asked}
-        return "/v1/completions", body, _read_completion
+        return COMPLETIONS_PATH, body, _read_completion
 
     def _remember(self, key: bytes, ids: list[int]) -> None:
         self._forget(key)

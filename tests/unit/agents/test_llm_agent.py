@@ -13,6 +13,7 @@ import pytest
 from hyperruntime.errors import AgentError
 from hyperruntime.loop.run_files.contract import AgentNeeds, agent_needs, parse_contract, parse_needs
 from hyperruntime.testing.model import ModelReply, ScriptedModel, calls, fails, says, scripted_model
+from tests.doubles.server_errors import TOO_LONG, Error
 from tests.unit.agents.llmtemplate import AGENT, git, imported, make_repository, run_meta
 
 Modules = Any  # the modules are imported at run time
@@ -275,6 +276,17 @@ def test_the_oldest_results_of_a_long_conversation_are_removed(agent: Modules, s
     assert "The office is offline" in model.requests[-1]["messages"][1]["content"]
     assert "left out to save space" in model.requests[-1]["messages"][3]["content"]
     assert "2000" in last(model.requests[-1])
+
+
+@pytest.mark.parametrize("error", [error for error in TOO_LONG.values() if error[0] != 200])
+def test_a_full_context_is_recognised_in_the_words_of_each_server(
+    agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch, error: Error
+) -> None:
+    monkeypatch.setattr(agent.settings, "REQUEST_RETRIES", 0)
+    status, body = error
+    start(script=lambda request: ModelReply(status=status, body=json.dumps(body).encode()))
+    with pytest.raises(agent.model.TooLongError):
+        agent.model.Model("m").ask([{"role": "user", "content": "hi"}])
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,119 +16,17 @@ import pytest
 from hyperruntime.errors import BudgetExceededError, GatewayError
 from hyperruntime.gateway import Budget, ClientLimits, Gateway, GatewayConfig, ModelRule, Seat, Upstream
 from hyperruntime.host.process import wait_until
-from tests.doubles.slots import SkippingClock
 from tests.doubles.upstream import (
     Received,
     Reply,
-    Script,
-    ScriptedUpstream,
     chat,
     chat_stream,
     event,
     json_reply,
     message,
     message_stream,
-    scripted_upstream,
 )
-
-KEY = "sk-the-real-key-0123456789"
-CHAT = "/v1/chat/completions"
-MESSAGES = "/v1/messages"
-
-
-class UnixConnection(HTTPConnection):
-    """HTTP through a Unix socket."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("gateway", timeout=120)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(20)
-        self.sock.connect(self._path)
-
-
-@attrs.define
-class Rig:
-    """A gateway with a scripted upstream, and its seats."""
-
-    gateway: Gateway
-    upstream: ScriptedUpstream
-    directory: Path
-    log: Path
-
-    def seat(self, name: str = "gen-1", budget: Budget | None = None) -> Seat:
-        directory = self.directory / name
-        directory.mkdir()
-        return self.gateway.seat(name, str(directory), budget)
-
-    @contextmanager
-    def time_passing(self, step_s: float = 60.0) -> Iterator[None]:
-        """Advance the clock of the gateway's event loop in steps until the block ends, so that its timeouts expire."""
-        over = threading.Event()
-
-        async def step() -> None:
-            await SkippingClock().skip(step_s)
-
-        def move() -> None:
-            while not over.is_set():
-                self.gateway._loop.run(step(), 20)
-
-        mover = threading.Thread(target=move)
-        mover.start()
-        try:
-            yield
-        finally:
-            over.set()
-            mover.join()
-
-    def time(self) -> float:
-        """Return the time of the gateway's event loop in seconds."""
-        return self.gateway._loop._loop.time()
-
-    def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
-
-
-@pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Rig]]:
-    """Return a function that starts a gateway with a scripted upstream and settings."""
-    monkeypatch.setenv("TEST_KEY", KEY)
-    with ExitStack() as stack:
-
-        def begin(script: Script | Reply, models: tuple[ModelRule, ...] = (), **settings: Any) -> Rig:
-            upstream = stack.enter_context(scripted_upstream(script if callable(script) else lambda _: script))
-            openai = Upstream(name="openai", url=upstream.url, key_env="TEST_KEY")
-            anthropic = Upstream(name="anthropic", url=upstream.url, wire="anthropic", key_env="TEST_KEY")
-            rules = models or (ModelRule(name="m", upstream="openai"), ModelRule(name="c", upstream="anthropic"))
-            log = tmp_path / "log.jsonl"
-            config = GatewayConfig(
-                upstreams=(openai, anthropic),
-                models=rules,
-                log=str(log),
-                **{"backoff_s": 0.01, "deadline_s": 10.0, **settings},
-            )
-            return Rig(stack.enter_context(Gateway(config)), upstream, tmp_path, log)
-
-        yield begin
-
-
-def ask(seat: Seat, body: object, path: str = CHAT, token: str | None = None) -> tuple[int, Any]:
-    """Send a request; return the status and the JSON of the answer."""
-    response = send(seat, body, path, token)
-    return response.status, json.loads(response.read())
-
-
-def send(seat: Seat, body: object, path: str = CHAT, token: str | None = None) -> HTTPResponse:
-    """Send a request; return the response, whose body is not read yet."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    shown = seat.token if token is None else token
-    named = {"x-api-key": shown} if path == MESSAGES else {"Authorization": f"Bearer {shown}"}
-    connection = UnixConnection(seat.socket_path)
-    headers = {**named, "Connection": "close"}
-    connection.request("POST" if data else "GET", path, body=data or None, headers=headers)
-    return connection.getresponse()
+from tests.unit.gateway.rig import CHAT, KEY, MESSAGES, Rig, ask, send
 
 
 def test_an_openai_request_reaches_the_upstream_with_its_key_and_without_the_seat_token(
@@ -157,11 +53,15 @@ def test_an_anthropic_request_gets_the_key_and_the_version_header(start: Callabl
     assert received.headers["anthropic-version"] == "2023-06-01"
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/embeddings"])
-def test_completions_and_embeddings_are_forwarded(start: Callable[..., Rig], path: str) -> None:
-    rig = start(json_reply({"data": [1], "usage": {"prompt_tokens": 4, "total_tokens": 4}}))
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v1/completions", {"choices": [{"text": "x"}]}), ("/v1/embeddings", {"data": [{"embedding": [1]}]})],
+)
+def test_completions_and_embeddings_are_forwarded(start: Callable[..., Rig], path: str, body: dict[str, Any]) -> None:
+    said = {**body, "usage": {"prompt_tokens": 4, "total_tokens": 4}}
+    rig = start(json_reply(said))
     seat = rig.seat()
-    assert ask(seat, {"model": "m", "input": "x"}, path)[1]["data"] == [1]
+    assert ask(seat, {"model": "m", "input": "x"}, path)[1] == said
     assert rig.upstream.received[0].path == path
     assert seat.spent.input_tokens == 4
 
@@ -281,11 +181,18 @@ def test_a_stalled_upstream_ends_at_the_deadline(start: Callable[..., Rig]) -> N
 
 
 def test_a_stream_that_stalls_ends_with_an_error_event(start: Callable[..., Rig]) -> None:
-    rig = start(attrs.evolve(chat_stream("a", "b"), pause_s=3000.0), stall_s=100.0, deadline_s=5000.0, retries=0)
-    seat = rig.seat()
-    response = send(seat, {"model": "m", "stream": True})
+    came = threading.Event()
+
+    def pieces() -> Iterator[bytes]:
+        yield chat_stream("a").pieces[0]
+        came.wait(120)
+
+    rig = start(lambda _: Reply(pieces=cast(Any, pieces()), stream=True), stall_s=100.0, deadline_s=5000.0)
+    response = send(rig.seat(), {"model": "m", "stream": True})
+    first = response.readline()
     with rig.time_passing():
-        assert b"upstream_lost" in response.read()
+        assert b"upstream_lost" in first + response.read()
+    came.set()
     assert rig.lines()[0]["error"].startswith("upstream_lost")
 
 
@@ -598,7 +505,9 @@ def test_generated_tokens_are_logged_with_their_log_probabilities_on_request(
         deltas = [{"choices": [{"index": 0, "delta": {}, "logprobs": {"content": [token]}}]} for token in tokens]
         reply = Reply(pieces=(*map(event, deltas), event({"choices": [], "usage": usage})), stream=True)
     else:
-        reply = json_reply({"choices": [{"index": 0, "logprobs": {"content": tokens}}], "usage": usage})
+        message = {"role": "assistant", "content": "hello"}
+        choice = {"index": 0, "message": message, "logprobs": {"content": tokens}}
+        reply = json_reply({"choices": [choice], "usage": usage})
     rig = start(reply, tokens=True)
     send(rig.seat(), {"model": "m", "stream": stream}).read()
     assert rig.upstream.received[0].body["logprobs"] is True

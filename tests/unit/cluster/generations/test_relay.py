@@ -25,7 +25,7 @@ from hyperruntime.host.process import wait_until
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.model_access import ModelAccess
 from tests.doubles.upstream import Script, ScriptedUpstream, chat, chat_stream, scripted_upstream
-from tests.unit.gateway.test_gateway import CHAT, UnixConnection
+from tests.unit.gateway.rig import CHAT, UnixConnection
 
 KEY = "sk-of-the-head-0123456789"
 
