@@ -16,8 +16,7 @@ import attrs
 from hyperruntime.concurrency.blocking import EXECS, blocking, run_cancellable
 from hyperruntime.concurrency.closing import AsyncClosing
 from hyperruntime.concurrency.end_event import EndEvent
-from hyperruntime.driver import Driver, Launch, LiveContainer
-from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.driver import Driver, Launch
 from hyperruntime.exec.exec_script import export_script, make_request, shell_keeps
 from hyperruntime.exec.execution import Execution
 from hyperruntime.exec.lane import EXCHANGE_TARGET, make_exchange
@@ -27,6 +26,7 @@ from hyperruntime.exec.persistent.shell_lane import check_names
 from hyperruntime.exec.spawn.methods import SpawnsProcesses
 from hyperruntime.exec.user_sessions import UserSessions
 from hyperruntime.gpu.grant import GpuGrant
+from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.owner import Owner
 from hyperruntime.host.watchdog import split_limits, unwatch, watch_container
 from hyperruntime.logs import get_logger
@@ -41,7 +41,6 @@ log = get_logger(__name__)
 
 E = TypeVar("E", bound=Execution)
 
-_CLOSE_TIMEOUT_S = 3.0
 _LOST_TIMEOUT_S = 0.3
 
 
@@ -80,22 +79,16 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         early_env = {name: value for name, value in spec.env.items() if shell_keeps(name)}
         self._exchange = make_exchange(self._dir, export_script(early_env))
         self._sessions = UserSessions(
-            name=self.name, engine=driver.name, user=spec.user, exchange=self._exchange, remove=self._remove_async
+            name=self.name,
+            engine=driver.name,
+            user=spec.user,
+            exchange=self._exchange,
+            removals=owner.removals,
+            remove=self._remove_async,
         )
         started = time.monotonic()
         try:
-            limits, watched = split_limits(spec, driver.probe())
-            launch = Launch(
-                spec=attrs.evolve(spec, env=early_env, gpus=self._gpus.take(), limits=limits),
-                name=self.name,
-                labels={**spec.labels, **labels, **owner.identity.to_labels()},
-                exchange=self.exchange,
-                private_dir=self._dir,
-            )
-            self._live: LiveContainer = driver.launch(launch)
-            self._sessions.begin(self._live)
-            self._live.observe()
-            self._sessions.watch = watch_container(watched, launch, driver.name, self._live)
+            self._start(driver, {**spec.labels, **labels, **owner.identity.to_labels()}, early_env)
             self._gpus.check(self.exec)
         except BaseException:
             self.close()
@@ -316,13 +309,31 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
     def close(self) -> None:
         """Kill all its processes and remove it; may be called again. Does nothing in a forked child.
 
-        :meth:`Runtime.close` closes all containers of a runtime, many at once.
+        An engine that does not remove it in time is no error: the removal goes on in the background, until
+        :meth:`Runtime.close`. That method closes all containers of a runtime, many at once.
         """
         if os.getpid() != self._pid:
             return
-        self._close(_CLOSE_TIMEOUT_S)
+        self._close(limit_s(self._sessions.engine, "end"))
         if self._removal is not None:
             self._removal.join()
+
+    def _start(self, driver: Driver, labels: Mapping[str, str], env: Mapping[str, str]) -> None:
+        """Start the container and its main session, and watch the limits that the engine does not enforce."""
+        info = driver.probe()
+        limits, watched = split_limits(self.spec, info)
+        launch = Launch(
+            spec=attrs.evolve(self.spec, env=env, gpus=self._gpus.take(), limits=limits),
+            name=self.name,
+            labels=labels,
+            exchange=self.exchange,
+            private_dir=self._dir,
+        )
+        self._live = live = driver.launch(launch)
+        self._sessions.begin(live, info)
+        live.observe()
+        remove = partial(self._sessions.remove_now, live)
+        self._sessions.watch = watch_container(watched, launch, driver.name, live, remove)
 
     def _close(self, timeout_s: float) -> None:
         if self._sessions.close():
@@ -339,15 +350,8 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
             self.closed.set()
 
     def _remove_async(self) -> None:
-        self._removal = threading.Thread(target=self._close_lost)
+        self._removal = threading.Thread(target=self._close, args=(_LOST_TIMEOUT_S,))
         self._removal.start()
-
-    def _close_lost(self) -> None:
-        try:
-            self._close(_LOST_TIMEOUT_S)
-        except HyperRuntimeError as error:
-            # The caller knows that it is lost; the owner's guard, or `prune`, removes the rest.
-            log.warning("container not removed", name=self.name, error=str(error))
 
     def _run(self, args: Sequence[str | bytes], options: ExecOptions) -> ExecResult:
         return self._sessions.run(self._prepare(Execution, args, options))

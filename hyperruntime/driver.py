@@ -3,8 +3,7 @@
 The package of a driver registers a class in the entry-point group ``hyperruntime.runtimes``. The class is called
 without arguments and does nothing before a method is called. It may have ``interface_version`` (docs/versions.md).
 
-docs/writing-a-driver.md shows a whole driver. Such a package may also use what ``hyperruntime.host.process`` has in
-``__all__``, and ``engine_program``, ``engine_findings``, ``inherited``, ``owner``, ``probe_cache``, ``seccomp`` there.
+docs/writing-a-driver.md shows a whole driver, and lists the modules of ``hyperruntime.host`` that its package may use.
 """
 
 from __future__ import annotations
@@ -212,7 +211,7 @@ class LiveContainer(Protocol):
         ...
 
     def remove(self) -> None:
-        """Kill and remove it at once; no error if it is already gone.
+        """Kill and remove it at once; no error if it is already gone. Called again after an error, in any thread.
 
         Not called on an orderly close: the shell reads end-of-file and ends, and all that is on the host must go then.
         """

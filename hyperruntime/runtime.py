@@ -28,6 +28,7 @@ from hyperruntime.errors import (
     PruneError,
     SpecError,
 )
+from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.owner import LABEL, Owner, OwnerIdentity, remove_owned, stale_directories
 from hyperruntime.host.process import wait_until
 from hyperruntime.images.store import ImageStore
@@ -40,7 +41,6 @@ AUTO = "auto"
 ENVIRONMENT_VARIABLE = "HYPERRUNTIME_RUNTIME"
 _REMOVE_AGAIN_S = 10.0  # for the directory of a dead owner
 _START_TRIES_S = 5.0
-_START_S = 60.0  # longest wait for the start of a container in another thread
 _CLOSED_AT_ONCE = 16
 _CLOSED = "the runtime is closed; open another one"
 
@@ -113,6 +113,19 @@ class Runtime(AsyncClosing):
             EngineUnavailableError: the engine cannot run a container.
         """
         return self._driver.probe()
+
+    @property
+    def late_removals(self) -> int:
+        """The number of its containers that the engine did not remove in time."""
+        return self._owner.removals.late
+
+    @property
+    def left_containers(self) -> tuple[str, ...]:
+        """The names of the containers among them that are not removed yet.
+
+        They are removed in the background, after :meth:`close` by the owner's guard; see docs/engines.md.
+        """
+        return self._owner.removals.pending
 
     def container(self, spec: object, *, labels: Mapping[str, str] | None = None) -> Container:
         """Start a container; the caller closes it or uses it in a ``with`` statement, else :meth:`close` closes it.
@@ -218,19 +231,22 @@ class Runtime(AsyncClosing):
         """Close all its containers, many at once, and stop the driver's services and the guard; may be called again.
 
         Later calls raise an error that says so. Does nothing in a forked child, because the parent owns the runtime.
-
-        Raises:
-            EngineError: a container could not be removed; all others were.
+        Containers that the engine does not remove in time are no error: see :attr:`left_containers`.
         """
         if not self._owner.is_here:
             return
         with self._changed:
             self._closed = True
-            self._changed.wait_for(lambda: not self._starting - {threading.get_ident()}, _START_S)
+            patience_s = limit_s(self.name, "start")
+            self._changed.wait_for(lambda: not self._starting - {threading.get_ident()}, patience_s)
             containers = tuple(self._open)
-        errors = [error for error in parallel_map(_CLOSED_AT_ONCE, _close, containers) if error is not None]
-        self._driver.close()
-        self._owner.close()
+        try:
+            errors = [error for error in parallel_map(_CLOSED_AT_ONCE, _close, containers) if error is not None]
+            if left := self._owner.removals.settle():
+                log.warning("containers left to the guard", driver=self.name, containers=left)
+        finally:
+            self._driver.close()
+            self._owner.close()
         if errors:
             raise errors[0]
 

@@ -1,4 +1,4 @@
-"""Parse and print sizes and durations."""
+"""Parse and print sizes and durations, and print texts of unknown origin."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _FACTORS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024**4}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3600.0}
 _MAX_DIGITS = 20
+_MOST_CHARS = 600
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smh]?)", re.IGNORECASE)
 
 
@@ -65,3 +66,10 @@ def format_duration(duration_s: float) -> str:
     if minutes < 60:
         return f"{minutes}m{seconds:02d}s"
     return f"{minutes // 60}h{minutes % 60:02d}m"
+
+
+def one_line(text: str) -> str:
+    """Return untrusted text as one line that is safe to show on a terminal, at most 600 characters and " ..."."""
+    words = "".join(char if char.isprintable() else " " for char in text).split()
+    line = " ".join(words)
+    return line if len(line) <= _MOST_CHARS else line[:_MOST_CHARS] + " ..."

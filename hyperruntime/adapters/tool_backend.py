@@ -126,10 +126,12 @@ class SlotToolBackend:
     async def stop(self, *, purge: bool = False) -> None:
         """End all containers and everything that runs in them; `purge` has no effect, because nothing is kept."""
         self._pools = None
-        await self._open.aclose()
-        for slot in self._held.values():
-            slot.ended = SlotState.AVAILABLE
-        self._held.clear()
+        try:
+            await self._open.aclose()
+        finally:
+            for slot in self._held.values():
+                slot.ended = SlotState.AVAILABLE
+            self._held.clear()
 
     async def acquire(self, trajectory_id: str | None = None, profile: str | None = None) -> BackendSlot:
         """Lease a slot, and return it.

@@ -38,7 +38,10 @@ def main(args: Sequence[str] | None = None) -> int:
     state = State()
     try:
         with guarded_streams(), interrupting(state):
-            return _run(args, state)
+            code = _run(args, state)
+            if late := state.late_removals():
+                click.echo(late, err=True)
+            return code
     except KeyboardInterrupt:  # raised outside of the command
         return EXIT_BY_SIGNAL + state.signal
     finally:

@@ -35,6 +35,7 @@ class State:
         ending: whether an ending signal came; errors after it are reported with its exit code.
         has_live_page: whether ``--watch`` was given.
         ended_at: monotonic time of the first ending signal; 0 before.
+        runtimes: the runtimes that commands opened.
         watch: records ending signals; None outside of :func:`hyperruntime.cli.main`, in other threads than the main
             one, or if it could not start.
     """
@@ -50,6 +51,7 @@ class State:
         self.ended_at = 0.0
         self.has_live_page = False
         self.watch: SignalWatch | None = None
+        self.runtimes: list[Runtime] = []
 
     def check_interrupted(self) -> None:
         """Raise the interrupt again: Python discards an exception of a signal handler in a finalizer or a callback.
@@ -67,7 +69,22 @@ class State:
 
         self.check_interrupted()
         raise_file_limit()
-        return open_runtime(self.runtime, run_id=run_id)
+        runtime = open_runtime(self.runtime, run_id=run_id)
+        self.runtimes.append(runtime)
+        return runtime
+
+    def late_removals(self) -> str:
+        """Return one sentence about the containers that engines did not remove in time, or ""."""
+        late = sum(runtime.late_removals for runtime in self.runtimes)
+        left = sum(len(runtime.left_containers) for runtime in self.runtimes)
+        if not late:
+            return ""
+        counted = "1 container was" if late == 1 else f"{late} containers were"
+        if not left:
+            return f"{counted} not removed in time; no container is left"
+        then = "it goes" if left == 1 else "they go"
+        step = f"{then} when the engine gets there, else with `hyperrun prune`"
+        return f"{counted} not removed in time; {left} left: {step}"
 
 
 class Command(click.Command):

@@ -11,7 +11,8 @@ from hyperruntime.cli.tables import printable
 from hyperruntime.rollout.run.store import RunStore, stored_options
 from hyperruntime.rollout.run.summary import RolloutSummary, Tally
 from hyperruntime.rollout.run_files.record import SCORED, Trajectory
-from hyperruntime.rollout.run_files.run_dir import read_groups
+from hyperruntime.rollout.run_files.run_dir import read_groups, read_run
+from hyperruntime.storage.run_end import end_reason
 from hyperruntime.storage.run_lock import owner_state
 from hyperruntime.units import format_duration
 
@@ -51,7 +52,9 @@ def rollout_line(run_dir: Path, made: Sequence[Trajectory], *, is_running: bool)
     mean = "no reward yet" if done.mean_reward is None else f"mean reward {done.mean_reward:.4f}"
     failed = f"; failed: {', '.join(f'{n} {kind}' for kind, n in sorted(done.errors.items()))}" if done.errors else ""
     counts = f"{done.resumed} trajectories, {done.scored} scored, {mean}, {done.groups} full groups"
+    ended = "" if is_running else end_reason(read_run(run_dir))
     state = "running" if is_running else "not running"
+    failed += f"; ended because: {ended}" if ended else ""
     return f"{run_dir}: a rollout run of {stored_options(run_dir).environment}, {state}, {counts}{failed}"
 
 
@@ -62,7 +65,9 @@ def rollout_facts(run_dir: str) -> dict[str, Any]:
     done = _summary(path, list(RunStore(path).recorded()))
     names = ("scored", "infrastructure", "mean_reward", "groups", "errors", "last_errors")
     counts = {"trajectories": done.resumed, **{name: getattr(done, name) for name in names}}
-    return {"run_dir": run_dir, "rollout": True, "state": state, "environment": options.environment, **counts}
+    ended = None if state == "running" else end_reason(read_run(path)) or None
+    facts = {"run_dir": run_dir, "rollout": True, "state": state, "ended": ended, "environment": options.environment}
+    return {**facts, **counts}
 
 
 def _summary(run_dir: Path, made: Sequence[Trajectory]) -> RolloutSummary:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -18,6 +18,7 @@ from hyperruntime.cluster.job_directory import JOBS_PREFIX, job_directory
 from hyperruntime.cluster.open_clusters import ClusterFile
 from hyperruntime.cluster.peer import Handler
 from hyperruntime.cluster.pilots import Pilots, why_job_ended
+from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import ClusterError, HyperRuntimeError
 from hyperruntime.logs import get_logger
 
@@ -60,11 +61,11 @@ class Cluster:
         self._names = (f"node-{number}" for number in itertools.count(1))
         self._wanted = 0
         self._failures = 0
-        self._coming: set[asyncio.Task[None]] = set()
+        self._coming = BackgroundTasks("the cluster's nodes")
         self._watching: tuple[asyncio.Task[None], ...] = ()
         self._file: ClusterFile | None = None
         self._images: ImageSource | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks("the cluster")
         self._changed = asyncio.Condition()
         self._on_node: list[Callable[[Node], None]] = []
 
@@ -86,7 +87,7 @@ class Cluster:
                 raise
             self._own_directory = undo.pop_all()
         self._file = ClusterFile(self, place)
-        self._watching = (asyncio.ensure_future(self._look()), asyncio.ensure_future(self._file.keep_writing()))
+        self._watching = (self._tasks.start(self._look()), self._tasks.start(self._file.keep_writing()))
         self.want(self.config.min_nodes)
         return self
 
@@ -218,7 +219,7 @@ class Cluster:
         self._tell()
 
     def _on_leaving(self, node: Node) -> None:
-        self._keep(self._end(node, when_idle=True))
+        self._tasks.start(self._end(node, when_idle=True))
         self._ask()
 
     def _on_lost(self) -> None:
@@ -230,9 +231,7 @@ class Cluster:
     def _ask(self) -> None:
         """Ask for the nodes that are missing."""
         while self._pilots is not None and self.error is None and len(self.nodes()) + len(self._coming) < self._wanted:
-            task = asyncio.ensure_future(self._come())
-            self._coming.add(task)
-            task.add_done_callback(self._came)
+            self._coming.start(self._come()).add_done_callback(self._came)
 
     async def _come(self) -> None:
         if self._failures:
@@ -248,9 +247,11 @@ class Cluster:
                 self._tell()
 
     def _came(self, task: asyncio.Task[None]) -> None:
-        self._coming.discard(task)
-        if not task.cancelled():
-            self._ask()
+        if task.cancelled():
+            return
+        if task.exception() is not None:  # an unexpected one
+            self._failures += 1
+        self._ask()
 
     async def _look(self) -> None:
         """Give idle nodes back."""
@@ -279,13 +280,7 @@ class Cluster:
             async with self._changed:
                 self._changed.notify_all()
 
-        self._keep(notify())
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work in the background."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(notify())
 
 
 def _reason(served: Future[None]) -> str:

@@ -31,6 +31,7 @@ from hyperruntime.cluster.node_services import (
 )
 from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
 from hyperruntime.cluster.with_children import JOB_BEGAN
+from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import ClusterError, NodeLostError
 from hyperruntime.host.owner import NODE_VARIABLE
 from hyperruntime.logs import get_logger
@@ -217,12 +218,12 @@ def _log_to(path: Path) -> None:
 @contextmanager
 def _noticing_sigterm(head: Peer, noticed: asyncio.Event) -> Iterator[None]:
     """Report SIGTERM to the head once, and set an event; does nothing outside the main thread."""
-    telling: set[asyncio.Task[Answer]] = set()
+    telling = BackgroundTasks("the node server")
 
     def tell() -> None:
         noticed.set()
         if not telling:
-            telling.add(asyncio.ensure_future(head.call("leaving", {"why": "the batch system ends its job"})))
+            telling.start(head.call("leaving", {"why": "the batch system ends its job"}))
 
     loop = asyncio.get_running_loop()
     try:
@@ -234,5 +235,4 @@ def _noticing_sigterm(head: Peer, noticed: asyncio.Event) -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
-        for task in telling:
-            task.cancel()
+        telling.cancel()

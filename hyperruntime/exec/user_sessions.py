@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 import attrs
 
 from hyperruntime.attached_shell import AttachedShell
 from hyperruntime.concurrency.end_event import EndEvent
-from hyperruntime.driver import LiveContainer, OpensShells, PostMortem
+from hyperruntime.driver import EngineInfo, LiveContainer, OpensShells, PostMortem
 from hyperruntime.errors import (
     ContainerLostError,
     ContainerStateError,
@@ -28,7 +29,10 @@ from hyperruntime.exec.named_user import find_user, is_root
 from hyperruntime.exec.options import ExecOptions
 from hyperruntime.exec.session import Session
 from hyperruntime.exec.stdin import CallerError
+from hyperruntime.host.engine_limits import limit_s, note_duration
 from hyperruntime.host.owner import release_on_fork
+from hyperruntime.host.process_tree import container_namespace
+from hyperruntime.host.removals import Removals
 from hyperruntime.host.watchdog import Watch
 from hyperruntime.logs import get_logger
 from hyperruntime.run_as import RunAs
@@ -36,8 +40,8 @@ from hyperruntime.spec import ExecResult, check_user
 
 log = get_logger(__name__)
 
-_START_TIMEOUT_S = 60.0
-_END_TIMEOUT_S = 3.0
+_READ_TIMEOUT_S = 60.0
+_CODE_TIMEOUT_S = 3.0
 _NO_OTHER_USER = (
     "no command can become another user here: this machine gives you no subordinate ids (see `hyperrun doctor`), or the"
     " image has neither util-linux's setpriv nor coreutils' chroot; leave user at None, or set a pool's"
@@ -56,7 +60,16 @@ class UserSessions:
         live: the running container; None before :meth:`begin`.
     """
 
-    def __init__(self, *, name: str, engine: str, user: str | None, exchange: str, remove: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        engine: str,
+        user: str | None,
+        exchange: str,
+        removals: Removals,
+        remove: Callable[[], None],
+    ) -> None:
         """Prepare; the container does not exist yet.
 
         Args:
@@ -64,13 +77,16 @@ class UserSessions:
             engine: the engine's name, for errors.
             user: user of the container's main shell; None means the image's user.
             exchange: the exchange directory on the host.
-            remove: starts removing the container in the background.
+            removals: removes the container if it does not end by itself.
+            remove: starts closing the container in the background.
         """
         self.numbers, self.ended = MarkNumbers(), EndEvent()
         self.watch: Watch | None = None
         self.live: LiveContainer | None = None
         self._name, self.engine, self._user = name, engine, user
         self._exchange, self._remove, self._pid = exchange, remove, os.getpid()
+        self._removals = removals
+        self._sees_processes = True  # of the container, on the host
         self._lock = threading.Lock()
         self._sessions: dict[str | None, Session] = {}
         self._closed = False
@@ -100,7 +116,7 @@ class UserSessions:
         main = self._sessions.get(None)
         return main is not None and self.is_alive and main.responds(timeout_s)
 
-    def begin(self, live: LiveContainer) -> None:
+    def begin(self, live: LiveContainer, info: EngineInfo) -> None:
         """Take the container and start its main session.
 
         Raises:
@@ -108,6 +124,7 @@ class UserSessions:
             HyperRuntimeError: the main shell did not answer; the driver explains why.
         """
         self.live = live
+        self._sees_processes = info.rootless or os.geteuid() == 0
         self._start(None)
 
     def check_open(self) -> None:
@@ -159,7 +176,7 @@ class UserSessions:
         return found
 
     def _read(self, main: Session, path: str) -> str:
-        options = ExecOptions(timeout_s=_START_TIMEOUT_S)
+        options = ExecOptions(timeout_s=_READ_TIMEOUT_S)
         request = make_request(["cat", path])
         return self.run(Execution(main.lanes, main, request, options)).stdout.decode(errors="replace")
 
@@ -244,12 +261,13 @@ class UserSessions:
         Args:
             timeout_s: seconds that the main shell has to end.
         """
-        main, live = self._sessions.get(None), self.live
+        main, live, started = self._sessions.get(None), self.live, time.monotonic()
         if live is None:
             return
-        ended = main is not None and main.close(timeout_s)
-        if not ended:
-            live.remove()
+        if main is not None and main.close(timeout_s):
+            note_duration(self.engine, "end", time.monotonic() - started)
+        else:
+            self.remove_now(live)
         for user, session in dict(self._sessions).items():
             if user is not None:
                 session.close(0.5)
@@ -257,6 +275,20 @@ class UserSessions:
         if main is None:
             live.shell.close()
             live.shell.close_output()
+
+    def remove_now(self, live: LiveContainer) -> None:
+        """Kill and remove the container through its engine; never raises.
+
+        If the engine is late, the host kills the processes, and the removal goes on in the background. If the host does
+        not see them, this waits longer for the engine.
+        """
+        if self._removals.remove(self.engine, self._name, live.remove):
+            return
+        if (namespace := container_namespace(self._name, self._exchange)) is not None:
+            namespace.kill()
+            namespace.close()
+        elif not self._sees_processes:
+            self._removals.remove(self.engine, self._name, live.remove, to_the_end=True)
 
     def lose(self, error: ContainerLostError, session: Session) -> HyperRuntimeError:
         """Return the error for a lost session, with a post-mortem, and start removing the container.
@@ -279,7 +311,7 @@ class UserSessions:
             )
         has_ended = main is not None and main.lost.is_set()
         if has_ended and main is not None and self._lost is None:
-            main.wait_end(_END_TIMEOUT_S)  # a busy engine reports the exit code long after the streams end
+            main.wait_end(_CODE_TIMEOUT_S)  # a busy engine reports the exit code long after the streams end
         with self._lock:
             if self._closed and self._lost is None:
                 return ContainerLostError(f"container {self._name} was closed while a command ran in it")
@@ -327,7 +359,10 @@ class UserSessions:
         on_lost = self.ended.set if user is None else lambda: None
         session = Session(shell, self._exchange, self.numbers, self.live.observe, on_lost)
         release_on_fork(session)
-        if not session.start(_START_TIMEOUT_S):
+        started = time.monotonic()
+        answered = session.start(limit_s(self.engine, "start"))
+        note_duration(self.engine, "start", time.monotonic() - started)
+        if not answered:
             text = session.error_text()
             session.close(0.5)
             error = self.live.explain_start_failure(text, user)

@@ -8,7 +8,7 @@ import io
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -22,7 +22,8 @@ from hyperruntime.errors import (
     UnsupportedOptionError,
     UserNotFoundError,
 )
-from hyperruntime.host.process import ProcessResult, find_program
+from hyperruntime.host.engine_limits import engine_call
+from hyperruntime.host.process import ProcessResult, find_program, run_process
 from hyperruntime.spec import ContainerSpec, Mount
 
 # A root shell in a container needs these: files of any owner and other users, but nothing of the host.
@@ -81,9 +82,29 @@ def program_facts(name: str) -> tuple[int, int]:
     return (stat.st_mtime_ns, stat.st_size)
 
 
-def timed_out(args: Sequence[str], error: Exception) -> ProcessResult:
-    """Return the result of a trial that did not end in time."""
-    return ProcessResult(args=tuple(args), exit_code=124, stdout=b"", stderr=str(error).encode())
+def run_probe(
+    engine: str,
+    args: Sequence[str],
+    *,
+    input: bytes | None = None,  # noqa: A002 - subprocess's own word
+    env: Mapping[str, str],
+) -> ProcessResult:
+    """Run a program that tests an engine; return its result, with exit code 124 if it did not end in time.
+
+    Args:
+        engine: the driver's name.
+        args: argv.
+        input: data for its standard input; None means an empty one.
+        env: its whole environment.
+
+    Raises:
+        FileNotFoundError: the program does not exist.
+    """
+    try:
+        with engine_call(engine, "probe") as timeout_s:
+            return run_process(args, input=input, timeout_s=timeout_s, cwd="/", env=env)
+    except EngineError as error:
+        return ProcessResult(args=tuple(args), exit_code=124, stdout=b"", stderr=str(error).encode())
 
 
 def refused_images(engine: str, why: str) -> list[Callable[..., NoReturn]]:

@@ -27,6 +27,7 @@ import attrs
 
 from hyperruntime.errors import StorageError
 from hyperruntime.host.process import DEVNULL, boot_id, is_alive, pid_namespace, process_start_ticks, reap, spawn
+from hyperruntime.host.removals import Removals
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.json_values import parse_json
 
@@ -164,6 +165,7 @@ class Owner:
     Attributes:
         identity: the owner's identity, put in the labels of every container.
         private_dir: a directory that only this user can enter, removed with the owner.
+        removals: the removals of its containers.
     """
 
     def __init__(self, cleanup_args: tuple[str, ...], identity: OwnerIdentity) -> None:
@@ -177,6 +179,7 @@ class Owner:
             StorageError: no temporary directory can be written, or the guard cannot be started.
         """
         self.identity = identity
+        self.removals = Removals()
         self._pid = os.getpid()
         self.private_dir = _new_path(identity)
         _require_text(self.private_dir)
@@ -206,9 +209,13 @@ class Owner:
         """Remove the private directory and end the guard; may be called again. Does nothing in a forked child.
 
         The guard ends last. If an interrupt, or a thread that still starts a container, prevents the removal, the guard
-        removes the directory when the process ends.
+        removes the directory when the process ends. If containers are left, the guard removes them now, without a time
+        limit, and then the directory; this process does not wait for it.
         """
         if not self.is_here:
+            return
+        if self.removals.pending:
+            self._hand_over()
             return
         with suppress(OSError):
             for directory in Path(self.private_dir, _ALSO).read_text().splitlines():
@@ -221,6 +228,13 @@ class Owner:
                 self._guard.stdin.write(b"done\n")
                 self._guard.stdin.close()
             reap(self._guard, 5)
+
+    def _hand_over(self) -> None:
+        """Let the guard do what it does after the owner's death."""
+        if self._guard.stdin is not None and not self._guard.stdin.closed:
+            with suppress(OSError):
+                self._guard.stdin.close()
+            threading.Thread(target=self._guard.wait, name="hyperruntime-guard", daemon=True).start()
 
 
 def make_short_directory(private_dir: str | None) -> str:

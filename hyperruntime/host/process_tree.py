@@ -69,6 +69,17 @@ def find_namespace(mark: str, given: Collection[str] = ()) -> Namespace | None:
     return None
 
 
+def container_namespace(name: str, exchange: str, given: Collection[str] = ()) -> Namespace | None:
+    """Return the pid namespace of a container of this library, as :func:`find_namespace` does.
+
+    Args:
+        name: the container's name.
+        exchange: its exchange directory on the host, which must exist.
+        given: mount points of the host's own directories in it, whose memory is not the container's.
+    """
+    return find_namespace(f"{name}/{os.path.basename(exchange)}", given)
+
+
 def _open_namespace(member: str, inode: int, given: Collection[str]) -> Namespace | None:
     for pid in (member, *_pids()):
         if pid_namespace(pid) != inode or not _is_first(pid):

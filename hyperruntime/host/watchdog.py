@@ -18,7 +18,13 @@ from hyperruntime.driver import EngineInfo, HasLayer, Launch, LiveContainer
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.host.disk_usage import overlay_layer
 from hyperruntime.host.disk_watchdog import DiskWatch
-from hyperruntime.host.process_tree import Namespace, exact_memory_bytes, find_namespace, members, rough_memory_bytes
+from hyperruntime.host.process_tree import (
+    Namespace,
+    container_namespace,
+    exact_memory_bytes,
+    members,
+    rough_memory_bytes,
+)
 from hyperruntime.logs import get_logger
 from hyperruntime.spec import ContainerSpec, Limits
 from hyperruntime.units import format_duration, format_size
@@ -165,7 +171,9 @@ class Watcher:
 _watchers: dict[int, Watcher] = {}  # by process: a forked child has no threads of its parent
 
 
-def watch_container(watched: Limits, launch: Launch, driver_name: str, live: LiveContainer) -> Watch | None:
+def watch_container(
+    watched: Limits, launch: Launch, driver_name: str, live: LiveContainer, remove: Callable[[], None]
+) -> Watch | None:
     """Watch a running container; return its watch, or None if there is no limit to watch.
 
     Args:
@@ -173,19 +181,19 @@ def watch_container(watched: Limits, launch: Launch, driver_name: str, live: Liv
         launch: the request that started it.
         driver_name: name of the driver, for the error.
         live: the container.
+        remove: removes the container if its processes are not visible from here; never raises.
 
     Raises:
         UnsupportedOptionError: its memory cannot be watched, because its processes are not visible from here.
     """
     if watched == _NOTHING:
         return None
-    mark = f"{launch.name}/{posixpath.basename(launch.exchange.source)}"
     targets = [posixpath.normpath(mount.target) for mount in (launch.exchange, *launch.spec.mounts)]
-    namespace = find_namespace(mark, targets)
+    namespace = container_namespace(launch.name, launch.exchange.source, targets)
     if namespace is None and watched.memory_bytes is not None:
         why = "its processes are not visible from here (another machine or user), so the watchdog cannot watch them"
         raise UnsupportedOptionError(driver_name, "limits.memory_bytes", f"{why}; leave it at None")
-    watch = Watch(watched, namespace, live.remove)
+    watch = Watch(watched, namespace, remove)
     if watched.disk_bytes is not None:
         layer = live.layer if isinstance(live, HasLayer) else overlay_layer(namespace)
         tops = [mount.source for mount in launch.spec.mounts if not mount.read_only and os.path.isdir(mount.source)]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
+from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.concurrency.blocking import RESETS, STARTS, blocking
 from hyperruntime.errors import PoolClosedError
 from hyperruntime.logs import get_logger
@@ -64,7 +64,7 @@ class Fleet:
         self._waiting = 0
         self._asleep = False
         self._owed = 0  # containers to start in place of those that a release used up
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(f"pool {config.name!r}")
         self._closed = False
         self._open: set[PoolMember] = set()
         self._lock = threading.Lock()  # for _closed and _open; never held during a blocking call
@@ -104,7 +104,7 @@ class Fleet:
         """
         while len(self.roster.serving()) < self._config.min_containers and not self._closed:
             self.balance(0)
-            await asyncio.wait(tuple(self._tasks), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((*self._tasks,), return_when=asyncio.FIRST_COMPLETED)
             if self.backoff.error is not None:
                 raise self.backoff.error
         if self._closed:
@@ -129,14 +129,14 @@ class Fleet:
             if member.draining and member.is_idle:
                 self.roster.members.remove(member)
                 self._closing += 1
-                self._spawn(self._recycle(member))
+                self._tasks.start(self._recycle(member))
         if now >= self.backoff.not_before:
             for _ in range(self._to_start(waiting)):
                 self._owed = max(0, self._owed - 1)
                 self.starting += 1
-                self._spawn(self._start_one())
+                self._tasks.start(self._start_one())
         if self._is_in_use and self._watching is None:
-            self._watching = self._spawn(self._watch())
+            self._watching = self._tasks.start(self._watch())
 
     def shrink(self) -> None:
         """End all unused containers, even below the minimum; the minimum returns with the next acquire."""
@@ -205,7 +205,7 @@ class Fleet:
         member.lost = True
         self.roster.members.remove(member)
         log.warning("container lost", pool=self._config.name, container=member.container.name, why=why)
-        self._spawn(self._end(member))
+        self._tasks.start(self._end(member))
         self._lost(member, why)
         self._changed()
 
@@ -243,7 +243,7 @@ class Fleet:
         if self._watching is not None:
             self._watching.cancel()
         ended = await asyncio.gather(*(self._end(member) for member in members), return_exceptions=True)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.wait()
         self.roster.members.clear()
         for error in ended:
             if error is not None:
@@ -352,10 +352,4 @@ class Fleet:
             if not answers and not self._closed and member.is_idle:  # a user of it notices by a command
                 self.lose(member, "it did not answer")
 
-        self._spawn(ask())
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        self._tasks.start(ask())

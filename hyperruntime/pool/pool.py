@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.concurrency.blocking import STARTS, blocking
 from hyperruntime.errors import (
     ContainerLostError,
@@ -61,7 +62,7 @@ class SlotPool:
         self._fleet_or_none: Fleet | None = None
         self._queue: WaitQueue[Slot] = WaitQueue()
         self._grants = LeaseTable()
-        self._resets: set[asyncio.Task[None]] = set()
+        self._resets = BackgroundTasks(f"pool {config.name!r}")
         self._stopping: asyncio.Task[None] | None = None
         self._lost = 0
 
@@ -255,8 +256,7 @@ class SlotPool:
 
     async def settle(self) -> None:
         """Wait until every released slot is reset or quarantined."""
-        while self._resets:
-            await asyncio.wait(tuple(self._resets))
+        await self._resets.wait()
 
     @property
     def _fleet(self) -> Fleet:
@@ -353,9 +353,7 @@ class SlotPool:
             if self._fleet_or_none is not None:
                 await self._fleet_or_none.renew(cell)
 
-        task = asyncio.get_running_loop().create_task(reset())
-        self._resets.add(task)
-        task.add_done_callback(self._resets.discard)
+        self._resets.start(reset())
 
     def _on_lost(self, member: PoolMember, why: str) -> None:
         self._lost += 1

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hyperruntime.errors import ReclaimError
+from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.process import python_args, run_process
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.logs import get_logger
@@ -18,7 +19,6 @@ from hyperruntime.reclaim import walk
 log = get_logger(__name__)
 
 _REMOVE_S = 60.0
-_START_S = 10.0  # for the engine to enter its user namespace
 
 
 def reclaim_trees(paths: Sequence[Path], reclaim_args: Sequence[str], timeout_s: float) -> None:
@@ -71,10 +71,12 @@ def _reclaim_behind(reclaim_args: Sequence[str], path: Path, until: float) -> No
     """Run :mod:`walk` as a program, with the rights that the driver's command prefix gives."""
     left = max(until - time.monotonic(), 0.0)
     args = [*reclaim_args, *python_args("-I", "-S", walk.__file__), str(left), str(path)]
+    begin_s = limit_s("", "unshare")
     try:
-        result = run_process(args, cwd="/", timeout_s=left + _START_S)
-    except TimeoutError:
-        raise
+        result = run_process(args, cwd="/", timeout_s=left + begin_s)
+    except TimeoutError as error:  # the program itself keeps its deadline
+        why = f"`{reclaim_args[0]}` did not begin within {begin_s:.0f} s; the engine or the machine is overloaded"
+        raise ReclaimError(f"{str(path)!r} cannot be reclaimed: {why}") from error
     except OSError as error:
         raise ReclaimError(f"`{args[0]}` cannot be started: {error}; see `hyperrun doctor`") from error
     if result.exit_code == 0:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import attrs
 
+from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.container import Container
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.logs import get_logger
@@ -85,7 +86,7 @@ class Containers:
         self._served: dict[str, Served] = {}
         self._starting = 0
         self._is_closed = False
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = BackgroundTasks("the service")
         self._lost: dict[str, str] = {}  # why containers ended by themselves, by name
 
     def __iter__(self) -> Iterator[Served]:
@@ -172,7 +173,7 @@ class Containers:
         self._is_closed = True
         for served in self:
             self._begin_end(served)
-        await asyncio.gather(*self._ending, return_exceptions=True)  # errors were logged
+        await self._ending.wait()
 
     def _await_use(self, served: Served) -> None:
         """Start the timer that ends an unused container; it is short if the container has ended by itself."""
@@ -192,7 +193,7 @@ class Containers:
         lost = [one for one in self if not (one.container.is_alive or one.requests)]
         for served in lost:
             self._begin_end(served)
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._ending.wait()
 
     def _end_unused(self, served: Served) -> None:
         if self._has(served) and not served.requests:
@@ -205,11 +206,7 @@ class Containers:
         del self._served[name]
         if served.timer is not None:
             served.timer.cancel()
-        task = asyncio.ensure_future(self._end(served, why))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # seen: it was logged
-        return task
+        return self._ending.start(self._end(served, why))
 
     async def _end(self, served: Served, why: str) -> None:
         name = served.container.name

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from hyperruntime.adapters.slot_session import SlotSession
+from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.logs import get_logger
 from hyperruntime.ports.http_connection import BoundedProtocol
 from hyperruntime.wire.tokens import bearer_token, is_token
@@ -38,7 +39,7 @@ class HttpSessions:
         self._security = TransportSecuritySettings(allowed_hosts=names, allowed_origins=origins)
         self._limited: ASGIApp = RequestBodyLimitMiddleware(self._handle, _BODY_BYTES)
         self._sessions: dict[str, StreamableHTTPServerTransport] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks("the server")
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve clients until this is cancelled; then all sessions end."""
@@ -49,9 +50,8 @@ class HttpSessions:
         try:
             await asyncio.shield(serving)
         finally:
-            for task in tuple(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._tasks.cancel()
+            await self._tasks.wait()
             web.should_exit = True
             with suppress(asyncio.CancelledError):
                 await serving
@@ -94,9 +94,7 @@ class HttpSessions:
             status = message.get("status", status)
             await send(message)
 
-        task = asyncio.create_task(self._run(session, connected))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._run(session, connected))
         try:
             await connected.wait()
             await session.handle_request(scope, receive, watch)

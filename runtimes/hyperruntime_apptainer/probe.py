@@ -14,11 +14,18 @@ import attrs
 
 from hyperruntime.driver import Enforcement, EngineInfo, Launch
 from hyperruntime.errors import EngineUnavailableError
-from hyperruntime.host.engine_program import ALL_IDS, TRY_USERS, program_facts, timed_out, userland_links
+from hyperruntime.host.engine_program import (
+    ALL_IDS,
+    TRY_USERS,
+    program_facts,
+    program_needed,
+    run_probe,
+    userland_links,
+)
 from hyperruntime.host.inherited import process_ceiling
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.probe_cache import ProbeFile
-from hyperruntime.host.process import ProcessResult, find_program, run_process
+from hyperruntime.host.process import ProcessResult, find_program
 from hyperruntime.host.seccomp import filter_profile
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_apptainer import records
@@ -28,7 +35,6 @@ from hyperruntime_apptainer.store import make_mount_points
 
 INSTALL_HINT = "install Apptainer 1.3 or newer (apptainer.org; Debian unstable and Fedora have packages)"
 _UTIL_LINUX = "install util-linux"
-_TIMEOUT_S = 60.0
 _PIDS = 64
 _MEMORY_BYTES = 64 * 1024**2
 _NETWORK_SCRIPT = (
@@ -205,10 +211,8 @@ class _Tester:
 
 
 def _try(args: list[str], script: bytes | None = None) -> ProcessResult:
-    try:
-        return run_process(args, input=script, timeout_s=_TIMEOUT_S, cwd="/", env=environment(os.environ))
-    except (TimeoutError, FileNotFoundError) as error:
-        return timed_out(args, error)
+    with program_needed(NAME, args[0], INSTALL_HINT):
+        return run_probe(NAME, args, input=script, env=environment(os.environ))
 
 
 def probe_file() -> ProbeFile[Probe]:

@@ -17,11 +17,12 @@ import psutil
 from platformdirs import user_state_path
 
 from hyperruntime.errors import EngineError, StorageError
+from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.owner import OwnerIdentity
 from hyperruntime.host.process import process_start_ticks, run_process, wait_until
+from hyperruntime_apptainer.args import NAME
 from hyperruntime_apptainer.texts import REMOVE_TREE
 
-_KILL_TIMEOUT_S = 10.0
 _REMOVALS = 3
 
 
@@ -149,7 +150,7 @@ def end(record: Record) -> None:
         where = f"on {record.keeper.host}, or in another pid namespace"
         raise EngineError(f"container {record.name} is {where}; remove it there")
     # not psutil's wait: it would reap our children before their HostProcess does
-    if not wait_until(lambda: not _kill(record.files), _KILL_TIMEOUT_S, 0.02):
+    if not wait_until(lambda: not _kill(record.files), limit_s(NAME, "kill"), 0.02):
         pids = ", ".join(str(process.pid) for process in processes_of(record.files))
         raise EngineError(f"container {record.name} does not end; kill its processes: {pids}")
     discard(record.files, path_of(record.name))

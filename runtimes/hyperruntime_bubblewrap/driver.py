@@ -11,9 +11,10 @@ import attrs
 import psutil
 
 from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo, Finding, Image, Launch, PostMortem
-from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError
+from hyperruntime.errors import EngineError, EngineUnavailableError, ImageNotFoundError, SpecError
 from hyperruntime.host import process
 from hyperruntime.host.engine_findings import failure_finding
+from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.engine_program import (
     ALL_IDS,
     IMAGE_OPERATIONS,
@@ -21,6 +22,7 @@ from hyperruntime.host.engine_program import (
     TRY_USERS,
     program_needed,
     refused_images,
+    run_probe,
 )
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.seccomp import UNKNOWN_MACHINE, write_filter
@@ -142,7 +144,11 @@ def keepers() -> Iterator[tuple[psutil.Process, ContainerRecord]]:
 
 
 def end(is_meant: Callable[[ContainerRecord], bool]) -> None:
-    """Kill keepers, wait at most 10 s for their descendants, and kill those that did not end with their parent."""
+    """Kill keepers, wait for their descendants, and kill those that did not end with their parent.
+
+    Raises:
+        EngineError: some do not end in time.
+    """
     doomed = {one: process.process_start_ticks(one.pid) or 0 for one, record in keepers() if is_meant(record)}
 
     def have_ended() -> bool:
@@ -152,7 +158,8 @@ def end(is_meant: Callable[[ContainerRecord], bool]) -> None:
                 one.kill()
         return not any(process.is_alive(one.pid, ticks) for one, ticks in doomed.items())
 
-    process.wait_until(have_ended, 10)
+    if not process.wait_until(have_ended, limit_s(NAME, "kill")):
+        raise EngineError(f"a container does not end; kill its processes: {', '.join(str(one.pid) for one in doomed)}")
 
 
 def try_here() -> EngineInfo:
@@ -187,7 +194,7 @@ def run_trial(place: str, script: bytes, pids: int | None = None, *, users: bool
     spec, usr = ContainerSpec(image=IMAGE, limits=Limits(pids=pids)), Mount(source="/usr", target="/mnt")
     launch = Launch(spec=spec, name="hyperruntime-trial", labels={}, exchange=usr, private_dir=place)
     args = run_args(launch, write_filter(place), users=users)
-    return process.run_process(args, input=script, timeout_s=20, cwd="/", env=ENV)
+    return run_probe(NAME, args, input=script, env=ENV)
 
 
 _: type[Driver] = BubblewrapDriver

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from hyperruntime.host.engine_limits import engine_call
 from hyperruntime.host.process import run_process, stream_process
+from hyperruntime_docker.args import NAME
 from hyperruntime_docker.client import endpoint
 
 HEREDOCS = ".hyperruntime-heredocs"
@@ -32,7 +34,8 @@ def has_buildkit(version: str) -> bool:
     major = version.partition(".")[0]
     if not major.isdecimal() or int(major) < _FIRST_WITH_BUILDKIT or shutil.which("docker") is None:
         return False
-    return run_process(["docker", "buildx", "version"]).exit_code == 0
+    with engine_call(NAME, "call") as timeout_s:
+        return run_process(["docker", "buildx", "version"], timeout_s=timeout_s).exit_code == 0
 
 
 def buildkit_args(

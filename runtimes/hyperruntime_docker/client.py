@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from hyperruntime.errors import EngineError, EngineUnavailableError, HyperRuntimeError
+from hyperruntime.host.engine_limits import limit_s, note_duration
 from hyperruntime_docker.args import NAME
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
 INSTALL_HINT = "install it, on Debian with `apt-get install docker.io`, and start the daemon (`systemctl start docker`)"
 REMOTE_HINT = "use a daemon of this machine: unset DOCKER_HOST, or `docker context use default`, or another runtime"
 _NO_ANSWER = "the daemon did not answer in time; if `docker info` does not either, restart the daemon"
-_CONNECT_TIMEOUT_S = 20
 _LONG_TIMEOUT_S = 3600
 
 
@@ -35,7 +35,7 @@ class Engine:
         """Return the SDK's low-level client.
 
         Args:
-            patient: wait an hour for an answer, which a build may need; otherwise 20 s.
+            patient: wait an hour for an answer, which a build may need; otherwise as long as any call.
 
         Raises:
             EngineUnavailableError: no daemon answers, or it is on another machine.
@@ -43,8 +43,13 @@ class Engine:
         key = (os.getpid(), patient)  # connections are not shared with a forked child
         with self._lock:
             if key not in self._clients:
-                self._clients[key] = connect(_LONG_TIMEOUT_S if patient else _CONNECT_TIMEOUT_S)
-            return self._clients[key].api
+                client = self._clients[key] = connect(_LONG_TIMEOUT_S)
+                if not patient:
+                    client.api.hooks["response"].append(_note_answer)
+            api = self._clients[key].api
+            if not patient:
+                api.timeout = limit_s(NAME, "call")  # the SDK reads it for each request
+            return api
 
     def close(self) -> None:
         """Close the connections; idempotent."""
@@ -53,6 +58,11 @@ class Engine:
         for (pid, _), client in clients.items():
             if pid == os.getpid():
                 client.close()
+
+
+def _note_answer(response: Any, **_: object) -> None:  # noqa: ANN401 - requests.Response
+    """Learn how long the daemon took for an answer."""
+    note_duration(NAME, "call", response.elapsed.total_seconds())
 
 
 def connect(timeout_s: int) -> Any:  # noqa: ANN401 - the SDK is untyped
@@ -173,6 +183,7 @@ def translated(what: str) -> Iterator[None]:
     except Gone as error:
         raise unreachable(str(error), endpoint_or_default()) from error
     except ReadTimeout as error:
+        note_duration(NAME, "call", limit_s(NAME, "call"))
         raise EngineError(f"{what}: {_NO_ANSWER}") from error
     except (DockerException, RequestException) as error:
         raise EngineError(f"{what}: {error}") from error

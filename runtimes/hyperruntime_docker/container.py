@@ -21,6 +21,7 @@ from hyperruntime.errors import (
     SpecError,
     UnsupportedOptionError,
 )
+from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.engine_program import shell_args, start_refusal
 from hyperruntime.host.process import last_line, wait_until
 from hyperruntime.host.process_tree import kernel_killed_in, memory_cgroups
@@ -32,8 +33,6 @@ from hyperruntime_docker.shell import EndTurn, SocketShell, read_text, take_over
 
 STREAMS = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
 _KILLED = 137
-_EXEC_TIMEOUT_S = 30.0
-_REMOVAL_TIMEOUT_S = 60.0  # while another removal of the same container is in progress
 _REMOVAL_AGAIN_S = 5.0
 _END_TIMEOUT_S = 0.5
 _NO_SOURCE = re.compile(r"bind source path does not exist: (.*)")
@@ -235,7 +234,7 @@ def remove(engine: Engine, name: str) -> None:
     from docker.errors import APIError, NotFound
 
     api = engine.api()
-    deadline = time.monotonic() + _REMOVAL_TIMEOUT_S
+    deadline = time.monotonic() + limit_s(NAME, "remove")
     with translated(f"container {name} could not be removed"):
         while True:
             try:
@@ -252,7 +251,7 @@ def remove(engine: Engine, name: str) -> None:
 
 
 def has_started(api: Any, exec_id: str) -> bool:  # noqa: ANN401 - the SDK is untyped
-    """Wait until an exec has started or failed, at most 30 s; return whether it started.
+    """Wait until an exec has started or failed; return whether it started in time.
 
     The connection and the ``Running`` state exist before the daemon starts a process; only the pid is proof.
     """
@@ -262,7 +261,7 @@ def has_started(api: Any, exec_id: str) -> bool:  # noqa: ANN401 - the SDK is un
         seen.update(api.exec_inspect(exec_id))
         return bool(seen["Pid"]) or seen["ExitCode"] is not None
 
-    return wait_until(decided, _EXEC_TIMEOUT_S, 0.005) and seen["ExitCode"] is None
+    return wait_until(decided, limit_s(NAME, "start"), 0.005) and seen["ExitCode"] is None
 
 
 def is_gone(api: Any, name: str) -> bool:  # noqa: ANN401 - the SDK is untyped

@@ -17,12 +17,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hyperruntime.host.engine_limits import limit_s
+from hyperruntime_docker.args import NAME
+
 _HEADER = struct.Struct(">BxxxL")
 _CHUNK_BYTES = 64 * 1024
 _STDERR = 2
 _TAIL_CHUNKS = 8
 _TAIL_BYTES = 2000
-_TURN_S = 15.0
 
 
 class Frames:
@@ -62,9 +64,9 @@ class EndTurn:
         self._held: threading.Lock | None = None
 
     def take(self) -> None:
-        """Wait for the turn, at most 15 s; idempotent."""
+        """Wait for the turn, a while; idempotent."""
         lock = EndTurn._one_at_a_time
-        if self._held is None and lock.acquire(timeout=_TURN_S):
+        if self._held is None and lock.acquire(timeout=limit_s(NAME, "turn")):
             self._held = lock
 
     def give_back(self) -> None:

@@ -15,6 +15,7 @@ import attrs
 
 from hyperruntime.driver import Enforcement
 from hyperruntime.errors import EngineError, EngineUnavailableError
+from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.engine_program import SHOW_LIMITS, shown_limits, userland_links
 from hyperruntime.host.owner import LABEL, OwnerIdentity, owned_directory
 from hyperruntime.logs import get_logger
@@ -28,7 +29,6 @@ log = get_logger(__name__)
 
 _EXCHANGE, _FIFO = "/run/hyperruntime", "fifo"
 _REPOSITORY = "localhost/hyperruntime-probe"
-_RUN_TIMEOUT_S = 10.0
 _PROGRAM_TIMEOUT_S = 24 * 3600.0  # without output; the caller has a shorter one
 # The FIFO is opened for reading and writing: otherwise the open waits forever if the reader was killed.
 _SCRIPT = rf"""
@@ -111,7 +111,7 @@ class Trial:
     def _run(self, mounts: Sequence[Mount], script: str, host: Mapping[str, Any], last: str = "") -> str:
         """Run a script in a container and return its output.
 
-        The output ends after 10 s without data; if ``last`` is given, with that line, or after a day without data.
+        The output ends after some seconds without data; if ``last`` is given, with that line or a day without data.
         """
         config = trial_config(self.image, mounts, script, host)
         api, name = self.engine.api(), f"hyperruntime-probe-{uuid.uuid4().hex[:12]}"
@@ -122,7 +122,7 @@ class Trial:
                 connection, early = take_over(api.attach_socket(name, params=STREAMS))
                 with connection:
                     api.start(name)
-                    return read_text(connection, early, _PROGRAM_TIMEOUT_S if last else _RUN_TIMEOUT_S, last)
+                    return read_text(connection, early, _PROGRAM_TIMEOUT_S if last else limit_s(NAME, "output"), last)
         finally:
             remove(self.engine, name)
 

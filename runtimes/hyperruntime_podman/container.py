@@ -25,7 +25,6 @@ from hyperruntime_podman.args import NAME, Settings, exec_args, pidfile, run_arg
 from hyperruntime_podman.edge import attach_podman, run_podman
 from hyperruntime_podman.gpus import device_args
 
-_REMOVE_TIMEOUT_S = 30.0
 _REMOVE_AGAIN_S = 10.0
 _NOT_THERE = 1  # source: podman-container-exists(1)
 _NO_PROCESS = re.compile(r"cannot fork|resource temporarily unavailable|can't get final child's PID", re.I)
@@ -143,16 +142,13 @@ def remove(name: str) -> None:
     """
     args = ["podman", "rm", "--force", "--volumes", "--time", "0", name]
     deadline = time.monotonic() + _REMOVE_AGAIN_S
-    try:
-        while True:
-            result = run_podman(args, timeout_s=_REMOVE_TIMEOUT_S)
-            if (result.exit_code == 0 and result.stdout) or b"no such container" in result.stderr.lower():
-                return
-            if result.exit_code == 0 and run_podman(["podman", "container", "exists", name]).exit_code == _NOT_THERE:
-                return
-            passes = result.exit_code <= 0 or _PASSES.search(result.error_text)
-            if not passes or time.monotonic() > deadline:
-                raise EngineError(f"container {name} could not be removed: {result.error_text}")
-            time.sleep(0.5)
-    except TimeoutError as error:
-        raise EngineError(f"container {name} could not be removed: {error}; try `podman rm --force {name}`") from None
+    while True:
+        result = run_podman(args, "remove")
+        if (result.exit_code == 0 and result.stdout) or b"no such container" in result.stderr.lower():
+            return
+        if result.exit_code == 0 and run_podman(["podman", "container", "exists", name]).exit_code == _NOT_THERE:
+            return
+        passes = result.exit_code <= 0 or _PASSES.search(result.error_text)
+        if not passes or time.monotonic() > deadline:
+            raise EngineError(f"container {name} could not be removed: {result.error_text}")
+        time.sleep(0.5)

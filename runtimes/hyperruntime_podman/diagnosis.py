@@ -60,7 +60,7 @@ def _tried(found: Probe) -> Iterator[Finding]:
 
 def _store() -> Iterator[Finding]:
     try:
-        result = run_podman(["podman", "info", "--format", "{{.Store.GraphRoot}}"], timeout_s=30)
+        result = run_podman(["podman", "info", "--format", "{{.Store.GraphRoot}}"], "probe")
         root = os.fsdecode(result.stdout).strip()
         yield space_finding("image store", root, "free space there; `podman system df` shows its use")
     except (OSError, ValueError, HyperRuntimeError):

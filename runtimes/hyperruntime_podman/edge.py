@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from hyperruntime.errors import EngineError
+from hyperruntime.host.engine_limits import Verb, engine_call
 from hyperruntime.host.engine_program import program_needed
 from hyperruntime.host.inherited import LINKER_VARIABLES, program_environment
 from hyperruntime.host.process import PIPE, STDOUT, HostProcess, ProcessResult, run_process, spawn, stream_process
@@ -17,20 +18,23 @@ from hyperruntime_podman.rootless import forget_killed, run_files
 INSTALL_HINT = "install it, on Debian with `apt-get install podman runc uidmap slirp4netns catatonit`"
 
 
-def run_podman(args: Sequence[str], *, timeout_s: float | None = None) -> ProcessResult:
+def run_podman(args: Sequence[str], verb: Verb | None = "call") -> ProcessResult:
     """Run Podman to its end; a non-zero exit code is a result.
 
     Args:
         args: the argv.
-        timeout_s: the deadline in seconds; None means no deadline.
+        verb: the kind of call, which decides about its time limit; None means no limit.
 
     Raises:
         EngineUnavailableError: Podman cannot be started.
         SpecError: the argv is too long.
-        TimeoutError: Podman exceeded the deadline and was killed.
+        EngineError: Podman exceeded the limit and was killed.
     """
     with program_needed(NAME, NAME, INSTALL_HINT):
-        return run_process(args, timeout_s=timeout_s, cwd="/", env=environment())
+        if verb is None:
+            return run_process(args, cwd="/", env=environment())
+        with engine_call(NAME, verb) as timeout_s:
+            return run_process(args, timeout_s=timeout_s, cwd="/", env=environment())
 
 
 def stream_podman(

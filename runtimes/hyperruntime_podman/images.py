@@ -196,7 +196,7 @@ def _run(what: str, *args: str) -> ProcessResult:
     Raises:
         ImageError: the command failed.
     """
-    result = run_podman(["podman", *args])
+    result = run_podman(["podman", *args], None)  # it may move gigabytes
     if result.exit_code != 0:
         is_odd = b"does not match any of the supported image formats" in result.stderr  # said by each of its readers
         why = "it is not an archive of `podman save` or `docker save`" if is_odd else result.error_text

@@ -16,18 +16,24 @@ import attrs
 
 from hyperruntime.driver import Enforcement, EngineInfo
 from hyperruntime.errors import EngineUnavailableError
-from hyperruntime.host.engine_program import SHOW_LIMITS, program_facts, shown_limits, timed_out, userland_links
+from hyperruntime.host.engine_program import (
+    SHOW_LIMITS,
+    program_facts,
+    program_needed,
+    run_probe,
+    shown_limits,
+    userland_links,
+)
 from hyperruntime.host.inherited import process_ceiling, stricter
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.probe_cache import ProbeFile
 from hyperruntime.host.process import ProcessResult, find_program
 from hyperruntime_podman.args import NAME, Settings, probe_args
-from hyperruntime_podman.edge import run_podman, store_step, unshare_args
+from hyperruntime_podman.edge import INSTALL_HINT, environment, store_step, unshare_args
 
 _RUNTIMES = ("", "runc", "crun")
 _NOFILE_CEILING = 1 << 20
 _NPROC_CEILING = 32768  # Podman lowers its own limit to this if it may not raise it
-_TIMEOUT_S = 60.0
 _SCRIPT = (
     SHOW_LIMITS
     + r"""
@@ -194,10 +200,8 @@ def _describe(settings: Settings, *, limited: bool) -> str:
 
 
 def _try(args: list[str]) -> ProcessResult:
-    try:
-        return run_podman(args, timeout_s=_TIMEOUT_S)
-    except TimeoutError as error:
-        return timed_out(args, error)
+    with program_needed(NAME, NAME, INSTALL_HINT):
+        return run_probe(NAME, args, env=environment())
 
 
 def probe_file() -> ProbeFile[Probe]:

@@ -15,16 +15,18 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from hyperruntime.errors import EngineError
 from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
+from hyperruntime.host.engine_limits import engine_call, limit_s
 from hyperruntime.host.inherited import is_own_directory, own_runtime_directory, program_environment
 from hyperruntime.host.process import run_process
 from hyperruntime.logs import get_logger
+from hyperruntime_podman.args import NAME
 
 log = get_logger(__name__)
 
 _RUN_FILES = "/tmp/podman-run"  # noqa: S108 - private to this user, and its owner is checked
 _PAUSE_NAMES = ("catatonit", "podman")
-_MIGRATE_S = 120.0
 
 
 def run_files() -> dict[str, str]:
@@ -60,7 +62,7 @@ def forget_killed(directory: str) -> None:
     root = Path(directory)
     with suppress(OSError, Timeout):
         if _are_killed(root) and file_system(directory) not in NETWORK_FILE_SYSTEMS:
-            with FileLock(root / "hyperruntime-podman.lock", timeout=_MIGRATE_S):
+            with FileLock(root / "hyperruntime-podman.lock", timeout=limit_s(NAME, "migrate")):
                 if _are_killed(root):
                     _migrate(root)
 
@@ -93,8 +95,9 @@ def _migrate(root: Path) -> None:
     _pause_file(root).unlink(missing_ok=True)  # Podman would kill the process that has this number now
     for words in (("system", "migrate"), ("ps", "--quiet")):
         try:
-            result = run_process(("podman", *words), timeout_s=_MIGRATE_S, cwd="/", env=environment)
-        except (OSError, TimeoutError) as error:
+            with engine_call(NAME, "migrate") as timeout_s:
+                result = run_process(("podman", *words), timeout_s=timeout_s, cwd="/", env=environment)
+        except (OSError, EngineError) as error:
             log.warning("podman not migrated", error=str(error))
             return
         if result.exit_code != 0:

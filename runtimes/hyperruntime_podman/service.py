@@ -10,12 +10,14 @@ import os
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hyperruntime.errors import EngineError, EngineUnavailableError
+from hyperruntime.host.engine_limits import engine_call, limit_s, note_duration
 from hyperruntime.host.engine_program import program_needed
 from hyperruntime.host.owner import release_on_fork
 from hyperruntime.host.process import PIPE, HostProcess, find_program, kill_group, last_line, spawn, wait_until
@@ -23,8 +25,6 @@ from hyperruntime_podman.args import NAME
 from hyperruntime_podman.edge import INSTALL_HINT, environment, store_step, translated
 
 _IDLE_S = 5
-_START_TIMEOUT_S = 30.0
-_ANSWER_S = 600.0
 # A second process waits for the end of the input and then ends the process group.
 _KEEPER = 'exec 3<&0; { read -r word; kill -KILL 0; } <&3 & exec "$@" 3<&- </dev/null'
 T = TypeVar("T")
@@ -61,7 +61,12 @@ class PodmanService:
 
         if os.getpid() != self._pid:
             raise EngineError(f"{what}: this runtime belongs to the parent of this process; open another one here")
-        with translated(what), self._held() as url, PodmanClient(base_url=url, timeout=_ANSWER_S) as client:
+        with (
+            translated(what),
+            self._held() as url,
+            engine_call(NAME, "answer") as answer_s,
+            PodmanClient(base_url=url, timeout=answer_s) as client,
+        ):
             return function(client)
 
     def close(self) -> None:
@@ -115,7 +120,9 @@ class PodmanService:
         with open(self._path("log"), "wb") as log, program_needed(NAME, NAME, INSTALL_HINT):
             process = self._process = spawn(keeper, stdin=PIPE, stdout=log, stderr=log, cwd="/", env=environment())
         release_on_fork(self)
-        wait_until(lambda: self._answers() or process.poll() is not None, _START_TIMEOUT_S)
+        started = time.monotonic()
+        wait_until(lambda: self._answers() or process.poll() is not None, limit_s(NAME, "service"))
+        note_duration(NAME, "service", time.monotonic() - started)
         if not self._answers():
             text = Path(self._path("log")).read_text(errors="replace")
             self._stop()

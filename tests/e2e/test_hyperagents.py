@@ -21,7 +21,7 @@ import pytest
 import hyperruntime as hr
 from hyperruntime import Runtime
 from hyperruntime.cli import main
-from hyperruntime.cli.loop.generate import exit_code
+from hyperruntime.cli.loop.ending import exit_code
 from hyperruntime.errors import AgentError, DomainNotFoundError, SpecError
 from hyperruntime.git.command import git
 from hyperruntime.loop.run.evaluate_one import evaluate_generation

@@ -12,7 +12,8 @@ import click
 
 from hyperruntime import registry
 from hyperruntime.cli.command import Command, State, example
-from hyperruntime.cli.loop.generate import exit_code, run_generations
+from hyperruntime.cli.loop.ending import exit_code
+from hyperruntime.cli.loop.generate import run_generations
 from hyperruntime.cli.loop.generations import best_generation, print_generations, run_to_json
 from hyperruntime.cli.loop.options import CLUSTER
 from hyperruntime.cli.loop.report import print_pictures
@@ -56,7 +57,7 @@ def demo(
         domains=(DOMAIN,), max_generation=generations, seed=seed, output_dir_parent=output, parallel=parallel
     ).settled()
     note(f"demo: {generations} generations of a program that packs circles into the unit square")
-    summary, number = run_generations(state, options, cluster)
+    summary, number = run_generations(state, options, cluster, as_json=as_json)
     view = attrs.evolve(load_run(summary.run_dir), run_dir=shown_path(summary.run_dir))
     best = best_generation(view.generations)
     pictures = write_pictures(view, best) if view.generations and can_draw() else ()

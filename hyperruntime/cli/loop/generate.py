@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +18,7 @@ from hyperruntime.cli.command import SpreadingCommand, State, example
 from hyperruntime.cli.config_file import agent_domains
 from hyperruntime.cli.consent import with_consent
 from hyperruntime.cli.live_page import live_page, watch_option
-from hyperruntime.cli.loop.generations import ensembles_failed, print_generations, run_to_json
+from hyperruntime.cli.loop.ending import finish, showing_what_there_is
 from hyperruntime.cli.loop.options import (
     ORIGINAL,
     changed_options,
@@ -32,11 +30,10 @@ from hyperruntime.cli.loop.options import (
     run_of_id,
 )
 from hyperruntime.cli.loop.progress import Tracker, plain_progress
-from hyperruntime.cli.loop.report import plots_at_end
 from hyperruntime.cli.messages import Lines, WrongUsageError, note
 from hyperruntime.cli.params import RUN_DIRECTORY
-from hyperruntime.cli.signals import EXIT_BY_SIGNAL, last_signal
-from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.cli.signals import last_signal
+from hyperruntime.cli.tables import json_option
 from hyperruntime.errors import RunError, StorageError
 from hyperruntime.images.recipes import BASE, image_reference
 from hyperruntime.loop.run.contracts import agent_here
@@ -100,8 +97,8 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
         is_path = os.sep in agent or os.path.exists(agent)
         values["domains"] = (agent_domains(agent_folder(agent) if is_path else template_path(agent)),)
     options = make_options(values)
-    summary, number = run_generations(state, options, cluster)
-    return _finish(summary, number, options, as_json)
+    summary, number = run_generations(state, options, cluster, as_json=as_json)
+    return finish(summary, number, options, as_json)
 
 
 @click.command(
@@ -173,6 +170,7 @@ def go_on(
     tracker = Tracker(last + 1, view.generations)
     note(f"resuming {run_dir}: {len(view.generations)} of {last + 1} generations are finished")
     with (
+        showing_what_there_is(lambda: Path(run_dir), as_json),
         _machines(state, plan, cluster) as machines,
         last_signal(state) as number,
         _shown_progress(tracker) as on_event,
@@ -180,10 +178,12 @@ def go_on(
     ):
         start_page(Path(run_dir))
         summary = resume_run(machines.runtime, machines.with_executor(plan), on_event)
-    return _finish(summary, number(), view.options, as_json)
+    return finish(summary, number(), view.options, as_json)
 
 
-def run_generations(state: State, options: GenerateOptions, cluster: Path | None = None) -> tuple[RunSummary, int]:
+def run_generations(
+    state: State, options: GenerateOptions, cluster: Path | None = None, *, as_json: bool
+) -> tuple[RunSummary, int]:
     """Start a run and show its progress; return its summary, and the number of the signal that ended it or 0.
 
     All options are checked, and the parent of the run directory is made, before an engine is used.
@@ -192,6 +192,7 @@ def run_generations(state: State, options: GenerateOptions, cluster: Path | None
         state: the global options.
         options: the options of the run.
         cluster: as for :func:`go_on`.
+        as_json: whether to print what there is as JSON if an error ends the run.
 
     Raises:
         HyperRuntimeError: a domain or the agent is unknown.
@@ -204,12 +205,17 @@ def run_generations(state: State, options: GenerateOptions, cluster: Path | None
         raise WrongUsageError(str(error)) from error
     if not os.access(parent, os.W_OK | os.X_OK):
         raise WrongUsageError(f"{str(parent)!r} cannot be written; give another --output-dir-parent")
-    with _machines(state, plan, cluster) as machines:
+    started: list[Path] = []
+    with (
+        showing_what_there_is(lambda: started[0] if started else None, as_json),
+        _machines(state, plan, cluster) as machines,
+    ):
         said = f"seed {plan.options.seed}, {machines.name}"
         tracker = Tracker(options.max_generation + 1)
         with last_signal(state) as number, _shown_progress(tracker) as on_event, live_page(state) as start_page:
 
             def on_start(path: Path) -> None:
+                started.append(path)
                 note(f"run {path}, {said}")
                 start_page(path)
 
@@ -274,44 +280,6 @@ def ensure_image(runtime: Runtime, name: str) -> None:
         if name == BASE and "images.load_rootfs" not in runtime.info.refuses:
             note(f"image {reference} is missing; making it, which takes about a minute")
         runtime.images.ensure(name, on_output=Lines())
-
-
-def _finish(summary: RunSummary, number: int, options: GenerateOptions, as_json: bool) -> int:
-    """Print the result of a run, and the next step on standard error; draw its plots; return the exit code.
-
-    The plots come first: the reader of standard output may be gone.
-    """
-    plots_at_end(summary, options)
-    if as_json:
-        facts = {"seed": options.seed, "interrupted": summary.interrupted, "used_up": summary.used_up or None}
-        print_json(run_to_json(summary.run_dir, summary.generations, **facts))
-    else:
-        if summary.generations:
-            print_generations(summary.generations)
-        click.echo(summary.run_dir)
-    if summary.interrupted:
-        note(f"interrupted; continue with: hyperrun resume {shlex.quote(summary.run_dir)}")
-    elif summary.used_up:
-        note(
-            f"{summary.used_up}; resume with a larger one: hyperrun resume {shlex.quote(summary.run_dir)} --budget-..."
-        )
-    elif summary.is_fruitless:
-        note(f"no new generation has a score; `hyperrun status {shlex.quote(summary.run_dir)}` says why")
-    if reason := ensembles_failed(summary.generations):
-        note(f"the ensembles of all new generations failed, the last one: {reason}; see its generate.log")
-    return exit_code(summary, number)
-
-
-def exit_code(summary: RunSummary, number: int) -> int:
-    """Return the exit code of a run.
-
-    Args:
-        summary: the run's result.
-        number: the signal that ended the run, or 0; used only for an interrupted run, where 0 means SIGINT.
-    """
-    if summary.interrupted:
-        return EXIT_BY_SIGNAL + (number or signal.SIGINT)
-    return 1 if summary.is_fruitless or ensembles_failed(summary.generations) else 0
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from hyperruntime.cli.params import ANY_RUN_DIRECTORY, RUN_DIRECTORY, SIZE, is_r
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.loop.generation.series import whose_scores
-from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.report.pictures import Picture, write_pictures, write_plots
 from hyperruntime.units import format_size
 
@@ -118,22 +118,23 @@ def _pictures(run_dir: str, folder: str, *, as_json: bool) -> None:
         print_pictures(made)
 
 
-def plots_at_end(summary: RunSummary, options: GenerateOptions) -> None:
-    """Write the plots of a finished run; if that fails, only print the reason.
+def plots_at_end(run_dir: str, generations: Sequence[GenerationRecord], options: GenerateOptions) -> None:
+    """Write the plots of a run that has ended; if that fails, only print the reason.
 
     Args:
-        summary: the run's result; nothing is drawn for an interrupted run.
+        run_dir: the run directory.
+        generations: the finished generations; nothing is drawn without any.
         options: the run's options.
     """
-    if summary.interrupted or not summary.generations:
+    if not generations:
         return
     try:
-        pictures = write_plots(summary.generations, Path(summary.run_dir), whose_scores(options.optimize_option))
+        pictures = write_plots(generations, Path(run_dir), whose_scores(options.optimize_option))
     except HyperRuntimeError as error:
         note(f"no plots: {error}")
     else:
-        note(f"{len(pictures)} plots are in {summary.run_dir}")
-    note(f"look at it with: hyperrun report {shlex.quote(summary.run_dir)}")
+        note(f"{len(pictures)} plots are in {run_dir}")
+    note(f"look at it with: hyperrun report {shlex.quote(run_dir)}")
 
 
 def print_pictures(pictures: Sequence[Picture]) -> None:

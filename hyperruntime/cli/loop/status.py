@@ -84,7 +84,7 @@ def status(run_dir: str, watch: bool, where: tuple[Condition, ...], sort: str, t
 
 
 def _loop_to_json(view: RunView) -> dict[str, Any]:
-    facts = {"state": view.state, "seed": view.seed, "problems": list(view.problems)}
+    facts = {"state": view.state, "ended": view.ended or None, "seed": view.seed, "problems": list(view.problems)}
     return run_to_json(view.run_dir, view.generations, **facts, containers=_containers_on_nodes(Path(view.run_dir)))
 
 
@@ -130,7 +130,8 @@ def _loop_line(view: RunView) -> str:
     made = f"{len(view.generations)} of {view.options.max_generation + 1} generations"
     counts = ", ".join(f"{count} {name}" for name, count in failure_counts(view.generations).items())
     failed = f"; failed: {counts}" if counts else ""
-    return f"{view.run_dir}: {view.state}, {made}, {top}, seed {view.seed}{failed}"
+    ended = f"; ended because: {view.ended}" if view.ended else ""
+    return f"{view.run_dir}: {view.state}, {made}, {top}, seed {view.seed}{failed}{ended}"
 
 
 def _print_rollout(run_dir: str, choice: Choice) -> None:

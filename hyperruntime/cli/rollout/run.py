@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,13 @@ from hyperruntime.cli.rollout.options import make_options, option_decorators
 from hyperruntime.cli.rollout.progress import shown_progress
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.cli.trajectories import rollout_line
 from hyperruntime.cluster.config import ClusterConfig, read_config
+from hyperruntime.errors import HyperRuntimeError, RunLockedError
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.rollout.run.options import RolloutOptions, new_run_id
 from hyperruntime.rollout.run.runner import run_rollouts
-from hyperruntime.rollout.run.store import resumable_options, stored_options
+from hyperruntime.rollout.run.store import RunStore, resumable_options, stored_options
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.run_dir import RUN
 from hyperruntime.storage.atomic import make_new_directory
@@ -74,19 +76,34 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
         options = with_consent(lambda trust: resumable_options(run_dir, changes, trust=trust), trust=trust)
     else:
         options, place = make_options(values).settled(), run_directory(values, again=again)
-    with place as run_dir, _machines(state, options, config, run_dir) as (where, run_on):
+    with (
+        place as run_dir,
+        _showing_what_there_is(run_dir),
+        _machines(state, options, config, run_dir) as (where, run_on),
+    ):
         note(f"run {run_dir}, seed {options.seed}, {where}")
         with shown_progress() as on_event, live_page(state) as start_page:
             start_page(run_dir)
-            try:
-                work = run_on(options, run_dir=run_dir, on_event=on_event)
-                summary = run_until_signal(work, state)  # slots are released first
-            except KeyboardInterrupt:
-                if (run_dir / RUN).is_file():
-                    note(f"interrupted; continue with: hyperrun rollout run --resume-from {shlex.quote(str(run_dir))}")
-                raise
+            work = run_on(options, run_dir=run_dir, on_event=on_event)
+            summary = run_until_signal(work, state)  # slots are released first
     _print(summary, as_json)
     return 0 if summary.scored else 1
+
+
+@contextmanager
+def _showing_what_there_is(run_dir: Path) -> Iterator[None]:
+    """If an error ends the block, first show the run so far, and how to resume it."""
+    try:
+        yield
+    except RunLockedError:  # another process makes it
+        raise
+    except BaseException as error:
+        if (run_dir / RUN).is_file():
+            with suppress(HyperRuntimeError, OSError):  # the first error is reported
+                note(rollout_line(run_dir, list(RunStore(run_dir).recorded()), is_running=False))
+            interrupted = "interrupted; " if isinstance(error, KeyboardInterrupt) else ""
+            note(f"{interrupted}continue with: hyperrun rollout run --resume-from {shlex.quote(str(run_dir))}")
+        raise
 
 
 @contextmanager

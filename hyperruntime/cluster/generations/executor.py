@@ -29,10 +29,10 @@ from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH, generation_n
 from hyperruntime.loop.run_files.record import GenerationRecord, record_from_json
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.events import StepEvent
-from hyperruntime.loop.workbench.failures import one_line
 from hyperruntime.loop.workbench.model_access import ModelAccess
 from hyperruntime.storage.atomic import make_directory, storage_errors
 from hyperruntime.storage.run_files import read_run_file
+from hyperruntime.units import one_line
 
 log = get_logger(__name__)
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hyperruntime.cluster.peer import Answer, Peer
+from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.gateway.config.values import Budget
 from hyperruntime.gateway.gateway import Seat, listen_in
@@ -117,7 +118,7 @@ class RelayedModels:
 
     async def _serve(self, seat: RelayedSeat, listener: Any, ready: asyncio.Future[None]) -> None:  # noqa: ANN401
         """Keep the head's seat open by a long call, and carry connections until cancelled."""
-        carrying: set[asyncio.Task[None]] = set()
+        carrying = BackgroundTasks("a connection of a container")
         most = MOST_CONNECTIONS
 
         def hear(said: Answer) -> None:
@@ -133,10 +134,8 @@ class RelayedModels:
             if len(carrying) >= most:
                 writer.close()
                 return
-            task = asyncio.ensure_future(self._carry(seat.number, reader, writer))
-            carrying.add(task)
+            task = carrying.start(self._carry(seat.number, reader, writer))
             task.add_done_callback(lambda _: writer.close())  # also if it was cancelled before it began
-            task.add_done_callback(carrying.discard)
 
         server = await asyncio.start_unix_server(carry, sock=listener)
         try:
@@ -150,9 +149,8 @@ class RelayedModels:
                 await asyncio.sleep(0)  # asyncio loses connections that it accepted just before its server closes
             finally:
                 server.close()
-                for task in carrying:
-                    task.cancel()
-            await asyncio.gather(*carrying, return_exceptions=True)
+                carrying.cancel()
+            await carrying.wait()
 
     async def _carry(self, seat: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry one connection until either end closes it."""

@@ -29,6 +29,7 @@ from hyperruntime.cluster.rollouts.episode_service import (
     TURNS,
 )
 from hyperruntime.cluster.rollouts.relayed_model import is_reachable_from_nodes, model_handler
+from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import ClusterError, DriverLoadError, HyperRuntimeError, NodeLostError, SpecError
 from hyperruntime.json_values import count_values, parse_json, parse_json_slowly
 from hyperruntime.logs import get_logger
@@ -188,7 +189,7 @@ class NodeEpisodes:
         self._busy = self._unfit = 0
         self._changed = asyncio.Event()
         self._error: Exception | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks("rollouts")
         self._closed = False
         self._handlers: dict[str, Handler] = {
             f"{MODEL}.{self._run}": model_handler(self._model),
@@ -206,8 +207,7 @@ class NodeEpisodes:
     async def __aexit__(self, *_: object) -> None:
         """Close the run on all nodes."""
         self._closed = True
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         self._cluster.off_node(self._joined)
         there = [place.node for place in self._places if place.node.lost is None]
         with suppress(TimeoutError):
@@ -375,9 +375,7 @@ class NodeEpisodes:
         self._changed.set()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(work)
 
 
 class _Sent:

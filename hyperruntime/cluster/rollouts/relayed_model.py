@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
+from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message
@@ -42,7 +42,7 @@ class RelayedModel:
         self.name = name
         self.remember = self._remember if remembers else None
         self._head, self._method = head, method
-        self._telling: set[asyncio.Task[Answer]] = set()
+        self._telling = BackgroundTasks("a model of rollouts")
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
         """Return the next turn.
@@ -65,14 +65,7 @@ class RelayedModel:
 
     def _remember(self, messages: Sequence[Message], tools: Sequence[Message], completion: Completion) -> None:
         told = {**_conversation(messages, tools), "played": completion_to_json(completion)}
-        task = asyncio.ensure_future(self._head.call(self._method, told))  # the head handles it before later calls
-        self._telling.add(task)
-        task.add_done_callback(self._told)
-
-    def _told(self, task: asyncio.Task[Answer]) -> None:
-        self._telling.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.info("turn not remembered", error=str(error))
+        self._telling.start(self._head.call(self._method, told))  # the head handles it before later calls
 
 
 def _conversation(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, Any]:

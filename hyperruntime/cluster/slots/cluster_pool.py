@@ -23,6 +23,7 @@ from hyperruntime.cluster.slots.pool_service import to_json
 from hyperruntime.cluster.slots.remote_exec import RemoteExecs
 from hyperruntime.cluster.slots.remote_ports import RemotePorts
 from hyperruntime.cluster.slots.slot_calls import SlotCalls
+from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import (
     HyperRuntimeError,
     NodeLostError,
@@ -66,8 +67,8 @@ class ClusterPool:
         self._execs = RemoteExecs(self._name)
         self._state = "new"
         self._placement = Placement()
-        self._joining: set[asyncio.Task[None]] = set()
-        self._beside: set[asyncio.Task[None]] = set()
+        self._joining = BackgroundTasks(f"pool {config.name!r}")
+        self._beside = BackgroundTasks(f"pool {config.name!r}")
         self._grants: dict[tuple[str, int], Grant] = {}
         self._queue: WaitQueue[Member] = WaitQueue()
         self._near: dict[str, str] = {}
@@ -90,7 +91,7 @@ class ClusterPool:
         try:
             while not self._placement.members:
                 if self._joining:
-                    await asyncio.wait(tuple(self._joining), return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait((*self._joining,), return_when=asyncio.FIRST_COMPLETED)
                 elif self._cluster.nodes():
                     raise self._error or PoolClosedError(f"pool {self.config.name!r} has no node")
                 else:
@@ -280,12 +281,9 @@ class ClusterPool:
 
     def _on_node(self, node: Node) -> None:
         if self._state == "open":
-            task = asyncio.ensure_future(self._join(node))
-            self._joining.add(task)
-            task.add_done_callback(self._joined)
+            self._joining.start(self._join(node)).add_done_callback(self._joined)
 
-    def _joined(self, task: asyncio.Task[None]) -> None:
-        self._joining.discard(task)
+    def _joined(self, _: asyncio.Task[None]) -> None:
         if self._state == "open":
             self._dispatch()
 
@@ -360,9 +358,7 @@ class ClusterPool:
             with suppress(HyperRuntimeError):
                 await work
 
-        task = asyncio.ensure_future(quiet())
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        self._beside.start(quiet())
 
     def _dispatch(self) -> None:
         """Give free slots to waiters in order; ask for another node if some still wait."""

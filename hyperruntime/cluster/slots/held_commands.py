@@ -15,6 +15,7 @@ import attrs
 from hyperruntime.cluster.node_services import NodeContext
 from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.cluster.slots.remote_exec import NodeStreams, answer_of, exec_for_head
+from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.concurrency.blocking import RESETS, blocking
 from hyperruntime.concurrency.closing import closing_descriptor
 from hyperruntime.concurrency.end_event import make_waiter
@@ -158,7 +159,7 @@ class HeldCommands:
         """
         self._context, self._find_lease = context, find_lease
         self._held: dict[int, dict[int, _Held]] = {}  # by lease and number
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = BackgroundTasks("commands of released leases")
         self.handlers: Mapping[str, Handler] = {
             "slot.process": self._process,
             "slot.terminal": self._terminal,
@@ -175,16 +176,14 @@ class HeldCommands:
 
     async def close(self) -> None:
         """Wait until everything of released leases has ended."""
-        await asyncio.gather(*self._ending)
+        await self._ending.wait()
 
     def end_all(self, grant: int) -> None:
         """Begin to end everything of a lease that was released."""
         held = self._held.pop(grant, {}).values()
         for one in held:
             one.drop_streams()  # first: a caller that waits for its release reads nothing
-            task = asyncio.ensure_future(_end_quietly(one))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._ending.start(_end_quietly(one))
 
     async def _process(self, call: Call) -> Answer:
         """Run a command in the background; an event says when its process exists."""

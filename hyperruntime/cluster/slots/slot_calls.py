@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from hyperruntime.cluster.peer import Answer, OnEvent, Peer
 from hyperruntime.cluster.slots.remote_exec import RemoteExecs, Sink
+from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import HyperRuntimeError, PoolClosedError, PoolError
 from hyperruntime.spec import ExecResult
 
@@ -36,7 +37,7 @@ class SlotCalls:
         """
         self.loop = asyncio.get_running_loop()
         self._peer, self._slot, self._execs = peer, slot, execs
-        self._beside: set[asyncio.Task[None]] = set()
+        self._beside = BackgroundTasks("a slot")
 
     async def call(self, method: str, body: bytes = b"", *, on_event: OnEvent | None = None, **args: Any) -> Answer:  # noqa: ANN401 - JSON
         """Call a method of the node.
@@ -110,7 +111,4 @@ class SlotCalls:
 
     def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run work in the background, on the event loop."""
-        task = asyncio.ensure_future(work)
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
-        return task
+        return self._beside.start(work)

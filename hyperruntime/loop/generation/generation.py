@@ -34,8 +34,9 @@ from hyperruntime.loop.workbench.container import discard
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext, protected_paths
 from hyperruntime.loop.workbench.copy_out import PATCH_LIMIT, copy_files, read_file
 from hyperruntime.loop.workbench.events import StepLog
-from hyperruntime.loop.workbench.failures import GenerationFailedError, RunInterruptedError, one_line, translate_failure
+from hyperruntime.loop.workbench.failures import GenerationFailedError, RunInterruptedError, translate_failure
 from hyperruntime.storage.atomic import check_writable, make_directory, make_private_directory, sync_tree, write_file
+from hyperruntime.units import one_line
 
 log = get_logger(__name__)
 

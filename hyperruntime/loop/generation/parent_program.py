@@ -20,9 +20,10 @@ from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord
 from hyperruntime.loop.workbench.container import AgentContainer, discard
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
-from hyperruntime.loop.workbench.failures import GenerationFailedError, RunInterruptedError, last_line, one_line
+from hyperruntime.loop.workbench.failures import GenerationFailedError, RunInterruptedError, last_line
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import make_directory, open_private, storage_errors, write_file
+from hyperruntime.units import one_line
 
 log = get_logger(__name__)
 

@@ -46,9 +46,10 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import meta_agent_container
 from hyperruntime.loop.workbench.context import RunContext
 from hyperruntime.loop.workbench.copy_out import copy_files, read_below
-from hyperruntime.loop.workbench.failures import GenerationFailedError, one_line
+from hyperruntime.loop.workbench.failures import GenerationFailedError
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import storage_errors, write_file
+from hyperruntime.units import one_line
 
 log = get_logger(__name__)
 

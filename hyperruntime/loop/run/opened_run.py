@@ -34,6 +34,7 @@ from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContain
 from hyperruntime.reclaim.trees import remove_reclaimed
 from hyperruntime.storage.atomic import make_directory, make_private_directory, storage_errors
 from hyperruntime.storage.own_mark import has_own_mark
+from hyperruntime.storage.run_end import note_end
 from hyperruntime.storage.run_files import open_to_append, read_run_file
 
 log = get_logger(__name__)
@@ -196,6 +197,7 @@ def reopen_run(plan: ResumePlan, reclaim_args: Sequence[str]) -> OpenedRun:
     run = OpenedRun(options=options, layout=layout, adapter=adapter, domains=domains, stored=stored, archive=archive)
     run.store.recover()
     archive.repair()
+    note_end(layout.run, "")
     _log_args(layout, options, stored["root_commit"])
     amend_marked(layout, archive)
     publish_missing(layout, archive, domains, adapter, run.store)

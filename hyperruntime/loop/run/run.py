@@ -26,6 +26,7 @@ from hyperruntime.loop.workbench.failures import RunInterruptedError
 from hyperruntime.loop.workbench.model_access import ModelAccess
 from hyperruntime.loop.workbench.open_containers import POLL_S, LoopRuntime, on_interrupt
 from hyperruntime.storage.atomic import make_directory
+from hyperruntime.storage.run_end import INTERRUPTED, note_end, reason_of
 from hyperruntime.storage.run_lock import RunLock
 
 log = get_logger(__name__)
@@ -158,17 +159,19 @@ class _Run:
         for problem in self._archive.problems:
             log.warning("archive problem", problem=problem)
         self._executor = executor = make_executor(self._options.parallel)
+        reason = ""
         try:
             with on_interrupt(self._containers.stop):
                 self._run_all()
-        except BaseException:
+        except BaseException as error:
+            reason = reason_of(error)
             self._containers.stop()
             self._containers.close_all()
             raise
         finally:
             executor.shutdown(wait=True, cancel_futures=True)
             if self._lock.is_ours:
-                self._archive.finish()
+                self._finish_files(reason)
         self._lock.check()
         return RunSummary(
             run_dir=str(self._context.layout.root),
@@ -178,6 +181,22 @@ class _Run:
             used_up=self._models.used_up if self._lacks_any() else "",
             made=tuple(record for record in self._archive if record.genid in self._made),
         )
+
+    def _finish_files(self, reason: str) -> None:
+        """Store why the run ended early, and complete ``archive.jsonl``.
+
+        Args:
+            reason: the reason of an error that ends the run; "" if none does.
+        """
+        ended = reason or (INTERRUPTED if self._containers.stopping else self._models.used_up)
+        if ended and self._lacks_any():
+            note_end(self._context.layout.run, ended)
+        try:
+            self._archive.finish()
+        except StorageError as error:
+            if not reason:
+                raise
+            log.warning("archive not finished", error=str(error))  # the first error ends the run
 
     def _run_all(self) -> None:
         start = self._opened.start

@@ -35,6 +35,7 @@ from hyperruntime.loop.run_files.record import (
 from hyperruntime.option_fields import from_json, to_json
 from hyperruntime.storage.atomic import append_line, json_document, write_atomic
 from hyperruntime.storage.own_mark import with_own_mark
+from hyperruntime.storage.run_end import end_reason
 from hyperruntime.storage.run_files import MOST_JSON_BYTES, read_run_file
 from hyperruntime.storage.run_lock import owner_state
 
@@ -52,6 +53,7 @@ class RunView:
         state: ``running``, ``finished`` or ``interrupted``.
         generations: the finished generations, in the order of the archive.
         problems: one sentence for each line or file that could not be read.
+        ended: why an interrupted run ended, or "" if that is unknown.
     """
 
     run_dir: str
@@ -60,6 +62,7 @@ class RunView:
     state: RunState
     generations: tuple[GenerationRecord, ...]
     problems: tuple[str, ...]
+    ended: str = ""
 
 
 class Archive:
@@ -284,13 +287,15 @@ def load_run(run_dir: str | os.PathLike[str]) -> RunView:
     options, stored = read_run(layout)
     is_owned = owner_state(layout.root) == "alive"  # before the archive is read: the run may end meanwhile
     archive = Archive.load(layout)
+    state = state_of(options, archive, is_owned=is_owned)
     return RunView(
         run_dir=str(run_dir),
         options=options,
         seed=stored["seed"],
-        state=state_of(options, archive, is_owned=is_owned),
+        state=state,
         generations=tuple(archive),
         problems=tuple(archive.problems),
+        ended=end_reason(stored) if state == "interrupted" else "",
     )
 
 

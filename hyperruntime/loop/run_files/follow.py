@@ -15,6 +15,7 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, entry_of_line, parent_problem
 from hyperruntime.storage.growing_file import GrowingFile
+from hyperruntime.storage.run_end import end_reason
 from hyperruntime.storage.run_lock import owner_state
 
 
@@ -63,13 +64,15 @@ class JournalFollower:
             ArchiveError: ``run.json`` cannot be read.
         """
         options, stored = self._stored()
+        state = state_of(options, self.records, is_owned=self.is_owned)
         return RunView(
             run_dir=str(self._layout.root),
             options=options,
             seed=stored["seed"],
-            state=state_of(options, self.records, is_owned=self.is_owned),
+            state=state,
             generations=tuple(self.records.values()),
             problems=tuple(self.problems),
+            ended=end_reason(stored) if state == "interrupted" else "",
         )
 
     def _stored(self) -> tuple[GenerateOptions, dict[str, Any]]:

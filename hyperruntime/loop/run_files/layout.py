@@ -3,7 +3,7 @@
 ::
 
     generate_<run_id>/
-        run.json            options, seed and contract of the agent; rewritten if a resume changes options
+        run.json            options, seed and contract of the agent, and why the run ended early
         journal.jsonl       one line per finished generation; a resumed run relies on it
         archive.jsonl       the list of generations, for other tools
         exchanges.jsonl     one line per request to a model, if the run has models

@@ -16,6 +16,7 @@ from hyperruntime.errors import (
 )
 from hyperruntime.git.command import GitTimeoutError
 from hyperruntime.loop.run_files.record import FailureClass
+from hyperruntime.units import one_line
 
 _BLAME: Mapping[str, FailureClass] = MappingProxyType(
     {
@@ -28,15 +29,7 @@ _BLAME: Mapping[str, FailureClass] = MappingProxyType(
 )
 
 
-_MAX_SENTENCE_CHARS = 600
 _DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-def one_line(text: str) -> str:
-    """Return untrusted text as one line that is safe to show on a terminal, at most 600 characters and " ..."."""
-    words = "".join(char if char.isprintable() else " " for char in text).split()
-    line = " ".join(words)
-    return line if len(line) <= _MAX_SENTENCE_CHARS else line[:_MAX_SENTENCE_CHARS] + " ..."
 
 
 def last_line(output: bytes, otherwise: str) -> str:

@@ -86,6 +86,7 @@ class LoopRun:
             "name": Path(view.run_dir).resolve().name,
             "state": view.state,
             "options": {
+                **({"ended": self._screen.text(view.ended)} if view.ended else {}),
                 "domains": ", ".join(options.domains), "agent": options.agent or "the domain's", "seed": view.seed,
                 "parents by": options.parent_selection, "generations wanted": options.max_generation + 1,
                 "at once": options.parallel,

@@ -17,8 +17,10 @@ from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
 from hyperruntime.rollout.run.store import stored_options
 from hyperruntime.rollout.run_files.follow import TrajectoryFollower
 from hyperruntime.rollout.run_files.record import SCORED, Segment, Trajectory
-from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES
+from hyperruntime.rollout.run_files.run_dir import RUN, TRAJECTORIES
 from hyperruntime.storage.growing_file import GrowingFile
+from hyperruntime.storage.run_end import end_reason
+from hyperruntime.storage.run_files import read_run_json
 
 _PHASES = ("acquire_s", "setup_s", "model_s", "tools_s", "verify_s", "fresh_s", "release_s")
 _MOST_TOKENS = 20_000  # of one trajectory that are shown one by one
@@ -83,14 +85,19 @@ class RolloutRun:
         items = {item: index for index, item in enumerate(dict.fromkeys(columns["item"]))}
         return {**self.head(), **columns, "items": list(items), "item": [items[name] for name in columns["item"]]}
 
+    def _stored(self) -> dict[str, Any]:
+        return read_run_json(self._run_dir / RUN, below=self._run_dir) or {}
+
     def head(self) -> dict[str, Any]:
         """Return what the page says of the whole run."""
         options, made = self._options, self._follower.records
+        ended = "" if self._follower.is_owned else end_reason(self._stored())
         return {
             "kind": "rollout",
             "name": self._run_dir.resolve().name,
             "state": "running" if self._follower.is_owned else "not running",
             "options": {
+                **({"ended": self._screen.text(ended)} if ended else {}),
                 "environment": options.environment,
                 "model": self._screen.text(str(next(iter(made.values())).model)) if made else "",
                 "seed": options.seed, "group size": options.group_size, "at once": options.parallel,

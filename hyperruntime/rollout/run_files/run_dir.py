@@ -22,6 +22,7 @@ from hyperruntime.logs import get_logger
 from hyperruntime.rollout.run_files.record import Group, Segment, Trajectory
 from hyperruntime.storage.atomic import append_lines, json_document, storage_errors, write_atomic
 from hyperruntime.storage.own_mark import with_own_mark
+from hyperruntime.storage.run_end import INTERRUPTED, note_end, reason_of
 from hyperruntime.storage.run_files import MOST_JSON_BYTES, read_run_file, read_run_lines
 from hyperruntime.storage.run_lock import RunLock
 
@@ -162,6 +163,8 @@ def iter_lines(path: Path) -> Iterator[tuple[int, Any]]:
 def owned(run_dir: Path) -> Iterator[None]:
     """Own a run's directory; the current task is cancelled if another process takes over the directory.
 
+    An error that ends the block is stored in ``run.json``, where ``status`` and ``report`` find it.
+
     Raises:
         RunLockedError: another live process owns the directory.
         LeaseLostError: another process took over the directory.
@@ -175,10 +178,14 @@ def owned(run_dir: Path) -> Iterator[None]:
 
     with RunLock(run_dir) as lock:
         lock.on_lost(on_lost)
+        note_end(run_dir / RUN, "")
         try:
             yield
-        except asyncio.CancelledError:
-            lock.check()
+        except BaseException as error:
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            if is_cancelled:
+                lock.check()
+            note_end(run_dir / RUN, INTERRUPTED if is_cancelled else reason_of(error))
             raise
 
 

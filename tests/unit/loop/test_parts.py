@@ -34,9 +34,10 @@ from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.contract import Contract, parse_contract
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.copy_out import copy_files, read_file
-from hyperruntime.loop.workbench.failures import one_line, translate_failure
+from hyperruntime.loop.workbench.failures import translate_failure
 from hyperruntime.registry import load_executor
 from hyperruntime.testing import FakeRuntime, make_agent_repository
+from hyperruntime.units import one_line
 
 CRASH = """
 import os, sys

@@ -45,6 +45,6 @@ def test_a_removal_is_tried_again_if_another_one_in_progress_does_not_end(monkey
 
 def test_a_removal_that_stays_in_progress_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REMOVAL_AGAIN_S", 0.0)
-    monkeypatch.setattr(module, "_REMOVAL_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(module, "limit_s", lambda engine, verb: 0.1)
     with pytest.raises(EngineError, match="in progress"):
         remove(Daemon(busy=10**9))

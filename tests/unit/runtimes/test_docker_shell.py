@@ -136,7 +136,7 @@ def test_all_output_of_a_short_container_is_read(ends: tuple[socket.socket, sock
 
 
 def test_containers_of_a_daemon_that_can_lock_up_end_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyperruntime_docker.shell._TURN_S", 60)
+    monkeypatch.setattr("hyperruntime_docker.shell.limit_s", lambda engine, verb: 60.0)
     pairs = [socket.socketpair() for _ in range(3)]
     first, second, third = (SocketShell(ours, b"", lambda _: 0, turn=EndTurn()) for ours, _ in pairs)
     told = [threading.Event() for _ in pairs]

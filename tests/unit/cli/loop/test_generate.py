@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from hyperruntime.cli import main
 from hyperruntime.cli.command import spread
-from hyperruntime.cli.loop.generate import exit_code, generate
+from hyperruntime.cli.loop.ending import exit_code
+from hyperruntime.cli.loop.generate import generate
 from hyperruntime.cli.loop.generations import failure_counts, failure_text
 from hyperruntime.cli.loop.options import ORIGINAL as PREFERRED
 from hyperruntime.cli.loop.options import changed_options, make_options
