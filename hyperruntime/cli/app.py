@@ -89,11 +89,11 @@ def app(ctx: click.Context, runtime: str | None, log_level: str, log_json: bool,
     if ctx.invoked_subcommand is not None:
         return
     if runtime is not None and Path(AGENT_FILE).is_file():
-        from hyperruntime.cli.config_file import generate_table
+        from hyperruntime.cli.config_file import agent_table
 
         generate = app.get_command(ctx, "generate")
         assert generate is not None
-        defaults = {**generate_table(Path(AGENT_FILE), generate), "agent": "."}
+        defaults = {**agent_table(Path(AGENT_FILE), generate), "agent": "."}
         with generate.make_context("generate", [], parent=ctx, default_map=defaults) as below:
             generate.invoke(below)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import click
 
 from hyperruntime.cli.command import AGENT_FILE
+from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.cli.params import COUNTS, LIMITS, NAMES, Parsed
 from hyperruntime.errors import AgentError, unknown_name
 from hyperruntime.json_values import parse_toml
 
 _TABLES = ("generate", "gateway")
+_OF_HOST = {"output_dir_parent"}  # harmless when a run is resumed, where it is not read
 _NOT_IN_A_FILE = ("config", "help", "json", "resume_from")
 
 
@@ -63,15 +66,51 @@ def config_table(path: Path, command: click.Command) -> dict[str, Any]:
     return {**gateway, **generate_table(path, command)}
 
 
+def agent_table(path: Path, command: click.Command) -> dict[str, Any]:
+    """Return the ``[generate]`` options of an agent's own file, which anybody may have written.
+
+    What names keys, addresses, networks, devices, code or paths of the host is asked for once on a terminal.
+
+    Args:
+        path: the TOML file.
+        command: the command whose options are allowed.
+
+    Raises:
+        AgentError: as for :func:`generate_table`.
+        SpecError: ``limits`` is invalid.
+        WrongUsageError: the file asks for something of the host, and the user did not accept it.
+    """
+    from hyperruntime.loop.run_files.options import GenerateOptions
+    from hyperruntime.option_fields import option_fields
+
+    table = generate_table(path, command)
+    known = {field.name: field.option for field in option_fields(GenerateOptions)}
+    harmless = {name for name, value in table.items() if name in known and known[name].is_harmless(value)}
+    asked = [f"--{name.replace('_', '-')} {value}" for name, value in table.items() if name not in harmless - _OF_HOST]
+    if asked:
+        said = f"{str(path.absolute())!r} is a file of the agent and asks for {', '.join(asked)}"
+        is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+        if not (is_terminal and click.confirm(f"{said}; use them?", default=False, err=True)):
+            raise WrongUsageError(f"{said}; give them yourself: `hyperrun generate --agent . --config {path.name}`")
+    return table
+
+
 def agent_domains(agent: Path) -> tuple[str, ...]:
     """Return the domains that an agent's ``hyperrun.toml`` names; empty without that file.
 
     Raises:
-        AgentError: the file cannot be read as TOML, or ``[agent]`` is not a table.
+        AgentError: the file cannot be read as TOML, ``[agent]`` is not a table, or a domain has an argument, which may
+            be a path of the host.
     """
     path = agent / AGENT_FILE
-    names = _table(path, "agent").get("domains", ()) if path.is_file() else ()
-    return tuple(str(name) for name in names) if isinstance(names, (list, tuple)) else (str(names),)
+    found = _table(path, "agent").get("domains", ()) if path.is_file() else ()
+    names = tuple(str(name) for name in found) if isinstance(found, (list, tuple)) else (str(found),)
+    if named := next((name for name in names if ":" in name), None):
+        raise AgentError(
+            f"{path}: agent.domains has {named!r}, whose argument may name a file of this machine; give it yourself "
+            "with --domains"
+        )
+    return names
 
 
 def config_option(read: Callable[[Path, click.Command], Mapping[str, Any]], text: str) -> Callable[[Any], Any]:

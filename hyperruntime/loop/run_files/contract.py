@@ -31,6 +31,7 @@ import attrs
 from hyperruntime.agents import agent_folder
 from hyperruntime.errors import AgentError, unknown_name
 from hyperruntime.json_values import parse_toml
+from hyperruntime.spec import is_image_name
 
 CONTRACT_FILE = "hyperrun.toml"
 HARNESS, AGENT_ARCHIVE = "/workspace/harness", "/tmp/agent_archive"  # noqa: S108 - inside a container
@@ -154,7 +155,7 @@ def parse_needs(data: bytes) -> AgentNeeds:
     """
     table = _table(_parse(data), "agent")
     image, models = table.get("image"), table.get("models")
-    if image is not None and (not isinstance(image, str) or not image):
+    if image is not None and not (isinstance(image, str) and is_image_name(image)):  # a path would be of the host
         raise AgentError(f"{CONTRACT_FILE}: agent.image={image!r} is not allowed: a recipe or an image reference")
     if models is not None and not isinstance(models, bool):
         raise AgentError(f"{CONTRACT_FILE}: agent.models={models!r} is not allowed: true or false")

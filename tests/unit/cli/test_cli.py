@@ -245,7 +245,28 @@ def test_the_option_runtime_alone_starts_generate_in_the_directory_of_an_agent(
     code, _, err = run("--runtime", "podman")
     assert code == 2
     assert "unknown domain 'circle_paking'" in err
+    Path("hyperrun.toml").write_text('[agent]\ndomains = ["table:/private"]\n')
+    code, _, err = run("--runtime", "podman")
+    assert code != 0
+    assert "agent.domains has 'table:/private', whose argument may name a file of this machine" in err
     assert "Commands:" in run()[1]
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize(
+    "line", ['network = "host"', 'gateway = "g.toml"', 'output-dir-parent = "/else"', 'gpus = "all"', 'executor = "x"']
+)
+def test_the_file_of_an_agent_chooses_nothing_of_the_host_by_itself(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hyperrun.toml").write_text(f"[generate]\nmax-generation = 3\nparallel = 2\n{line}\n")
+    code, _, err = run("--runtime", "podman")
+    name, _, value = line.partition(" = ")
+    assert code == 2
+    assert "is a file of the agent and asks for --" in err
+    assert f"--{name} {value.strip(chr(34))}; give them yourself" in " ".join(err.split())
+    assert "max-generation 3" not in err
 
 
 def test_an_unexpected_error_prints_one_line_unless_debug_is_set(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
