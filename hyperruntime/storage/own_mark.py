@@ -1,8 +1,9 @@
 """The mark of this user in the file of a run's options, by which a run directory that somebody else made is known.
 
-The mark is a keyed digest (HMAC) of the whole file. Its key is in this user's state directory and in no run: so a run
-keeps its mark when it is moved or copied, and nobody else can make one or change a marked file. What a file without a
-valid mark asks of the host needs this user's consent. Why: docs/decisions/0060-received-runs.md.
+The mark is a keyed digest (HMAC) of the whole file and of the inode number of its directory. Its key is in this user's
+state directory and in no run: so nobody else can make one or change a marked file, and a copy of the directory has no
+valid mark, also if it was this user's and came back with other files in it. A directory that is renamed keeps its mark.
+What a file without a valid mark asks of the host needs this user's consent. Why: docs/decisions/0060-received-runs.md.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -50,22 +52,32 @@ class ReceivedRunError(RunError):
         return f"{', '.join(most)} and {last}" if most else last
 
 
-def with_own_mark(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON object of a run's file with this user's mark; without a mark if the user can have no key."""
+def with_own_mark(value: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Return the JSON object of a run's file with this user's mark; without a mark if the user can have no key.
+
+    Args:
+        value: the object.
+        directory: the directory of the file, which must exist.
+    """
     plain = {name: one for name, one in value.items() if name != MARK}
     key = _key()
-    return plain if key is None else {**plain, MARK: _digest(key, plain)}
+    return plain if key is None else {**plain, MARK: _digest(key, plain, directory)}
 
 
-def has_own_mark(value: Mapping[str, Any]) -> bool:
-    """Return whether this user marked exactly this JSON object."""
+def has_own_mark(value: Mapping[str, Any], directory: Path) -> bool:
+    """Return whether this user marked exactly this JSON object in this directory.
+
+    Args:
+        value: the object.
+        directory: the directory of the file.
+    """
     said, key = value.get(MARK), _key()
     if key is None or not isinstance(said, str):
         return False
     plain = {name: one for name, one in value.items() if name != MARK}
     try:
-        return hmac.compare_digest(said.encode(errors="replace"), _digest(key, plain).encode())
-    except (ValueError, RecursionError):  # hostile JSON
+        return hmac.compare_digest(said.encode(errors="replace"), _digest(key, plain, directory).encode())
+    except (OSError, ValueError, RecursionError):  # hostile JSON
         return False
 
 
@@ -81,13 +93,14 @@ def check_requests(path: Path, value: Mapping[str, Any], requests: Sequence[str]
     Raises:
         ReceivedRunError: it may not.
     """
-    if requests and not trust and not has_own_mark(value):
+    if requests and not trust and not has_own_mark(value, path.parent):
         raise ReceivedRunError(str(path), requests)
 
 
-def _digest(key: bytes, value: Mapping[str, Any]) -> str:
+def _digest(key: bytes, value: Mapping[str, Any], directory: Path) -> str:
+    # Not the number of the device, which changes at a mount or a boot.
     # Twice: names that are numbers become texts, as in the file, before they are sorted.
-    text = json.dumps(json.loads(json.dumps(value)), sort_keys=True)
+    text = json.dumps([os.stat(directory).st_ino, json.loads(json.dumps(value))], sort_keys=True)
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 

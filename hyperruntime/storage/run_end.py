@@ -34,7 +34,9 @@ def note_end(run_file: Path, reason: str) -> None:
     kept = {name: value for name, value in stored.items() if name != _ENDED}
     changed = {**kept, **({_ENDED: reason} if reason else {})}
     try:
-        write_atomic(run_file, json_document(with_own_mark(changed) if has_own_mark(stored) else changed))
+        if has_own_mark(stored, run_file.parent):
+            changed = with_own_mark(changed, run_file.parent)
+        write_atomic(run_file, json_document(changed))
     except StorageError as error:
         log.warning("end of the run not noted", reason=reason, error=str(error))
 

@@ -158,7 +158,7 @@ def _place(ctx: click.Context, values: dict[str, Any], *, trust: bool) -> tuple[
 
 def _write(directory: Path, settings: TrainSettings) -> None:
     """Write the settings, marked as this user's."""
-    write_atomic(directory / SETTINGS, json.dumps(with_own_mark(to_json(settings)), indent=1).encode())
+    write_atomic(directory / SETTINGS, json.dumps(with_own_mark(to_json(settings), directory), indent=1).encode())
 
 
 def _resumed(directory: Path, changes: Mapping[tuple[str, ...], Any], *, trust: bool) -> TrainSettings:
@@ -171,7 +171,7 @@ def _resumed(directory: Path, changes: Mapping[tuple[str, ...], Any], *, trust: 
     except (OSError, ValueError, ArchiveError) as error:
         raise WrongUsageError(f"{directory} has no training: {error}; give the directory of a training") from error
     check_requests(path, value, host_requests(settings, changes), trust=trust)
-    if not has_own_mark(value):
+    if not has_own_mark(value, directory):
         _write(directory, settings)
     return settings
 

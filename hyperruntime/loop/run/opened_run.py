@@ -191,8 +191,9 @@ def reopen_run(plan: ResumePlan, reclaim_args: Sequence[str]) -> OpenedRun:
     archive = Archive.load(layout)
     make_directory(layout.view)
     tighten(layout)
-    _clear_work(layout, archive, reclaim_args, keep=has_own_mark(stored))
-    if options != stored_options or not has_own_mark(stored):
+    is_own = has_own_mark(stored, layout.root)
+    _clear_work(layout, archive, reclaim_args, keep=is_own)
+    if options != stored_options or not is_own:
         write_run(layout, options, stored)
     run = OpenedRun(options=options, layout=layout, adapter=adapter, domains=domains, stored=stored, archive=archive)
     run.store.recover()

@@ -328,7 +328,7 @@ def write_run(
         StorageError: the file cannot be written.
     """
     value = {"schema": SCHEMA, "seed": options.seed, **facts, "options": to_json(options)}
-    value = with_own_mark(value) if mark else value
+    value = with_own_mark(value, layout.root) if mark else value
     write_atomic(layout.run, json_document(value))
     return value
 

@@ -62,7 +62,7 @@ class RunStore:
     def keep_options(self, options: RolloutOptions) -> None:
         """Write ``run.json``, unless this user wrote it already; the options are this user's or accepted by it."""
         stored = read_run(self.run_dir) if (self.run_dir / RUN).is_file() else {"created": time.time()}
-        if not has_own_mark(stored):
+        if not has_own_mark(stored, self.run_dir):
             write_run(self.run_dir, {**stored, "options": to_json(options)})
 
     def journals(self, options: RolloutOptions) -> JournalDirectory:

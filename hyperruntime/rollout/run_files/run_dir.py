@@ -64,7 +64,7 @@ def write_run(run_dir: Path, value: Mapping[str, Any]) -> None:
     Raises:
         StorageError: the file cannot be written.
     """
-    write_atomic(run_dir / RUN, json_document(with_own_mark({"schema": SCHEMA, **value})))
+    write_atomic(run_dir / RUN, json_document(with_own_mark({"schema": SCHEMA, **value}, run_dir)))
 
 
 def iter_trajectories(run_dir: str | os.PathLike[str]) -> Iterator[Trajectory]:

@@ -37,23 +37,24 @@ def be(user: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.dictionaries(st.text(), json_values, max_size=4))
 def test_a_mark_survives_the_file_and_no_change(value: dict[str, Any]) -> None:
-    read = json.loads(json.dumps(with_own_mark(value)))
-    assert has_own_mark(read)
-    assert not has_own_mark({**read, "one more": 1})
-    assert not has_own_mark({name: one for name, one in read.items() if name != MARK})
+    place = Path("/")
+    read = json.loads(json.dumps(with_own_mark(value, place)))
+    assert has_own_mark(read, place)
+    assert not has_own_mark({**read, "one more": 1}, place)
+    assert not has_own_mark({name: one for name, one in read.items() if name != MARK}, place)
 
 
 @pytest.mark.parametrize("mark", [None, 5, "", "\ud800", "0" * 64, ["x"]])
 def test_a_forged_mark_is_not_this_users(mark: object) -> None:
-    assert not has_own_mark({"options": {}, MARK: mark})
+    assert not has_own_mark({"options": {}, MARK: mark}, Path("/"))
 
 
 def test_another_user_has_another_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     be("eve", tmp_path, monkeypatch)
-    received = with_own_mark({"options": {"network": "host"}})
-    assert has_own_mark(received)
+    received = with_own_mark({"options": {"network": "host"}}, tmp_path)
+    assert has_own_mark(received, tmp_path)
     be("me", tmp_path, monkeypatch)
-    assert not has_own_mark(received)
+    assert not has_own_mark(received, tmp_path)
     with pytest.raises(ReceivedRunError, match=r"asks for --network host; give .* --trust"):
         check_requests(tmp_path / "run.json", received, ["--network host"], trust=False)
     check_requests(tmp_path / "run.json", received, ["--network host"], trust=True)
@@ -64,18 +65,21 @@ def test_another_user_has_another_mark(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_processes_that_begin_at_once_share_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     be("me", tmp_path, monkeypatch)
-    code = "import json; from hyperruntime.storage.own_mark import with_own_mark as m; print(json.dumps(m({})))"
+    code = (
+        "import json, pathlib; from hyperruntime.storage.own_mark import with_own_mark as m;"
+        "print(json.dumps(m({}, pathlib.Path('/'))))"
+    )
     with ThreadPoolExecutor(5) as pool:
         said = {result.stdout for result in pool.map(run_process, [[sys.executable, "-c", code]] * 5)}
     (one,) = said
-    assert has_own_mark(json.loads(one))
+    assert has_own_mark(json.loads(one), Path("/"))
 
 
 def test_without_a_place_for_the_key_runs_are_unmarked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     be("file", tmp_path, monkeypatch)
-    assert with_own_mark({"a": 1, MARK: "old"}) == {"a": 1}
-    assert not has_own_mark({"a": 1, MARK: "old"})
+    assert with_own_mark({"a": 1, MARK: "old"}, tmp_path) == {"a": 1}
+    assert not has_own_mark({"a": 1, MARK: "old"}, tmp_path)
 
 
 # --- options ---

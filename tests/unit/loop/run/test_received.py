@@ -46,20 +46,33 @@ def received(finished: Path) -> Edit:
     return edit
 
 
-def test_an_own_run_is_resumed_without_a_question_also_when_it_was_moved(finished: Path, tmp_path: Path) -> None:
-    assert has_own_mark(stored(finished)), "the fixture is already a copy"
+def test_an_own_run_is_resumed_without_a_question_also_when_it_was_renamed(
+    finished: Path, received: Edit, tmp_path: Path
+) -> None:
+    resume_run(FakeRuntime(), plan_resume(received(network="host"), trust=True))
+    assert has_own_mark(stored(finished), finished)
     moved = finished.rename(tmp_path / "moved")
     assert len(resume_run(FakeRuntime(), plan_resume(moved, max_generation=4)).generations) == 5
-    assert has_own_mark(stored(moved)), "also after its options changed"
+    assert has_own_mark(stored(moved), moved), "also after its options changed"
+
+
+def test_a_copy_of_an_own_run_is_asked_about_because_it_may_have_been_out_of_the_users_hands(
+    finished: Path, received: Edit, tmp_path: Path
+) -> None:
+    resume_run(FakeRuntime(), plan_resume(received(network="host"), trust=True))
+    copy = Path(shutil.copytree(finished, tmp_path / "copy"))
+    with pytest.raises(ReceivedRunError, match="asks for --network host;"):
+        plan_resume(copy)
+    plan_resume(finished)
 
 
 def test_a_received_run_that_asks_for_nothing_is_resumed_and_is_then_this_users(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert not has_own_mark(stored(finished))
+    assert not has_own_mark(stored(finished), finished)
     resume_run(FakeRuntime(), plan_resume(finished))
-    assert has_own_mark(stored(finished))
+    assert has_own_mark(stored(finished), finished)
 
 
 @pytest.mark.parametrize(

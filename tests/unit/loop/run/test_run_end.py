@@ -48,7 +48,7 @@ def test_the_reason_of_an_early_end_is_stored_and_a_resume_removes_it(
     with pytest.raises(kind):
         resume_run(failing(error), plan_resume(finished, max_generation=7))
     view = load_run(finished)
-    assert has_own_mark(json.loads((finished / "run.json").read_text())), "the run is still this user's own"
+    assert has_own_mark(json.loads((finished / "run.json").read_text()), finished), "the run is still this user's own"
     assert view.state == "interrupted"
     assert view.ended.startswith(reason)
     follower = JournalFollower(finished)
@@ -136,4 +136,4 @@ def test_the_reason_gives_a_run_of_somebody_else_no_mark(finished: Path) -> None
     note_end(finished / "run.json", "it ended")
     noted = json.loads((finished / "run.json").read_text())
     assert noted["ended"] == "it ended"
-    assert not has_own_mark(noted)
+    assert not has_own_mark(noted, finished)
