@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hyperenvironment_swe.controls import make_controls
-from hyperenvironment_swe.items import SweItem, check_repo_dir, image_of, is_python, parse_row
+from hyperenvironment_swe.items import SweItem, check_repo_dir, image_of, is_python, parse_row, row_id
 from hyperenvironment_swe.judging import UNKNOWN_TEST, Court, Findings, JudgeError, Trial
 from hyperenvironment_swe.locate import is_cut, locate_tests
 from hyperenvironment_swe.rows import builtin_rows, load_rows
@@ -26,9 +26,11 @@ from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import ABOVE_ZERO, AtLeast
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Environment, Fresh, Item, Outcome, Verdict
+from hyperruntime.rollout.left_out import SKIP, UNSUPPORTED, LeftOut
 from hyperruntime.rollout.origins import source_of
 from hyperruntime.rollout.repositories import Checkout, Repositories
 from hyperruntime.spec import Mount
+from hyperruntime.storage.text_file import read_utf8
 
 if TYPE_CHECKING:
     from hyperruntime.images.store import ImageStore
@@ -83,6 +85,7 @@ class Swe:
         tests_per_process: maximum number of tests in one process; more than 1 is faster, but lets a test see what other
             tests did, and one forged report covers several tests.
         cache_dir: directory of the repository cache; None means the user's cache directory.
+        unsupported: ``skip``: leave out rows that are invalid or have no tests; ``fail``: reject the file.
 
     Attributes:
         name: name of the entry point.
@@ -108,6 +111,8 @@ class Swe:
     test_timeout_s: float = attrs.field(default=600.0, validator=ABOVE_ZERO)
     tests_per_process: int = attrs.field(default=1, validator=AtLeast(1))
     _cache_dir: str | None = None
+    unsupported: str = attrs.field(default=SKIP, validator=UNSUPPORTED)
+    _left: LeftOut = attrs.field(init=False)
     _repositories: Repositories = attrs.field(init=False)
     _sound: set[str] = attrs.field(init=False, factory=set)  # ids of items whose base is known to install
     _offline: set[str] = attrs.field(init=False, factory=set)
@@ -128,29 +133,54 @@ class Swe:
             check_repo_dir(self._repo_dir)
         self._prompt = _PROMPT if self._prompt is None else _read_prompt(self._prompt)
         self._repositories = Repositories(self._cache_dir)
+        self._left = LeftOut(self.unsupported)
 
     def items(self) -> Iterable[Item]:
         """Yield the items in the order of their rows.
 
         Raises:
-            SpecError: a row is invalid or has no tests, or two rows have the same id.
+            SpecError: a row is invalid or has no tests, or two rows have the same id, and ``unsupported`` is ``fail``;
+                or no row is left.
         """
+        self._left = LeftOut(self.unsupported)
+        count = 0
+        for item in islice(self._read_items(self._left), self.max_items):
+            count += 1
+            yield Item(id=item.id, data=attrs.asdict(item))
+        self._left.check_any(count, "items", self._items)
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Why rows are not among the items that were read last, by id."""
+        return self._left.reasons
+
+    def _read_items(self, left: LeftOut) -> Iterator[SweItem]:
         directory = os.path.join(self._repositories.directory, "builtin")
-        found = builtin_rows(directory) if self._items == BUILTIN else load_rows(self._items, self._split)
-        rows: Iterable[dict[str, Any]] = (row for row in found if not self._python_only or is_python(row))
+        found = builtin_rows(directory) if self._items == BUILTIN else load_rows(self._items, self._split, left)
+        rows: Iterable[dict[str, Any]] = found
         if self._shuffle_seed is not None:
             rows = list(rows)
             random.Random(self._shuffle_seed).shuffle(rows)  # noqa: S311 - an order, not a secret
         seen: set[str] = set()
-        for row in islice(rows, self.max_items):
-            item = parse_row(row, self._repo_dir)
-            if item.id in seen:
-                raise SpecError("items", item.id, "a unique id")
-            if not self._wanted(item):
-                lists = "FAIL_TO_PASS or PASS_TO_PASS" if self._score_include_fail_to_pass else "PASS_TO_PASS"
-                raise SpecError("items", item.id, f"an item with at least one test in {lists}")
-            seen.add(item.id)
-            yield Item(id=item.id, data=attrs.asdict(item))
+        for number, row in enumerate(rows, 1):
+            item = None
+            with left.reading(row_id(row) or f"row {number} without an id"):
+                item = self._read_item(row, seen)
+            if item is not None:
+                seen.add(item.id)
+                yield item
+
+    def _read_item(self, row: Mapping[str, Any], seen: Collection[str]) -> SweItem | None:
+        """Return the item of a row, or None if ``python_only`` skips it."""
+        if self._python_only and not is_python(row):
+            return None
+        item = parse_row(row, self._repo_dir)
+        if item.id in seen:
+            raise SpecError("items", item.id, "a unique id")
+        if not self._wanted(item):
+            lists = "FAIL_TO_PASS or PASS_TO_PASS" if self._score_include_fail_to_pass else "PASS_TO_PASS"
+            raise SpecError("items", item.id, f"an item with at least one test in {lists}")
+        return item
 
     def cache_key(self, item: Item) -> str:
         """Return the item's repository: a node that has it is preferred."""
@@ -369,10 +399,7 @@ def _swe(item: Item) -> SweItem:
 
 
 def _read_prompt(path: str) -> str:
-    try:
-        return Path(path).read_text("utf-8")
-    except (OSError, ValueError) as error:
-        raise SpecError("option prompt", path, f"a readable text file: {error}") from None
+    return read_utf8(Path(path), "option prompt")
 
 
 _environment: type[Environment] = Swe

@@ -70,6 +70,11 @@ def is_python(row: Mapping[str, Any]) -> bool:
     return bool(tests) and all(".py::" in name for name in tests)
 
 
+def row_id(row: Mapping[str, Any]) -> str:
+    """Return the id of a row, which may be invalid, or ""."""
+    return next((str(row[name]).replace("/", "__") for name in _IDS if row.get(name)), "")
+
+
 def parse_row(row: Mapping[str, Any], repo_dir: str | None = None) -> SweItem:
     """Return the item of a row.
 
@@ -80,7 +85,7 @@ def parse_row(row: Mapping[str, Any], repo_dir: str | None = None) -> SweItem:
     Raises:
         SpecError: a field is missing or invalid; the message names the field.
     """
-    item_id = next((str(row[name]).replace("/", "__") for name in _IDS if row.get(name)), "")
+    item_id = row_id(row)
     if not _ID.fullmatch(item_id):
         has = "none" if not row else ", ".join(map(str, list(row)[:8]))
         raise SpecError(

@@ -15,6 +15,7 @@ from filelock import FileLock
 from hyperruntime.errors import ExtraMissingError, SpecError, StorageError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.json_values import parse_json
+from hyperruntime.rollout.left_out import FAIL, LeftOut
 
 _TRAIN = "train.jsonl"
 # The name of a data file: its split, and which part of it, as ``datasets`` writes them.
@@ -23,13 +24,14 @@ _POINTER = b"version https://git-lfs"
 _BATCH_ROWS = 256
 
 
-def load_rows(path: str, split: str | None = None) -> Iterator[dict[str, Any]]:
+def load_rows(path: str, split: str | None = None, left: LeftOut | None = None) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file or a directory.
 
     Args:
         path: a ``.jsonl``, ``.json`` or ``.parquet`` file; or a directory with ``train.jsonl`` or Parquet files, such
             as a snapshot of a data set (``data/test-00000-of-00001.parquet``).
         split: the split of a directory of Parquet files; None means the only one.
+        left: takes the rows that are no objects; None: they raise an error.
 
     Raises:
         SpecError: the path does not exist, cannot be read, has no rows, or has several splits.
@@ -38,15 +40,20 @@ def load_rows(path: str, split: str | None = None) -> Iterator[dict[str, Any]]:
     Source: the guide of ``datasets``, "Structure your repository", for the names of data files.
     """
     files = _files(path, split)
+    left = left or LeftOut(FAIL)
     number = 0
     try:
         for file in files:
             rows = _parquet_rows(file) if file.suffix == ".parquet" else _json_rows(file.read_text("utf-8"))
             for row in rows:
                 number += 1
-                if not isinstance(row, dict):
-                    raise SpecError("items", path, f"rows that are JSON objects; row {number} is not")
-                yield row
+                with left.reading(f"row {number}"):
+                    if isinstance(row, ValueError):
+                        raise SpecError("items", path, f"rows that are JSON objects: {row}")
+                    if not isinstance(row, dict):
+                        raise SpecError("items", path, f"rows that are JSON objects; row {number} is not")
+                if isinstance(row, dict):
+                    yield row
     except (ValueError, OSError) as error:
         if isinstance(error, SpecError):
             raise
@@ -113,6 +120,7 @@ def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _json_rows(text: str) -> Iterator[Any]:
+    """Yield the values of JSON, or of JSON lines; a line that is not JSON is yielded as the error."""
     if text.lstrip().startswith("["):
         yield from parse_json(text)
         return
@@ -121,4 +129,4 @@ def _json_rows(text: str) -> Iterator[Any]:
             try:
                 yield parse_json(line)
             except ValueError as error:
-                raise ValueError(f"line {number} is not JSON ({error})") from None
+                yield ValueError(f"line {number} is not JSON ({error})")

@@ -52,6 +52,9 @@ def _check_all(runtime: Runtime, environment: Terminal, network: str) -> int:
     base = ContainerSpec(image="localhost/none", network=network)  # type: ignore[arg-type]
     for item in environment.items():
         print(f"{item.id}: needs {environment.needs(item) or 'nothing special'}")
+    for name, why in environment.left_out.items():
+        print(f"{name}: left out: {why}")
+        worst = 1
     for item in environment.items():
         try:
             good, line = asyncio.run(_check(runtime, environment, item, base))
@@ -69,7 +72,14 @@ async def _check(runtime: Runtime, environment: Terminal, item: Item, base: Cont
         HyperRuntimeError: the image is not available, or the tests reach no verdict.
     """
     spec = await asyncio.to_thread(environment.spec, item, base, runtime.images)
-    config = PoolConfig(spec=spec, slots_per_container=1, min_containers=0, max_containers=2, acquire_timeout_s=300)
+    config = PoolConfig(
+        spec=spec,
+        slots_per_container=1,
+        min_containers=0,
+        max_containers=2,
+        acquire_timeout_s=300,
+        image_workdir=environment.image_workdir,
+    )
     async with PoolManager(runtime, Profiles.of(config)) as pools:
 
         def fresh(spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Lease]:

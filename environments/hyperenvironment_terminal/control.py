@@ -56,7 +56,7 @@ async def solve(task: Task, container: Lease, env: Mapping[str, str], timeout_s:
         raise SpecError("task", task.id, "a task with solution/solve.sh")
     await container.put(str(task.solution), SOLUTION)
     args = ["/bin/sh", "-c", f'exec "$(command -v bash || command -v sh)" {SOLUTION}/solve.sh']
-    return await container.exec(args, env=env, workdir=task.workdir, timeout_s=timeout_s)
+    return await container.exec(args, env=env, timeout_s=timeout_s)
 
 
 async def control_run(

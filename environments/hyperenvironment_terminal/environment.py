@@ -22,6 +22,7 @@ from hyperruntime.images.store import ImageStore
 from hyperruntime.option_fields import ABOVE_ZERO, AtLeast, OneOf
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
+from hyperruntime.rollout.left_out import SKIP, UNSUPPORTED, LeftOut
 from hyperruntime.spec import ContainerSpec, ExecResult, Network
 from hyperruntime.transfer.extract import DEFAULT_MAX_MEMBERS
 
@@ -55,17 +56,20 @@ class Terminal:
         pull: whether to pull images that tasks name.
         limit_bytes: maximum bytes of an agent's files that are copied to a fresh container.
         limit_files: maximum number of these files, with directories and links.
+        unsupported: ``skip``: leave out tasks that are invalid or not supported; ``fail``: reject the source.
 
     Attributes:
         name: name of the entry point.
         slots_per_container: 1, because the agent is root in its container.
+        image_workdir: True, because tasks begin in the working directory of their image.
 
     Raises:
-        SpecError: a task or an option is invalid.
+        SpecError: an option is invalid, or no task is supported.
     """
 
     name = "terminal"
     slots_per_container = 1
+    image_workdir = True
     _source: str = attrs.field(default=BUILTIN, alias="tasks")
     _verify: str | None = None
     resources: str = attrs.field(default="task", validator=OneOf(("task", "base")))
@@ -77,6 +81,8 @@ class Terminal:
     _pull: bool = False
     limit_bytes: int = attrs.field(default=_LIMIT_BYTES, validator=AtLeast(0))
     limit_files: int = attrs.field(default=DEFAULT_MAX_MEMBERS, validator=AtLeast(0))
+    unsupported: str = attrs.field(default=SKIP, validator=UNSUPPORTED)
+    _left: LeftOut = attrs.field(init=False)
     _substitutes: dict[str, str] = attrs.field(init=False)
     _tasks: dict[str, Task] = attrs.field(init=False)
     _specs: dict[str, ContainerSpec] = attrs.field(init=False, factory=dict)  # of agents
@@ -89,11 +95,23 @@ class Terminal:
         if self._verify not in (None, SAME, FRESH):
             raise SpecError("option verify", self._verify, f"{SAME} or {FRESH}")
         self._substitutes = dict(_pair(text) for text in self._substitute)
-        self._tasks = {task.id: task for task in load_tasks(self._source)}
+        self._left = LeftOut(self.unsupported)
+        self._tasks = dict[str, Task]()
+        for task in load_tasks(self._source, self._left):
+            with self._left.reading(task.id):
+                for given in (task.env, task.verifier_env):
+                    self._env(task, given)
+                self._tasks[task.id] = task
+        self._left.check_any(len(self._tasks), "tasks", self._source)
 
     def items(self) -> Iterable[Item]:
         """Return the tasks."""
         return [Item(id=name, data={"instruction": task.instruction}) for name, task in self._tasks.items()]
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Why tasks of the source are not among the items, by name."""
+        return self._left.reasons
 
     def time_limit_s(self, item: Item) -> float | None:
         """Return the task's time limit for the agent, or None."""
@@ -107,14 +125,12 @@ class Terminal:
             base: the run's container spec.
 
         Raises:
-            SpecError: a task needs a network or a host variable that the run does not provide.
+            SpecError: a task needs a network that the run does not provide.
         """
         tasks = [self._tasks[item.id] for item in items]
         if self.internet == "task":
             check_network(tasks, base)
         for task in tasks:
-            for given in (task.env, task.verifier_env):
-                self._env(task, given)
             if self._mode(task) == SAME and len(set(networks(task, base))) > 1:
                 raise SpecError(
                     f"verify of task {task.id!r}", SAME, "fresh, because its tests have another network than its agent"
@@ -129,7 +145,7 @@ class Terminal:
             images: the store that builds and finds images.
 
         Raises:
-            SpecError: the task needs a network or a host variable that the run does not provide.
+            SpecError: the task needs a network that the run does not provide.
             ImageError: the image does not exist, or its build or pull failed.
         """
         task = self._tasks[item.id]
@@ -137,7 +153,7 @@ class Terminal:
         network, tests_network = networks(task, base)
         env = {**base.env, **self._env(task, task.env)}
         image = task_image(task, images, self._substitutes, pull=self._pull)
-        spec = attrs.evolve(base, image=image, workdir=task.workdir, env=env, network=network)
+        spec = attrs.evolve(base, image=image, workdir=task.workdir or None, env=env, network=network)
         if self.resources == "task":
             gpus = f"auto:{task.gpus}" if task.gpus else base.gpus
             spec = attrs.evolve(spec, limits=attrs.evolve(base.limits, **task.limits), gpus=gpus)
@@ -167,7 +183,7 @@ class Terminal:
                 f"the image of task {item.id!r} lacks GNU find, tar or xargs, which verify='fresh' needs; "
                 "add them, or use --option verify=same"
             )
-        return {"verify": self._mode(task)}
+        return {"verify": self._mode(task), "workdir": lease.slot.workspace}
 
     def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """Return the system message and the task's instruction.
@@ -177,7 +193,7 @@ class Terminal:
             meta: the value that ``setup`` returned.
         """
         task = self._tasks[item.id]
-        system = _SYSTEM.format(workdir=task.workdir, system=_FILES_ONLY if self._mode(task) == FRESH else "")
+        system = _SYSTEM.format(workdir=meta["workdir"], system=_FILES_ONLY if self._mode(task) == FRESH else "")
         return [{"role": "system", "content": system}, {"role": "user", "content": task.instruction}]
 
     async def verify(
@@ -212,7 +228,7 @@ class Terminal:
                     lease,
                     judge,
                     mounted=tuple(mount.target for mount in mounts),
-                    workdir=task.workdir,
+                    workdir=judge.slot.workspace,
                     scripted=not task.uses_pytest,
                     limit_bytes=self.limit_bytes,
                     limit_files=self.limit_files,

@@ -11,8 +11,9 @@ from hyperruntime.errors import ImageNotFoundError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.build_inputs import inputs_digest
 from hyperruntime.images.definition_file import parse_definition, with_base
-from hyperruntime.images.definition_rewrite import check_contained
+from hyperruntime.images.definition_rewrite import check_contained, read_definition
 from hyperruntime.images.definition_to_containerfile import SUFFIX
+from hyperruntime.images.dockerfile import read_dockerfile, write_dockerfile
 from hyperruntime.images.pull_errors import is_local
 from hyperruntime.images.store import ImageStore
 
@@ -42,7 +43,7 @@ def task_image(task: Task, images: ImageStore, substitutes: Mapping[str, str], *
         return reference
     with owned_directory() as directory:
         recipe = Path(directory) / task.recipe.name
-        recipe.write_text(text)
+        write_dockerfile(recipe, text)
         return images.build(reference, containerfile=recipe, context=task.recipe.parent)
 
 
@@ -57,9 +58,10 @@ def recipe_text(recipe: Path, exists: Callable[[str], bool], substitutes: Mappin
     Raises:
         SpecError: a definition file would run commands on the host, or copy files from outside its directory.
     """
-    text = recipe.read_text()
     if recipe.suffix != SUFFIX:
+        text = read_dockerfile(recipe)
         return _FROM.sub(lambda found: found[1] + substitutes.get(found[2], found[2]), text)
+    text = read_definition(recipe)
     definition = parse_definition(text)
     check_contained(definition, recipe.parent)
     base = substitutes.get(definition.base, definition.base)

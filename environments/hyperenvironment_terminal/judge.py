@@ -133,18 +133,36 @@ async def _run(task: Task, container: Lease, args: list[str], env: Mapping[str, 
         args,
         timeout_s=task.verifier_timeout_s,
         env={"HOME": "/root", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1", **env},
-        workdir=task.workdir,
     )
 
 
 async def _rewards(container: Lease) -> dict[str, float]:
-    """Return the rewards that the tests wrote, or an empty dict if there is no valid reward."""
-    for path, parse in ((REWARD_TEXT, _parse_text), (REWARD_JSON, _parse_json)):
-        script = f"[ -f {shlex.quote(path)} ] && exec cat {shlex.quote(path)}"
-        result = await container.exec(["/bin/sh", "-c", script], workdir="/", output_limit_bytes=_REWARD_LIMIT)
-        if result.exit_code == 0 and result.stdout.strip():
-            return parse(result.stdout)
-    return {}
+    """Return the rewards that the tests wrote, or an empty dict if there is no valid reward.
+
+    ``reward.json`` decides if it exists. If it has no number ``reward``, that of ``reward.txt`` is added to it.
+
+    Raises:
+        SpecError: ``reward.json`` has several numbers, and neither file says which one counts.
+
+    Source: Harbor, ``src/harbor/verifier/verifier.py``: ``Verifier.verify`` and ``_parse_reward_json``.
+    """
+    found, text = await _read(container, REWARD_JSON), await _read(container, REWARD_TEXT)
+    if found is None:
+        return {} if text is None else _parse_text(text)
+    numbers = {**_parse_text(text or b""), **parsed} if (parsed := _parse_json(found)) is not None else {}
+    if not numbers or "reward" in numbers:
+        return numbers
+    if len(numbers) > 1:
+        allowed = "an object with a member 'reward', if it has more than one number and reward.txt has none"
+        raise SpecError(REWARD_JSON, sorted(numbers), allowed)
+    return {**numbers, "reward": next(iter(numbers.values()))}
+
+
+async def _read(container: Lease, path: str) -> bytes | None:
+    """Return a file of the tests, or None if it does not exist."""
+    script = f"[ -f {shlex.quote(path)} ] && exec cat {shlex.quote(path)}"
+    result = await container.exec(["/bin/sh", "-c", script], workdir="/", output_limit_bytes=_REWARD_LIMIT)
+    return result.stdout if result.exit_code == 0 else None
 
 
 def _parse_text(data: bytes) -> dict[str, float]:
@@ -155,24 +173,18 @@ def _parse_text(data: bytes) -> dict[str, float]:
     return {"reward": value} if abs(value) <= sys.float_info.max else {}
 
 
-def _parse_json(data: bytes) -> dict[str, float]:
+def _parse_json(data: bytes) -> dict[str, float] | None:
+    """Return the numbers of an object by name, or one number as ``reward``; None if the data is not JSON."""
     try:
         values = json.loads(data)
     except (ValueError, RecursionError):
-        return {}
+        return None
     values = values if isinstance(values, dict) else {"reward": values}
-    numbers = {
+    return {
         str(name): float(value)
         for name, value in values.items()
-        if isinstance(value, int | float) and abs(value) <= sys.float_info.max
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     }
-    if len(numbers) == 1 and "reward" not in numbers:
-        return {**numbers, "reward": next(iter(numbers.values()))}
-    if numbers and "reward" not in numbers:
-        raise SpecError(
-            REWARD_JSON, sorted(numbers), "an object with a member 'reward', if it has more than one number"
-        )
-    return numbers
 
 
 def _finding(result: ExecResult, rewards: Mapping[str, float]) -> Finding:

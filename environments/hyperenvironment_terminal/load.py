@@ -14,16 +14,18 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import attrs
 
-from hyperenvironment_terminal.task import INSTRUCTION, SETTINGS, TEST_SCRIPT, Task, is_task, read_task
+from hyperenvironment_terminal.task import INSTRUCTION, SETTINGS, TEST_SCRIPT, Task, is_task, read_task, task_id
 from hyperruntime.errors import SpecError, TransferError
 from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.json_values import json_object
+from hyperruntime.rollout.left_out import FAIL, LeftOut
 from hyperruntime.transfer.extract import ExtractLimits, extract_tree
 
 BUILTIN = "builtin"
@@ -44,26 +46,40 @@ _SETTINGS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def load_tasks(source: str) -> tuple[Task, ...]:
+def load_tasks(source: str, left: LeftOut | None = None) -> tuple[Task, ...]:
     """Return the tasks of a source, sorted by name; rows keep their order.
 
+    Args:
+        source: a task directory, a directory of them, a ``.jsonl`` file, or ``builtin``.
+        left: takes the tasks that are invalid or not supported, or repeat a name; None: they raise an error.
+
     Raises:
-        SpecError: the source does not exist or has no tasks, a task is invalid, or two tasks have the same name.
+        SpecError: the source does not exist or has no tasks.
     """
+    left = left or LeftOut(FAIL)
     path = Path(__file__).with_name("tasks") if source == BUILTIN else Path(source)
     if path.is_file():
-        tasks = _read_rows(path)
+        reads = _rows(path, left)
     elif path.is_dir():
-        tasks = tuple(read_task(folder) for folder in _folders(path, _LEVELS))
+        reads = ((task_id(folder.resolve().name), partial(read_task, folder)) for folder in _folders(path, _LEVELS))
     else:
         raise SpecError("tasks", source, f"a task directory, a directory of them, a .jsonl file, or {BUILTIN!r}")
+    tasks = _read_all(source, reads, left)
+    left.check_any(len(tasks), "tasks", source)
     if not tasks:
         old = " (task.yaml of Terminal-Bench 1: convert those first)" if any(path.rglob(_OLD)) else ""
         raise SpecError("tasks", source, f"directories with instruction.md{old}")
-    names = [task.id for task in tasks]
-    if double := next((name for name in names if names.count(name) > 1), None):
-        raise SpecError("tasks", source, f"tasks with unique names; {double!r} occurs twice")
     return tasks
+
+
+def _read_all(source: str, reads: Iterable[tuple[str, Callable[[], Task]]], left: LeftOut) -> tuple[Task, ...]:
+    tasks = dict[str, Task]()
+    for name, read in reads:
+        with left.reading(name):
+            if name in tasks:
+                raise SpecError("tasks", source, f"tasks with unique names; {name!r} occurs twice")
+            tasks[name] = read()
+    return tuple(tasks.values())
 
 
 def _folders(path: Path, levels: int) -> list[Path]:
@@ -75,26 +91,36 @@ def _folders(path: Path, levels: int) -> list[Path]:
     return [task for folder in inner if not folder.is_symlink() for task in _folders(folder, levels - 1)]
 
 
-def _read_rows(path: Path) -> tuple[Task, ...]:
-    """Return the tasks of a file of JSON lines.
+def _rows(path: Path, left: LeftOut) -> Iterator[tuple[str, Callable[[], Task]]]:
+    """Yield the id and the reader of each task in a file of JSON lines.
 
     A row has ``instruction``; ``docker_image``, or ``environment_tar`` with a Dockerfile; ``tests_tar`` or ``test_sh``
     or both. Optional are ``solution_sh`` or ``solution_tar``, and settings such as ``agent_timeout_sec``, or a whole
     ``task_toml``. Archives are tar files in base64, optionally gzipped.
 
-    Raises:
-        SpecError: a row is invalid; the message names the line.
+    Args:
+        path: the file.
+        left: takes a line that is no JSON object; a reader names its line if the row is invalid.
     """
-    tasks = []
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            values = json_object(line)
-            if values is None:
-                raise SpecError(f"{path}:{number}", line.strip(), "a JSON object")
-            tasks.append(_Row(path=path, number=number, values=values).task())
-    return tuple(tasks)
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        if not line.strip():
+            continue
+        values = None
+        with left.reading(f"line {number}"):
+            values = _values(line, f"{path}:{number}")
+        if values is not None:
+            row = _Row(path=path, number=number, values=values)
+            yield task_id(row.name), row.task
+
+
+def _values(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        values = json_object(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise SpecError(place, line[:80], f"text in UTF-8; its byte {error.start} is not") from None
+    if values is None:
+        raise SpecError(place, line.decode().strip(), "a JSON object")
+    return values
 
 
 @attrs.frozen(kw_only=True)
@@ -105,14 +131,17 @@ class _Row:
     number: int
     values: Mapping[str, Any]
 
+    @property
+    def name(self) -> str:
+        return next((str(self.values[key]) for key in _NAMES if self.values.get(key)), f"row-{self.number}")
+
     def task(self) -> Task:
-        name = next((str(self.values[key]) for key in _NAMES if self.values.get(key)), f"row-{self.number}")
         content = {key: value for key, value in self.values.items() if value is not None}
         digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:24]
         folder = cache_directory() / "terminal-tasks" / digest
         if not folder.is_dir():
             self._make(folder)
-        return read_task(folder, name=name)
+        return read_task(folder, name=self.name)
 
     def _make(self, folder: Path) -> None:
         """Create the directory atomically; if two processes do so at the same time, the first wins."""
@@ -168,7 +197,8 @@ class _Row:
 
     def _text(self, key: str) -> str:
         value = self.values.get(key) or ""
-        return value if isinstance(value, str) else self._refuse(key, "text")
+        good = isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+        return value if good else self._refuse(key, "text")
 
     def _refuse(self, key: str, allowed: str) -> NoReturn:
         raise SpecError(f"{self.path}:{self.number}: {key}", self.values.get(key), allowed)

@@ -9,16 +9,19 @@ Source: harborframework.com/docs/tasks for ``task.toml``, ``instruction.md``, ``
 
 from __future__ import annotations
 
-import posixpath
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import attrs
 
+from hyperenvironment_terminal.compose import Main, read_main
 from hyperruntime.errors import SpecError
+from hyperruntime.images.definition_rewrite import read_definition
 from hyperruntime.json_values import parse_toml
+from hyperruntime.storage.text_file import read_utf8
 from hyperruntime.units import MIB, parse_size
 
 SAME, FRESH = "same", "fresh"
@@ -27,10 +30,9 @@ TESTS, LOGS, SOLUTION, TOOLS = "/tests", "/logs", "/solution", "/.hyperruntime-j
 TEST_SCRIPT, TEST_STATE, TEST_BEGINNING = "test.sh", "test_final_state.py", "test_initial_state.py"
 INSTRUCTION, SETTINGS = "instruction.md", "task.toml"
 _DEFINITION, _CONTAINERFILES = "container.def", ("Dockerfile", "Containerfile")
-_APP = "/app"  # the working directory of Terminal-Bench images
 _USER = "/home/user"  # the working directory of endless-terminals tasks
 _CANARY = re.compile(r"\s*(?:<!--(?:(?!-->).)*?canary.*?-->|#[^\n]*canary[^\n]*)", re.DOTALL | re.IGNORECASE)
-_WORKDIR = re.compile(r"^[ \t]*(FROM|WORKDIR)[ \t]+(.*?)[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_FIRST_LINE = 4096
 _ID = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -45,7 +47,7 @@ class Task:
         recipe: the Containerfile or definition file of its image, in its build context; None if ``image`` is set.
         tests: directory of its tests: ``test.sh``, or ``test_final_state.py`` for pytest.
         solution: directory of the known solution with ``solve.sh``, or None.
-        workdir: working directory of the agent and the tests.
+        workdir: working directory of the agent and the tests; "" means the image's.
         agent_timeout_s: time limit of the agent, or None.
         verifier_timeout_s: timeout of the tests.
         limits: the limits that the task sets, by the name of the field of :class:`~hyperruntime.Limits`.
@@ -64,7 +66,7 @@ class Task:
     recipe: Path | None = None
     tests: Path
     solution: Path | None = None
-    workdir: str
+    workdir: str = ""
     agent_timeout_s: float | None = None
     verifier_timeout_s: float = 600.0
     limits: Mapping[str, Any] = attrs.field(factory=dict)
@@ -87,6 +89,11 @@ def is_task(folder: Path) -> bool:
     return (folder / INSTRUCTION).is_file()
 
 
+def task_id(name: str) -> str:
+    """Return the id of a task with a name: other characters become ``-``."""
+    return _ID.sub("-", name).strip("-.") or "task"
+
+
 def read_task(folder: Path, *, name: str = "") -> Task:
     """Return the task of a directory.
 
@@ -102,28 +109,29 @@ def read_task(folder: Path, *, name: str = "") -> Task:
     environment, verifier = reader.table(settings, "environment"), reader.table(settings, "verifier")
     agent, metadata = reader.table(settings, "agent"), reader.table(settings, "metadata")
     _refuse_what_is_not_done(reader, settings, folder)
-    internet = _internet(reader, environment, "environment", None)
-    image = reader.text(environment, "docker_image")
-    recipe = None if image else _recipe(folder)
+    main = read_main(folder / "environment")
+    internet = _internet(reader, environment, "environment", main.has_network)
+    image, recipe = _source(folder, main, reader.text(environment, "docker_image"))
     ours = reader.table(metadata, "hyperruntime")
     tests = folder / "tests"
     if not any((tests / file).is_file() for file in (TEST_SCRIPT, TEST_STATE)):
         raise SpecError("task", str(folder), f"a directory with tests/{TEST_SCRIPT} or tests/{TEST_STATE}")
+    _check_script(tests / TEST_SCRIPT)
     return Task(
-        id=_ID.sub("-", name or folder.resolve().name).strip("-.") or "task",
+        id=task_id(name or folder.resolve().name),
         instruction=_instruction(folder / INSTRUCTION),
         image=image,
         recipe=recipe,
         tests=tests,
         solution=folder / "solution" if (folder / "solution" / "solve.sh").is_file() else None,
-        workdir=reader.text(environment, "workdir") or _workdir(recipe),
+        workdir=reader.text(environment, "workdir") or main.workdir or _workdir(recipe),
         agent_timeout_s=reader.seconds(agent, "timeout_sec", None),
         verifier_timeout_s=reader.seconds(verifier, "timeout_sec", 600.0) or 600.0,
-        limits=_limits(reader, environment),
+        limits={**main.limits, **_limits(reader, environment)},
         gpus=int(reader.number(environment, "gpus") or 0),
         internet=_internet(reader, agent, "agent", internet),
         tests_internet=_internet(reader, verifier, "verifier", internet),
-        env=reader.texts(environment, "env"),
+        env={**main.env, **reader.texts(environment, "env")},
         verifier_env=reader.texts(verifier, "env"),
         solution_env=reader.texts(reader.table(settings, "solution"), "env"),
         verify=reader.choice(ours, "verify", ("", SAME, FRESH)),
@@ -153,7 +161,8 @@ class _Reader:
 
     def number(self, table: Mapping[str, Any], key: str) -> float | None:
         value = table.get(key)
-        good = value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        good = value is None or (is_number and 0 <= value <= sys.float_info.max)
         return value if good else self.refuse(key, value, "a number, not below 0")
 
     def seconds(self, table: Mapping[str, Any], key: str, default: float | None) -> float | None:
@@ -171,15 +180,15 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return parse_toml(path.read_text())
+        return parse_toml(read_utf8(path, "task"))
+    except SpecError:
+        raise
     except ValueError as error:
         raise SpecError("task", str(path), f"a valid TOML file: {error}") from None
 
 
 def _refuse_what_is_not_done(reader: _Reader, settings: Mapping[str, Any], folder: Path) -> None:
     environment, verifier = reader.table(settings, "environment"), reader.table(settings, "verifier")
-    if any((folder / "environment" / name).exists() for name in ("docker-compose.yaml", "docker-compose.yml")):
-        raise SpecError("task", str(folder), "a task with one container; docker-compose is not supported")
     if (folder / "steps").is_dir() or settings.get("steps"):
         raise SpecError("task", str(folder), "a task with one step; several steps are not supported")
     for name in ("agent", "verifier"):
@@ -224,6 +233,25 @@ def _internet(reader: _Reader, table: Mapping[str, Any], name: str, default: boo
     return default if allowed is None else allowed
 
 
+def _source(folder: Path, main: Main, image: str) -> tuple[str, Path | None]:
+    """Return the reference of a ready image, or the recipe of the task's own."""
+    if image:
+        return image, None
+    if main.recipe is not None:
+        return "", main.recipe
+    own = any((folder / "environment" / name).is_file() for name in (_DEFINITION, *_CONTAINERFILES))
+    return (main.image, None) if main.image and not own else ("", _recipe(folder))
+
+
+def _check_script(script: Path) -> None:
+    """Refuse a script whose first line ends as on Windows: Linux finds no such program."""
+    if script.is_file():
+        with script.open("rb") as file:
+            first = file.readline(_FIRST_LINE)
+        if first.startswith(b"#!") and first.endswith(b"\r\n"):
+            raise SpecError("task", str(script), "a script without CRLF line ends; convert it with `dos2unix`")
+
+
 def _recipe(folder: Path) -> Path:
     """Return the recipe of the image; a definition file is preferred, because every engine can build it."""
     for name in (_DEFINITION, *_CONTAINERFILES):
@@ -234,21 +262,14 @@ def _recipe(folder: Path) -> Path:
 
 def _instruction(path: Path) -> str:
     """Return the text without canary comments at its start, which mark files of a benchmark."""
-    text = path.read_text()
+    text = read_utf8(path, "task").replace("\r\n", "\n")
     while head := _CANARY.match(text):
         text = text[head.end() :]
     return text.strip()
 
 
 def _workdir(recipe: Path | None) -> str:
-    """Return the working directory of a recipe's image, from the recipe text alone."""
-    if recipe is None:
-        return _APP
-    text = recipe.read_text()
-    if recipe.name == _DEFINITION:
-        return _USER if _USER in text else "/"
-    found = ""
-    for word, value in _WORKDIR.findall(text):
-        plain = value.strip("\"'")
-        found = "" if word.upper() == "FROM" or "$" in plain else posixpath.join(found or "/", plain)
-    return posixpath.normpath(found) if found else _APP
+    """Return the working directory of a definition file's task, or "": an image has one, a definition file has none."""
+    if recipe is None or recipe.name != _DEFINITION:
+        return ""
+    return _USER if _USER in read_definition(recipe) else "/"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import posixpath
 import re
 import shlex
@@ -19,7 +20,11 @@ from hyperruntime.units import parse_size
 _KEYS = {"image": "image", "working_dir": "workdir", "user": "user", "network_mode": "network", "pull_policy": "pull"}
 _KEYS |= {"read_only": "read_only_rootfs"}
 _OTHERS = {"environment", "build", "cpus", "mem_limit"}
-_MEANINGLESS = set("command entrypoint init stdin_open tty restart stop_grace_period x-default x-local".split())
+_MEANINGLESS = set(
+    "command entrypoint init stdin_open tty restart stop_grace_period stop_signal labels annotations hostname platform"
+    " container_name logging expose".split()
+)
+_MACHINES = {"x86_64": ("linux/amd64", "linux/x86_64"), "aarch64": ("linux/arm64", "linux/arm64/v8", "linux/aarch64")}
 _MAIN, _SHELLS = ("entrypoint", "command"), ("sh", "bash", "cat")  # programs that only wait for input
 _BUILD = {"context", "dockerfile", "no_cache"}
 
@@ -59,10 +64,11 @@ def read_service(config: Mapping[str, Any], folder: Path) -> Service:
         raise _refused("services", f"a sandbox is one container, not {names}; use one service")
     if config.get("networks"):
         raise _refused("networks", "a sandbox has no network of its own; use network_mode in the service")
-    given = next(iter(config["services"].values()))
+    given = _effective(next(iter(config["services"].values())))
     if unknown := sorted(given.keys() - _KEYS.keys() - _OTHERS - _MEANINGLESS):
         raise _refused(unknown[0], "this key of the compose file cannot be honoured; remove it")
     _check_main_program(given)
+    _check_platform(given.get("platform"))
     for key in given.keys() - _MEANINGLESS:
         if "$" in str(given[key]):
             raise _refused(key, "variables are not replaced in a compose file; write the value without `$`")
@@ -72,6 +78,18 @@ def read_service(config: Mapping[str, Any], folder: Path) -> Service:
     if "mem_limit" in given:
         fields["limits"]["memory_bytes"] = parse_size(given["mem_limit"])
     return _built(fields, given["build"], folder) if "build" in given else Service(fields=fields)
+
+
+def _effective(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a service without extensions (``x-...``), and without keys whose list or table is empty."""
+    return {key: value for key, value in given.items() if not key.startswith("x-") and value not in ([], {})}
+
+
+def _check_platform(name: object) -> None:
+    """Refuse an image of another processor: no engine here emulates one."""
+    here = _MACHINES.get(platform.machine(), ("linux",))
+    if name is not None and name not in ("linux", *here):
+        raise _refused("platform", f"this machine is {here[0]}, not {name}; use an image for it")
 
 
 def _check_main_program(given: Mapping[str, Any]) -> None:
@@ -105,15 +123,22 @@ def _built(fields: Mapping[str, Any], build: str | Mapping[str, Any], folder: Pa
 
 def _environment(given: object) -> dict[str, str]:
     """Return variables; one without a value has the value of this process, and is left out if there is none."""
-    if isinstance(given, Mapping):
-        pairs = [(str(name), None if value is None else str(value)) for name, value in given.items()]
-    elif isinstance(given, list):
-        words = [str(word).partition("=") for word in given]
-        pairs = [(name, value if equals else None) for name, equals, value in words]
-    else:
-        raise SpecError("environment", given, "a list such as [NAME=value], or a table")
-    known = {name: os.environ.get(name) if value is None else value for name, value in pairs}
+    known = {name: os.environ.get(name) if value is None else value for name, value in read_variables(given).items()}
     return {name: value for name, value in known.items() if value is not None}
+
+
+def read_variables(given: object) -> dict[str, str | None]:
+    """Return the variables of the key ``environment``; one without a value has None.
+
+    Raises:
+        SpecError: it is neither a list nor a table.
+    """
+    if isinstance(given, Mapping):
+        return {str(name): None if value is None else str(value) for name, value in given.items()}
+    if not isinstance(given, list):
+        raise SpecError("environment", given, "a list such as [NAME=value], or a table")
+    words = [str(word).partition("=") for word in given]
+    return {name: value if equals else None for name, equals, value in words}
 
 
 def _refused(key: str, why: str) -> UnsupportedOptionError:

@@ -26,6 +26,7 @@ from hyperruntime.images.definition_file import (
     stage_of,
 )
 from hyperruntime.spec import is_image_path
+from hyperruntime.storage.text_file import read_utf8
 
 _FIELD = "definition file"
 _OF_THE_SHELL = re.compile(r"[$`{}\\'\"();<>|&\x00-\x1f\x7f]")
@@ -36,12 +37,12 @@ def read_definition(file: Path) -> str:
     """Return the text of a definition file.
 
     Raises:
-        SpecError: the file is not UTF-8.
+        SpecError: the file is not UTF-8, or has the line ends of Windows, which its shells would read as text.
     """
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise SpecError("containerfile", str(file), f"text in UTF-8; its byte {error.start} is not") from None
+    text = read_utf8(file, "containerfile")
+    if "\r\n" in text:
+        raise SpecError("containerfile", str(file), "a file without CRLF line ends; convert it with `dos2unix`")
+    return text
 
 
 def checked_definition(

@@ -16,6 +16,7 @@ from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageN
 from hyperruntime.host.process import stream_process
 from hyperruntime.images.containerfile_to_definition import definition_of
 from hyperruntime.images.definition_rewrite import checked_definition, read_definition
+from hyperruntime.images.dockerfile import read_dockerfile
 from hyperruntime.images.pull_errors import explain_pull, is_loopback, with_tag
 from hyperruntime.spec import is_image_path
 from hyperruntime_apptainer import build, records
@@ -193,7 +194,7 @@ class ApptainerImages:
         if builder is None:
             return self._build_alone(context, reference, containerfile, build_args, on_output, why_none)
         with closing(builder), self._store.scratch() as directory:
-            for base in build.bases(containerfile.read_text()):
+            for base in build.bases(read_dockerfile(containerfile)):
                 if not builder.images.exists(base):
                     self._lend(base, builder.images)
             builder.images.build(

@@ -82,13 +82,13 @@ def plain_line(line: str) -> str:
 
 
 @contextmanager
-def context_tar(context: Path, containerfile: Path, files: Path) -> Iterator[IO[bytes]]:
+def context_tar(context: Path, containerfile: Path, files: Path | None) -> Iterator[IO[bytes]]:
     """Yield a build context as a tar, with a Containerfile and a directory of files from elsewhere.
 
     Args:
         context: the build context; its ``.dockerignore`` is respected.
         containerfile: becomes ``HEREDOCS.Dockerfile``.
-        files: becomes the directory ``HEREDOCS``.
+        files: becomes the directory ``HEREDOCS``, unless it is None.
     """
     from docker.utils import tar as make_tar
 
@@ -98,7 +98,8 @@ def context_tar(context: Path, containerfile: Path, files: Path) -> Iterator[IO[
     with make_tar(str(context), exclude=[line for line in lines if line and not line.startswith("#")]) as made:
         with tarfile.open(fileobj=made, mode="a") as tar:
             tar.add(containerfile, f"{HEREDOCS}.Dockerfile")
-            tar.add(files, HEREDOCS, filter=_of_root)
+            if files is not None:
+                tar.add(files, HEREDOCS, filter=_of_root)
             if text:  # a daemon that reads it again, such as Podman's, must not ignore the files
                 kept = f"{text}\n!{HEREDOCS}\n".encode()
                 member = tarfile.TarInfo(ignore.name)

@@ -10,6 +10,7 @@ from typing import Any
 
 from hyperruntime.driver import Image
 from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError
+from hyperruntime.images.dockerfile import read_dockerfile
 from hyperruntime.images.heredocs import without_heredocs
 from hyperruntime.images.pull_errors import explain_pull, with_tag
 from hyperruntime_docker.build import (
@@ -183,7 +184,7 @@ class DockerImages:
             "decode": True,
         }
         with without_heredocs(containerfile, build_args, f"{HEREDOCS}/") as (plain, files), ExitStack() as stack:
-            if files is None:
+            if files is None and read_dockerfile(plain).isascii():  # docker-py reads it as text
                 source: dict[str, object] = {"path": str(context), "dockerfile": str(containerfile)}
             else:
                 tar = stack.enter_context(context_tar(context, plain, files))

@@ -32,7 +32,9 @@ async def attempt(
     loop = asyncio.get_running_loop()
     base = ContainerSpec(image=BASE, network=network)
     spec = await loop.run_in_executor(None, environment.spec, item, base, runtime.images)
-    config = PoolConfig(spec=spec, slots_per_container=1, max_containers=3, spare_containers=0)
+    config = PoolConfig(
+        spec=spec, slots_per_container=1, max_containers=3, spare_containers=0, image_workdir=environment.image_workdir
+    )
     async with PoolManager(runtime, Profiles.of(config)) as pools:
 
         def fresh(spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Lease]:

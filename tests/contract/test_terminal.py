@@ -12,10 +12,16 @@ from hyperenvironment_terminal import Terminal
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.pool.lease import Lease
 from hyperruntime.spec import ContainerSpec
-from tests.contract.terminals import attempt, idle
+from tests.contract.terminals import BASE, attempt, idle, make_task
 from tests.params import first_quick
 
+REWARD = "/logs/verifier/reward.txt"
 BUILTIN = ("counter-service", "log-report", "lost-commit", "mend-backup")
+
+
+async def answer(lease: Lease) -> None:
+    """Write the working directory to a file in it."""
+    (await lease.exec(["/bin/sh", "-c", "pwd > answer"])).check()
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +63,58 @@ def test_an_image_is_built_once(runtime: hr.Runtime, builtin: Terminal, tmp_path
     specs = [builtin.spec(item, ContainerSpec(image="x"), runtime.images) for _ in range(2)]
     assert specs[0] == specs[1]
     assert specs[0].image.startswith("localhost/hyperruntime-task/counter-service:")
+
+
+def test_agent_and_tests_begin_in_the_working_directory_of_the_image(
+    runtime: hr.Runtime, builtin: Terminal, tmp_path: Path
+) -> None:
+    """Also if a base image set it, or a variable of the Dockerfile names it; ``/app`` is not special."""
+    base = "localhost/hyperruntime-test/workdir:latest"
+    (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\nRUN mkdir /app\nWORKDIR /srv/project\n")
+    runtime.images.build(base, containerfile=tmp_path / "Dockerfile", context=tmp_path, force=True)
+    try:
+        for name, lines, begin in (
+            ("base", "RUN true\n", "/srv/project"),
+            ("variable", "ENV HERE=/opt/here\nWORKDIR $HERE\n", "/opt/here"),
+        ):
+            test = f'[ "$PWD" = {begin} ] && [ "$(cat answer)" = {begin} ] && echo 1 > {REWARD} || echo 0 > {REWARD}'
+            folder = make_task(tmp_path / "tasks" / name, f"#!/bin/bash\n{test}\n")
+            (folder / "environment" / "Dockerfile").write_text(f"FROM {base}\n{lines}")
+            environment = Terminal(tasks=str(folder), control=False)
+            verdict = asyncio.run(attempt(runtime, environment, name, answer))
+            assert verdict.reward == 1.0, verdict
+    finally:
+        runtime.images.remove(base)
+
+
+@pytest.mark.parametrize(
+    ("json", "text", "reward"),
+    [
+        ('{"reward": 0.25}', "1", 0.25),
+        ('{"style": 0.1, "length": 2, "ok": true}', "0.5", 0.5),
+        ('{"only": 0.75}', "", 0.75),
+    ],
+)
+def test_the_reward_of_json_comes_before_that_of_text(
+    runtime: hr.Runtime, builtin: Terminal, tmp_path: Path, json: str, text: str, reward: float
+) -> None:
+    """As in Harbor: ``reward.txt`` is used if there is no ``reward.json``, or if that has no ``reward``."""
+    test = f"#!/bin/bash\necho '{json}' > /logs/verifier/reward.json\n" + (f"echo {text} > {REWARD}\n" if text else "")
+    folder = make_task(tmp_path / "one", test)
+    verdict = asyncio.run(attempt(runtime, Terminal(tasks=str(folder), control=False), "one", answer))
+    assert verdict.reward == reward, verdict
+    assert "ok" not in verdict.parts
+
+
+def test_the_bytes_of_a_dockerfile_are_built_as_they_are(
+    runtime: hr.Runtime, builtin: Terminal, tmp_path: Path
+) -> None:
+    """A comment that is not UTF-8 stops no build, and a here-document keeps the line ends of Windows."""
+    test = f"#!/bin/bash\n[ \"$(od -An -tx1 /srv/f)\" = ' 61 0d 0a' ] && echo 1 > {REWARD} || echo 0 > {REWARD}\n"
+    folder = make_task(tmp_path / "one", test)
+    dockerfile = folder / "environment" / "Dockerfile"
+    for lines in (b"COPY f /srv/f\n", b"COPY <<'EOF' /srv/f\na\r\nEOF\n"):
+        dockerfile.write_bytes(f"FROM {BASE}\nWORKDIR /app\n".encode() + b"# caf\xe9\n" + lines)
+        dockerfile.with_name("f").write_bytes(b"a\r\n")
+        verdict = asyncio.run(attempt(runtime, Terminal(tasks=str(folder), control=False), "one", answer))
+        assert verdict.reward == 1.0, verdict

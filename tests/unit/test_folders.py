@@ -33,7 +33,7 @@ ORDER = (
 )  # fmt: skip
 # The packages beside the core, and for each the last entry of ``ORDER`` that it may import.
 DRIVERS = ("runtimes", "tests/plugins/runc")
-PLUGINS = {**dict.fromkeys(DRIVERS, "images"), "domains": "domain", "environments": "rollout", "trainers": "trainers"}
+PLUGINS = {**dict.fromkeys(DRIVERS, "images"), "domains": "domain", "environments": "adapters", "trainers": "trainers"}
 PLUGINS["integrations"] = "adapters"
 OUTSIDE = ("hyperruntime_", "hyperdomain_", "hyperenvironment_", "hypertrainer_")
 MOST_AT_THE_TOP, MOST_IN_A_FOLDER = 15, 20

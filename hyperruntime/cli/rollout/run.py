@@ -27,6 +27,7 @@ from hyperruntime.cli.trajectories import rollout_line
 from hyperruntime.cluster.config import ClusterConfig, read_config
 from hyperruntime.errors import HyperRuntimeError, RunLockedError
 from hyperruntime.host.rmtree import remove_tree
+from hyperruntime.rollout.left_out import shown
 from hyperruntime.rollout.run.options import RolloutOptions, new_run_id
 from hyperruntime.rollout.run.runner import run_rollouts
 from hyperruntime.rollout.run.store import RunStore, resumable_options, stored_options
@@ -190,6 +191,8 @@ def _print(summary: RolloutSummary, as_json: bool) -> None:
         f"{format_duration(summary.duration_s)}, {summary.per_minute:.1f} trajectories per minute, "
         f"{summary.own_share:.1%} of their time spent neither in the model nor in commands"
     )
+    if summary.left_out:
+        note(f"items left out: {shown(summary.left_out)}")
     for kind, message in sorted(summary.last_errors.items()):
         note(f"the last {kind or 'failure'}: {message}")
     click.echo(os.fspath(summary.run_dir))

@@ -5,6 +5,7 @@ All methods block; the pool calls them in its threads. See docs/decisions/0023-p
 
 from __future__ import annotations
 
+import os
 import posixpath
 import secrets
 import threading
@@ -59,15 +60,22 @@ class SlotIsolation(Protocol):
 class ContainerIsolation(SlotIsolation):
     """One slot per container, running as the spec's user; the container is replaced instead of cleaned."""
 
+    def __init__(self, config: PoolConfig) -> None:
+        """Take ``image_workdir``."""
+        self._image_workdir = config.image_workdir
+
     def prepare(self, container: Container) -> list[SlotExec]:
-        """Create the workspace: the spec's working directory, else a default directory."""
+        """Create the workspace: the spec's working directory, else the image's or a default directory."""
         workdir = container.spec.workdir
+        if workdir is None and self._image_workdir:
+            shown = container.exec(["/bin/sh", "-c", 'printf %s "$PWD"'], timeout_s=_TIMEOUT_S).check()
+            workdir = os.fsdecode(shown.stdout)
         candidates = (workdir,) if workdir is not None else _WORKSPACES
         result = _sh(container, "workspace", scripts.MAKE_WORKSPACE, *candidates)
         if result.exit_code != 0:
             why = result.stderr.decode(errors="replace").strip()
             raise PoolError(f"no workspace for the slot in {container.name}: {why}; set the spec's workdir")
-        return [SlotExec(container, slot_id=f"{container.name}-0", workspace=result.stdout.decode())]
+        return [SlotExec(container, slot_id=f"{container.name}-0", workspace=os.fsdecode(result.stdout))]
 
     def renew(self, slot_exec: SlotExec) -> SlotExec:
         """Refuse: the slot's user may be root and may have changed anything."""
@@ -221,7 +229,7 @@ class DirectoryIsolation(SlotIsolation):
 def make_isolation(config: PoolConfig, layout: PoolLayout) -> SlotIsolation:
     """Return the slot isolation that a layout asks for."""
     if layout.isolation == "container":
-        return ContainerIsolation()
+        return ContainerIsolation(config)
     return UserIsolation(config, layout) if layout.isolation == "uid" else DirectoryIsolation(config, layout)
 
 

@@ -130,6 +130,8 @@ class PoolConfig:
         pids_per_slot: limit of processes and threads of a slot that has its own user; the container's limit is raised
             to hold all slots.
         workspace_base: the directory for the slots of a shared container.
+        image_workdir: where a slot with its own container works if the spec has no ``workdir``: True means the
+            working directory of the image, False means ``/workspace``.
         tools: the policy for tools.
     """
 
@@ -151,6 +153,7 @@ class PoolConfig:
     reset: Literal["auto"] | ResetMode = attrs.field(default="auto", validator=OneOf(("auto", *get_args(ResetMode))))
     pids_per_slot: int = attrs.field(default=128, validator=AtLeast(8))
     workspace_base: str = "/slots"
+    image_workdir: bool = False
     tools: ToolPolicy = attrs.field(factory=ToolPolicy)
 
     def __attrs_post_init__(self) -> None:

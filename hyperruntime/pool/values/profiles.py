@@ -33,7 +33,7 @@ _WHOLE = (
     " tools_output_chars tools_max_entries".split()
 )
 _NUMBERS = (*_WHOLE, "limits_cpus")
-_FLAGS = ("read_only_rootfs", "tools_allow_network")
+_FLAGS = ("read_only_rootfs", "tools_allow_network", "image_workdir")
 _LISTS = "tools_tools tools_file_roots tools_read_roots".split()
 _MAPPINGS = ("env", "labels")
 

@@ -113,7 +113,7 @@ class RolloutOptions:
         environment_options: options of the environment, as text by name.
         model: None if the caller passes its own ``Model``.
         attempts: maximum; only infrastructure failures are retried.
-        items: ids of the items to run; empty means all.
+        items: ids of the items to run, or patterns (``*``, ``?``, ``[``); empty means all.
         max_items: None means all.
         seed: each trajectory and turn gets its own seed from it; None draws a random seed.
         limits: limits of one conversation.
@@ -136,7 +136,7 @@ class RolloutOptions:
     group_size: int = option(1, "Trajectories per item.", check=AtLeast(1), harmless=True)
     parallel: int = option(8, "Trajectories at once.", check=AtLeast(1), changes=True, harmless=True)
     items: tuple[str, ...] = attrs.field(default=(), converter=_names, metadata=about(
-        "Use only these items.", kind="names", harmless=True))
+        "Use only these items, by name or pattern such as 'git-*'.", kind="names", harmless=True))
     # Callers in Python may give any ``max_items`` and ``seed``: the range is only that of the command line.
     max_items: int | None = attrs.field(default=None, metadata=about("Use only the first N items.", check=AtLeast(1),
         harmless=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import attrs
 
@@ -55,6 +55,8 @@ class RunProgress:
         store: RunStore | None,
         on_event: Callable[[RolloutEvent], None],
         keep: Keep,
+        *,
+        left_out: Mapping[str, str] | None = None,
     ) -> None:
         """Count the recorded trajectories, and write the groups that have all their trajectories.
 
@@ -64,7 +66,9 @@ class RunProgress:
             store: files of the run; None writes no files.
             on_event: called at the start and at the end of every trajectory.
             keep: called with every trajectory that ends, and awaited if it is asynchronous.
+            left_out: why items were left out, by name.
         """
+        self._left_out = dict(left_out or {})
         self._options, self._items, self._store = options, items, store
         self._on_event, self._keep = on_event, keep
         self._journals = None if store is None else store.journals(options)
@@ -123,7 +127,8 @@ class RunProgress:
         """Return the summary of the whole run."""
         complete = sum(group.complete for item in self._items if (group := self._group(item.id)) is not None)
         run_dir = "" if self._store is None else str(self._store.run_dir)
-        return self._tally.summary(run_dir, self.wanted, complete)
+        summary = self._tally.summary(run_dir, self.wanted, complete)
+        return attrs.evolve(summary, left_out=self._left_out)
 
     def _take_back(self, trajectory: Trajectory) -> None:
         """Count a trajectory that is recorded already, unless it is to be retried."""

@@ -7,7 +7,7 @@ trajectories are not lost and not counted twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hyperruntime.errors import SpecError, name_hint
+from hyperruntime.logs import get_logger
 from hyperruntime.rollout.agent.agent import Agent, Toolset, slot_tools
 from hyperruntime.rollout.agent.model import Model
 from hyperruntime.rollout.environment import Item, UnscoredEnvironment
+from hyperruntime.rollout.left_out import chosen_names, left_out_of, shown
 from hyperruntime.rollout.loading import load_agent, load_environment
 from hyperruntime.rollout.models import open_model
 from hyperruntime.rollout.models.server import check_server
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from hyperruntime.rollout.run.slot_pools import PooledSlots
     from hyperruntime.runtime import Runtime
     from hyperruntime.spec import ContainerSpec
+
+log = get_logger(__name__)
 
 
 @attrs.define(kw_only=True)
@@ -117,7 +121,7 @@ async def run_episodes(
             await check_model(options, parts)
         if hasattr(made.environment, "verify"):
             options = options.settled()  # a run without rewards sends a seed only if the options have one
-        items = await asyncio.to_thread(_checked_items, made.environment, options)
+        items, left = await asyncio.to_thread(_checked_items, made.environment, options)
         store = None
         if run_dir is not None:
             stack.enter_context(owned(make_directory(run_dir)))
@@ -127,7 +131,7 @@ async def run_episodes(
         episodes = await stack.enter_async_context(open_episodes(options, made))
         if store is not None:
             store.keep_options(options)  # only after everything is open: a failed start writes no run.json
-        run = RunProgress(options, items, store, on_event, keep)
+        run = RunProgress(options, items, store, on_event, keep, left_out=left)
         await asyncio.to_thread(run.forget_journals)
         if resumed and next(run.jobs(), None) is not None:
             await check_model(options, parts)
@@ -137,11 +141,16 @@ async def run_episodes(
         return run.summary()
 
 
-def _checked_items(environment: UnscoredEnvironment, options: RolloutOptions) -> list[Item]:
+def _checked_items(environment: UnscoredEnvironment, options: RolloutOptions) -> tuple[list[Item], Mapping[str, str]]:
+    """Return the items of a run, and why items that the options choose were left out, by name."""
     items = chosen_items(environment, options)
+    known = left_out_of(environment)
+    left = {name: why for name, why in known.items() if not options.items or chosen_names(options.items, [name])}
+    if left:
+        log.warning("items left out", why=shown(left), instead="--option unsupported=fail refuses such a data set")
     if (check := getattr(environment, "check_items", None)) is not None:
         check(items, options.base_spec())
-    return items
+    return items, left
 
 
 async def complete_parts(stack: AsyncExitStack, options: RolloutOptions, parts: Parts) -> CompleteParts:
@@ -224,17 +233,21 @@ def chosen_items(environment: UnscoredEnvironment, options: RolloutOptions) -> l
         options: ``items`` and ``max_items`` select the items.
 
     Raises:
-        SpecError: there are no items, two items have the same id, or a selected item does not exist.
+        SpecError: there are no items, two items have the same id, or a selected item does not exist or was left out.
     """
     items = {}
     for item in environment.items():
         if item.id in items:
             raise SpecError("items", item.id, "an id that is unique in the environment")
         items[item.id] = item
-    for name in options.items:
-        if name not in items:
-            raise SpecError("items", name, f"an item of {options.environment!r}; {name_hint(name, items)}")
-    chosen = [items[name] for name in options.items] or list(items.values())
+    left = left_out_of(environment)
+    for wanted in options.items:
+        if not chosen_names([wanted], items):
+            if refused := chosen_names([wanted], left):
+                raise SpecError("items", wanted, f"a supported item: {shown({name: left[name] for name in refused})}")
+            allowed = f"an item of {options.environment!r}, or a pattern of items; {name_hint(wanted, items)}"
+            raise SpecError("items", wanted, allowed)
+    chosen = [items[name] for name in chosen_names(options.items, items)] if options.items else list(items.values())
     if not chosen:
         raise SpecError("environment", options.environment, "an environment with items; these options select none")
     return chosen[: options.max_items]

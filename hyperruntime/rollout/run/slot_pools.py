@@ -35,6 +35,7 @@ class PooledSlots:
             runtime: where containers run.
             options: rollout options.
             environment: its ``slots_per_container`` applies unless the options set one; None there: the pool's default.
+                Its ``image_workdir`` applies as well.
         """
         pool = options.pool
         slots = pool.slots_per_container or getattr(environment, "slots_per_container", 1)
@@ -48,6 +49,7 @@ class PooledSlots:
             min_containers=min(pool.min_containers, most),
             max_containers=most,
             acquire_timeout_s=pool.acquire_timeout_s,
+            image_workdir=bool(getattr(environment, "image_workdir", False)),
         )
         judges = attrs.evolve(
             agents,

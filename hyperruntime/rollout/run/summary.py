@@ -37,6 +37,7 @@ class RolloutSummary:
         own_share: share of the trajectories' time in this call that was not spent in the model, tools, setup or
             verification; the wait for verification containers is included.
         cpu_s: processor seconds of this process in this call.
+        left_out: why items of the data set were left out, by name.
     """
 
     run_dir: str
@@ -55,6 +56,7 @@ class RolloutSummary:
     phases: dict[str, float] = attrs.field(hash=False)
     own_share: float
     cpu_s: float
+    left_out: Mapping[str, str] = attrs.field(factory=dict, hash=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as a JSON value."""

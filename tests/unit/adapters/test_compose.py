@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,23 @@ FOLDER = Path("/a folder")
 
 def read(service: str, rest: str = "") -> Service:
     return read_service(yaml.safe_load(f"services: {{one: {service}}}\n{rest}"), FOLDER)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    ["labels: {a: b}", "x-foo: 1", "hostname: h", "volumes: []", "ports: []", "depends_on: {}", "container_name: c",
+     "logging: {driver: none}", "expose: ['80']", "stop_signal: SIGINT", "annotations: [a=b]"],
+)  # fmt: skip
+def test_keys_that_change_nothing_for_one_container_are_accepted(keys: str) -> None:
+    assert read(f"{{image: x, {keys}}}").fields == read("{image: x}").fields
+
+
+def test_an_image_of_another_processor_is_refused() -> None:
+    """No engine here emulates one."""
+    here, other = ("amd64", "arm64") if platform.machine() == "x86_64" else ("arm64", "amd64")
+    assert read(f"{{image: x, platform: linux/{here}}}").fields["image"] == "x"
+    with pytest.raises(UnsupportedOptionError, match=f"platform.*not linux/{other}"):
+        read(f"{{image: x, platform: linux/{other}}}")
 
 
 def test_keys_of_a_service_are_fields_of_a_container() -> None:

@@ -87,7 +87,22 @@ def test_items_without_tests_and_duplicate_ids_are_rejected(tmp_path: Path) -> N
     with pytest.raises(SpecError, match="at least one test in FAIL_TO_PASS or PASS_TO_PASS"):
         items(tmp_path, [{**ROW, "FAIL_TO_PASS": []}])
     with pytest.raises(SpecError, match="a unique id"):
-        items(tmp_path, [ROW, ROW])
+        items(tmp_path, [ROW, ROW], unsupported="fail")
+
+
+def test_odd_rows_are_left_out_by_id(tmp_path: Path) -> None:
+    """One of them makes no data set unusable; ``max_items`` counts the items that are left."""
+    odd = [{**ROW, "instance_id": "none", "FAIL_TO_PASS": []}, {**ROW, "instance_id": "text", "PASS_TO_PASS": "no"}]
+    lines = [*map(json.dumps, [*odd, {}, ROW, ROW]), "{oops", "[]", json.dumps({**ROW, "instance_id": "last"})]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(lines))
+    for most in (None, 2):
+        swe = Swe(items=str(path), cache_dir=str(tmp_path), max_items=most)
+        assert [item.id for item in swe.items()] == [ROW["instance_id"], "last"], swe.left_out
+        names = ["none", "text", "row 3 without an id", ROW["instance_id"], "row 6", "row 7"]
+        assert sorted(swe.left_out) == sorted(names)
+    with pytest.raises(SpecError, match="FAIL_TO_PASS or PASS_TO_PASS"):
+        list(Swe(items=str(path), cache_dir=str(tmp_path), unsupported="fail").items())
 
 
 def test_a_line_may_contain_unicode_line_separators_and_a_bad_line_is_named(tmp_path: Path) -> None:
@@ -98,7 +113,7 @@ def test_a_line_may_contain_unicode_line_separators_and_a_bad_line_is_named(tmp_
     assert [item.data["problem_statement"] for item in Swe(items=str(path), cache_dir=str(tmp_path)).items()] == [text]
     path.write_text(json.dumps(ROW) + "\n\n{oops\n")
     with pytest.raises(SpecError, match="line 3 is not JSON"):
-        list(Swe(items=str(path), cache_dir=str(tmp_path)).items())
+        list(Swe(items=str(path), cache_dir=str(tmp_path), unsupported="fail").items())
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_harbor_task_is_read_completely(tmp_path: Path) -> None:
     """T4: times, resources, variables and the workdir; a benchmark's canary text is removed from the instruction."""
     text = "<!-- a canary string -->\n# canary GUID 1\n\n# Title\nDo it.\n"
     (task,) = load_tasks(str(harbor(tmp_path / "one", task_toml=SETTINGS, instruction_md=text)))
-    assert (task.id, task.instruction, task.workdir) == ("one", "# Title\nDo it.", "/a")
+    assert (task.id, task.instruction, task.workdir) == ("one", "# Title\nDo it.", "")
     assert (task.agent_timeout_s, task.verifier_timeout_s, task.verify) == (90.5, 30, "same")
     assert task.limits == {"cpus": 2, "memory_bytes": 512 * 1024**2, "disk_bytes": 1024**3}
     assert (task.gpus, task.internet) == (1, True)
@@ -144,7 +144,15 @@ def test_task_directories_are_found_recursively(tmp_path: Path) -> None:
         ({"task_toml": "[verifier.environment]\ncpus = 2"}, "environment_mode"),
         ({"task_toml": "[[steps]]\nname = 'one'"}, "several steps"),
         ({"task_toml": "[metadata.hyperruntime]\nverify = 'never'"}, "verify"),
-        ({"environment__docker-compose_yaml": ""}, "with one container"),
+        ({"environment__docker-compose_yaml": "services: {main: {}, db: {image: x}}"}, "one container.*service db"),
+        ({"environment__docker-compose_yaml": "services: {db: {image: x}}"}, "one container.*service db"),
+        ({"environment__docker-compose_yaml": "services: {main: {privileged: true}}"}, "yaml.*privileged of.*'main'"),
+        ({"environment__docker-compose_yaml": "services: {main: {volumes: ['/etc:/etc']}}"}, "volumes of"),
+        ({"environment__docker-compose_yaml": "services: {main: {user: ann}}"}, "user of the service 'main'.*'ann'"),
+        ({"environment__docker-compose_yaml": "services: {main: {build: ../..}}"}, "build of.*environment/"),
+        ({"environment__docker-compose_yaml": "services: ["}, "valid compose file"),
+        ({"environment__docker-compose_yaml": "include: [other.yaml]"}, "without include"),
+        ({"task_toml": "[environment]\ngpus = inf"}, "gpus"),
     ],
 )
 def test_unsupported_settings_are_rejected(tmp_path: Path, files: dict[str, str], says: str) -> None:
@@ -180,7 +188,7 @@ def test_tasks_are_read_from_rows(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
     ready, made = load_tasks(str(path))
-    assert (ready.id, ready.image, ready.agent_timeout_s, ready.workdir) == ("ready", "me/it:1", 60, "/app")
+    assert (ready.id, ready.image, ready.agent_timeout_s, ready.workdir) == ("ready", "me/it:1", 60, "")
     assert ready.limits == {"memory_bytes": 256 * 1024**2}
     assert made.recipe is not None
     assert made.recipe.with_name("data.txt").read_text() == "d"
@@ -216,7 +224,7 @@ def test_an_archive_of_a_row_cannot_write_outside_its_directory(tmp_path: Path) 
 
 def test_a_container_has_the_settings_of_its_task(tmp_path: Path) -> None:
     """Limits, GPUs, network and variables; its image is built once, and again after a change of its files."""
-    settings = SETTINGS.replace("allow_internet = true", "allow_internet = false")
+    settings = SETTINGS.replace("allow_internet = true", 'allow_internet = false\nworkdir = "/a"')
     folder = harbor(tmp_path / "one", task_toml=settings, environment__a_txt="1")
     images, base = Images(), ContainerSpec(image="base", network="host", env={"A": "1"}, limits=Limits(pids=99))
     spec = spec_of(Terminal(tasks=str(folder)), images, base)
@@ -330,6 +338,121 @@ def test_a_definition_cannot_run_commands_or_read_files_on_the_host(tmp_path: Pa
     with pytest.raises(SpecError, match="definition file"):
         spec_of(Terminal(tasks=str(folder)), images)
     assert not images.built
+
+
+HARBORS = """
+x-note: ours
+services:
+  main:
+    build: {context: "${CONTEXT_DIR}", dockerfile: Dockerfile.main}
+    image: ${MAIN_IMAGE_NAME}
+    command: ["sh", "-c", "sleep infinity"]
+    environment: [MODE=compose, "OUT=${ENV_VERIFIER_LOGS_PATH}", SECRET]
+    volumes: ["${HOST_VERIFIER_LOGS_PATH}:${ENV_VERIFIER_LOGS_PATH}", "${HOST_AGENT_LOGS_PATH}:${ENV_AGENT_LOGS_PATH}"]
+    deploy: {resources: {limits: {cpus: "${CPUS}", memory: "${MEMORY}"}}}
+    labels: {a: b}
+    hostname: box
+    working_dir: /srv
+    mem_limit: 1g
+    network_mode: none
+"""
+
+
+def test_a_compose_file_with_the_service_main_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Harbor sets by itself is dropped; variables of the host need ``pass_env``; ``task.toml`` comes first."""
+    monkeypatch.setenv("SECRET", "of the host")
+    folder = harbor(tmp_path / "one", environment__Dockerfile_main="FROM y:1\n")
+    (folder / "environment" / "docker-compose.yaml").write_text(HARBORS)
+    (folder / "task.toml").write_text("[environment]\nmemory_mb = 512\n")
+    (task,) = load_tasks(str(folder))
+    assert task.recipe is not None
+    assert (task.recipe.name, task.workdir, task.internet) == ("Dockerfile.main", "/srv", False)
+    assert (task.env, task.limits) == (
+        {"MODE": "compose", "SECRET": "${SECRET}"}, {"memory_bytes": 512 * 1024**2},
+    )  # fmt: skip
+    with pytest.raises(SpecError, match="pass_env=SECRET"):
+        Terminal(tasks=str(folder))
+    assert spec_of(Terminal(tasks=str(folder), pass_env=("SECRET",)), Images()).env["SECRET"] == "of the host"
+
+
+def test_only_docker_compose_yaml_defines_containers(tmp_path: Path) -> None:
+    """``docker-compose.yml`` is a file of the image; a ready image of ``main`` is used if there is no Dockerfile."""
+    (task,) = load_tasks(str(harbor(tmp_path / "one", environment__docker_compose_yml="services: {a: {}, b: {}}")))
+    assert (task.env, task.image) == ({}, "")
+    ready = harbor(tmp_path / "two", environment__x="")
+    (ready / "environment" / "docker-compose.yml").write_text("services: {a: {}, b: {}}")
+    (ready / "environment" / "docker-compose.yaml").write_text("services: {main: {image: 'me/it:1'}}")
+    assert load_tasks(str(ready))[0].image == "", "Harbor builds a Dockerfile that is there"
+    (ready / "environment" / "Dockerfile").unlink()
+    assert load_tasks(str(ready))[0].image == "me/it:1"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("instruction.md", b"caf\xe9", r"instruction\.md.*UTF-8; its byte 3"),
+        ("task.toml", b"# caf\xe9", r"task\.toml.*UTF-8"),
+        ("environment/docker-compose.yaml", b"# caf\xe9", r"docker-compose\.yaml.*UTF-8"),
+        ("environment/container.def", b"# caf\xe9", r"container\.def.*UTF-8"),
+        ("environment/container.def", b"Bootstrap: docker\r\nFrom: x\r\n", r"container\.def.*CRLF"),
+        ("tests/test.sh", b"#!/bin/bash\r\ntrue\r\n", r"test\.sh.*CRLF"),
+    ],
+)
+def test_a_file_with_odd_bytes_is_refused_by_name(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    """The error names the file, and does not blame the package."""
+    folder = harbor(tmp_path / "one", environment__container_def="Bootstrap: docker\nFrom: x\n")
+    (folder / name).write_bytes(content)
+    with pytest.raises(SpecError, match=says):
+        load_environment("terminal", {"tasks": str(folder), "unsupported": "fail"})
+
+
+def test_a_row_with_odd_bytes_is_refused_by_its_line(tmp_path: Path) -> None:
+    """A byte that is not UTF-8, and text that no file can hold."""
+    rows = tmp_path / "rows.jsonl"
+    for line in (b'{"instruction": "caf\xe9"}', b'{"instruction": "\\ud800", "docker_image": "x", "test_sh": "y"}'):
+        rows.write_bytes(line)
+        with pytest.raises(SpecError, match=r"rows\.jsonl:1"):
+            load_environment("terminal", {"tasks": str(rows), "unsupported": "fail"})
+
+
+def test_the_bytes_of_a_dockerfile_reach_the_build(tmp_path: Path) -> None:
+    """Also those that are not UTF-8, and line ends in a here-document; byte order marks elsewhere are skipped."""
+
+    class Bytes(Images):
+        def build(self, context: Path, reference: str, *, containerfile: Path, **_: Any) -> str:
+            self.seen = containerfile.read_bytes()
+            return super().build(context, reference, containerfile=context / "plain", **_)
+
+    text = b"FROM x:1\n# caf\xe9\nCOPY <<'EOF' /f\na\r\nEOF\n"
+    folder = harbor(tmp_path / "one", environment__plain="")
+    (folder / "environment" / "Dockerfile").write_bytes(text)
+    (folder / "instruction.md").write_bytes(b"\xef\xbb\xbfa\r\nb\r\n")
+    (folder / "task.toml").write_bytes(b"\xef\xbb\xbf[agent]\r\ntimeout_sec = 7\r\n")
+    images, environment = Bytes(), Terminal(tasks=str(folder))
+    spec_of(environment, images)
+    (item,) = environment.items()
+    assert (images.seen, item.data["instruction"], environment.time_limit_s(item)) == (text, "a\nb", 7)
+
+
+def test_unsupported_tasks_are_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them makes no data set unusable, unless the user asks for it."""
+    monkeypatch.delenv("NO_KEY", raising=False)
+    harbor(tmp_path / "all" / "good")
+    bad = harbor(tmp_path / "all" / "bad", task_toml="[agent]\nuser = 'ann'")
+    harbor(tmp_path / "all" / "below" / "good", instruction_md="another")
+    harbor(tmp_path / "all" / "needs-key", task_toml='[environment.env]\nK = "${NO_KEY}"')
+    environment = Terminal(tasks=str(tmp_path / "all"))
+    assert [(item.id, item.data["instruction"]) for item in environment.items()] == [("good", "another")]
+    assert sorted(environment.left_out) == ["bad", "good", "needs-key"]
+    assert "agent.user='ann' is not allowed" in environment.left_out["bad"]
+    assert "'good' occurs twice" in environment.left_out["good"]
+    for source, mode in ((tmp_path / "all", "fail"), (bad, "skip")):
+        with pytest.raises(SpecError, match=r"agent\.user"):
+            Terminal(tasks=str(source), unsupported=mode)
+    rows = [{"id": "r1", "instruction": "Do.", "docker_image": "x", "test_sh": "y"}, [], {"id": "r3"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    environment = Terminal(tasks=str(tmp_path / "rows.jsonl"))
+    assert ([item.id for item in environment.items()], sorted(environment.left_out)) == (["r1"], ["line 2", "r3"])
 
 
 def test_the_environment_is_loaded_by_name(tmp_path: Path) -> None:

@@ -404,10 +404,27 @@ def test_items_are_selected_by_id_and_unknown_ids_are_rejected() -> None:
     found: list[str] = []
     rollouts(World(), items=["i2"], group_size=1, keep=lambda t: found.append(t.id))
     assert found == ["i2/0"]
-    with pytest.raises(SpecError, match="did you mean 'i2'"):
-        rollouts(World(), items=["i22"])
+    found.clear()
+    rollouts(World(), items=["i[23]", "i1", "i*"], group_size=1, parallel=1, keep=lambda t: found.append(t.id))
+    assert found == ["i2/0", "i1/0", "i0/0"], "each item once, in the order of the names and patterns"
+    for unknown in ("i22", "i2*2"):
+        with pytest.raises(SpecError, match="did you mean 'i2'"):
+            rollouts(World(), items=[unknown])
     with pytest.raises(SpecError, match="select none"):
         rollouts(World(count=0))
+
+
+def test_items_that_an_environment_left_out_are_counted_and_named() -> None:
+    """In the summary; one that is chosen by its name is refused with the reason."""
+
+    class Odd(World):
+        left_out = {"odd-1": "it has two containers", "odd-2": "it has no tests"}  # noqa: RUF012 - of a test
+
+    assert rollouts(Odd(), group_size=1).left_out == Odd.left_out
+    assert rollouts(Odd(), group_size=1, items=["i1", "*1"]).left_out == {"odd-1": "it has two containers"}
+    assert rollouts(Odd(), group_size=1, items=["i1"]).left_out == {}
+    with pytest.raises(SpecError, match=r"'odd-2' is not allowed: a supported item: .*it has no tests"):
+        rollouts(Odd(), items=["odd-2"])
 
 
 def test_options_survive_json_and_invalid_ones_are_rejected() -> None:
