@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hyperenvironment_swe.controls import make_controls
+from hyperenvironment_swe.controls import make_controls, make_variations
 from hyperenvironment_swe.items import SweItem, check_repo_dir, image_of, is_python, parse_row, row_id
 from hyperenvironment_swe.judging import UNKNOWN_TEST, Court, Findings, JudgeError, Trial
 from hyperenvironment_swe.locate import is_cut, locate_tests
@@ -290,20 +290,23 @@ class Swe:
         return findings
 
     def _trial(self, one: SweItem, checkout: Checkout, clone: str, state: State, ids: tuple[str, ...]) -> Trial:
-        """Return what to run; only an agent's state has controls, because code of the base forges nothing."""
+        """Return what to run; only an agent's state has controls and variations: code of the base forges nothing."""
         (suffix, settings), own_plugins = pytest_settings(checkout)
         located = self._located[one.id]
         every = {test for means in located.values() for test in means}
         files = {**files_of_tests(one, every, clone), f"{_SETTINGS}{suffix}": settings}
         repaired = {test for name in one.fail_to_pass for test in located[name]}
         first, more = [name for name in ids if name in repaired], [name for name in ids if name not in repaired]
+        chance = random.SystemRandom()
+        controls = make_controls(first, more, files, _CONTROLS, chance) if state.changed else []
         return Trial(
             install=self._program(one),
             install_timeout_s=self.install_timeout_s,
             ids=ids,
             cut=frozenset(filter(is_cut, ids)),
-            controls=tuple(make_controls(first, more, files, _CONTROLS)) if state.changed else (),
+            controls=tuple(controls),
             files=files,
+            variations=make_variations(every, controls, files, chance) if state.changed else {},
             common={"runner": one.runner, "settings": f"{_SETTINGS}{suffix}", "own_plugins": own_plugins},
             python=one.python or self._python,
             per_process=self.tests_per_process,

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from hyperenvironment_swe.controls import Control
+from hyperenvironment_swe.controls import Control, Variation
 from hyperruntime.errors import HyperRuntimeError, TransferError
 from hyperruntime.json_values import json_object
 from hyperruntime.pool.lease import Lease
@@ -87,6 +87,7 @@ class Trial:
         cut: those ids that end at a space in their parameters; each means all tests that begin so.
         controls: changed tests, which must fail.
         files: content of the files of tests, by path; they are written again where the candidate changed them.
+        variations: what may vary in those files each time they are written, by path.
         common: ``runner``, ``settings`` (a path in ``files``) and ``own_plugins`` for ``inside/launch.py``.
         python: the Python that runs the tests; None means that of ``.venv``, or else ``python3``.
         per_process: maximum number of tests in one process.
@@ -99,6 +100,7 @@ class Trial:
     cut: frozenset[str] = frozenset()
     controls: tuple[Control, ...] = ()
     files: Mapping[str, str] = attrs.field(factory=dict)
+    variations: Mapping[str, Variation] = attrs.field(factory=dict)
     common: Mapping[str, Any]
     python: str | None = None
     per_process: int = 1
@@ -107,15 +109,20 @@ class Trial:
     @property
     def total_s(self) -> float:
         """Return the timeout of all tests together."""
-        return self.timeout_s * (1 + (len(self.ids) + len(self.controls)) // _TESTS_PER_TIMEOUT)
+        return self.timeout_s * (1 + (len(self.ids) + len(self.controls) * self.per_process) // _TESTS_PER_TIMEOUT)
 
     def runs(self) -> list[tuple[tuple[str, ...], Control | None]]:
-        """Return the ids of each process in order, with the controls at random places among them."""
+        """Return the ids of each process in order, with the controls at random places among them.
+
+        The process of a control runs the ids of the process of its test, so their number says nothing either.
+        """
         size = self.per_process
         runs: list[tuple[tuple[str, ...], Control | None]]
-        runs = [(self.ids[at : at + size], None) for at in range(0, len(self.ids), size)]
+        groups = [self.ids[at : at + size] for at in range(0, len(self.ids), size)]
+        runs = [(group, None) for group in groups]
         for control in self.controls:
-            runs.insert(random.SystemRandom().randint(0, len(runs)), ((control.id,), control))
+            group = next(group for group in groups if control.id in group)
+            runs.insert(random.SystemRandom().randint(0, len(runs)), (group, control))
         return runs
 
     def question(self, runs: Sequence[tuple[tuple[str, ...], Control | None]]) -> dict[str, Any]:
@@ -125,6 +132,7 @@ class Trial:
             "args": [*program, "-c", _source("launch.py")],
             "common": self.common,
             "files": self.files,
+            "variations": {path: attrs.asdict(one, recurse=False) for path, one in self.variations.items()},
             "runs": [self._run(ids, made) for ids, made in runs],
             "timeout_s": self.timeout_s,
             "total_s": self.total_s,
@@ -135,7 +143,7 @@ class Trial:
 
     def _run(self, ids: Sequence[str], control: Control | None) -> dict[str, Any]:
         cut = [name for name in ids if name in self.cut]
-        return {"ids": ids, "cut": cut, "changed": {control.path: control.text} if control else {}}
+        return {"ids": ids, "cut": cut, "changed": {control.path: control.edits} if control else {}}
 
 
 class Court:

@@ -6,6 +6,7 @@ The agent's tree is untrusted; none of its code is run here.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import attrs
 
 from hyperenvironment_swe.items import SweItem
 from hyperruntime.errors import PatchError, RepositoryError, TransferError, UnsafeArchiveError
+from hyperruntime.git.change_rules import SUBMODULE
 from hyperruntime.git.patch import parse_patch
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.pool.lease import Lease
@@ -45,6 +47,7 @@ class State:
         problem: why the state cannot be judged, or "".
         gone: paths of the base that the state does not have.
         dropped: ``(path, reason)`` of each change that does not count.
+        submodules: paths whose files are missing, because submodules are not fetched.
         patch_bytes: size of the agent's diff in bytes.
     """
 
@@ -52,6 +55,7 @@ class State:
     problem: str = ""
     gone: tuple[str, ...] = ()
     dropped: tuple[tuple[str, str], ...] = ()
+    submodules: tuple[str, ...] = ()
     patch_bytes: int = 0
 
 
@@ -135,7 +139,7 @@ def write_state(
     with checkout.store() as store:
         final = _add_tests(store, item, checkout)
         if agent_tree is None:
-            store.checkout(final, target)
+            _write_clone(store, checkout.commit, final, target)
             return State(changed=False)
         dropped = tuple(left)
         protected = (*protected_paths(item, tests), *(path for path, _ in left if path))
@@ -145,14 +149,31 @@ def write_state(
             final = store.apply_patch(snapshot.commit, item.test_patch.encode(), _JUDGED).commit
         except PatchError as error:
             return State(changed=True, problem=str(error), dropped=dropped)
-        store.checkout(final, target)
-        gone = store.entries(checkout.commit).keys() - store.entries(final).keys()
+        _write_clone(store, snapshot.commit, final, target)
+        files = store.entries(final)
+        gone = store.entries(checkout.commit).keys() - files.keys()
         return State(
             changed=bool(snapshot.patch),
             gone=tuple(sorted(map(os.fsdecode, gone))),
             dropped=dropped,
+            submodules=tuple(os.fsdecode(path) for path, one in files.items() if one.mode == SUBMODULE),
             patch_bytes=len(snapshot.patch),
         )
+
+
+def _write_clone(store: RepositoryStore, commit: str, final: str, target: str) -> None:
+    """Write the files of ``final`` as a clone of ``commit``, which lacks the item's tests.
+
+    Code under test could read them there, and so find out which file of a test is a control. Git then shows these files
+    as changed; so it does where the evaluation of SWE-bench applies its test patch.
+    """
+    if store.tree(commit) == store.tree(final):
+        store.checkout(final, target)
+        return
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(target)) as beside:
+        store.checkout(commit, beside)
+        store.export(final, target)
+        os.rename(os.path.join(beside, ".git"), os.path.join(target, ".git"))
 
 
 def _add_tests(store: RepositoryStore, item: SweItem, checkout: Checkout) -> str:

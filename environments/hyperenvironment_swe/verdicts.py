@@ -81,7 +81,8 @@ def verdict(
 
 
 def _facts(state: State) -> dict[str, Any]:
-    return {"dropped": [list(one) for one in state.dropped[:_LISTED]], "patch_bytes": state.patch_bytes}
+    facts = {"dropped": [list(one) for one in state.dropped[:_LISTED]], "patch_bytes": state.patch_bytes}
+    return {**facts, "submodules": list(state.submodules[:_LISTED])} if state.submodules else facts
 
 
 def _part(ids: Sequence[str], passed: Collection[str]) -> float:

@@ -126,6 +126,12 @@ JUDGED = {
 }  # fmt: skip
 
 
+# The diff of a new file without its lines.
+NEW_FILE = "diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n@@ -0,0 +1,{size} @@"
+# These forgeries never see the text that they wait for, so they forge nothing.
+KNOWN = ("a digest of a file that the agent saw", "the commit of the judged state")
+
+
 def fingerprint(directory: Path) -> str:
     """Return a digest of all files in a directory."""
     parts = sorted((str(path), path.read_bytes()) for path in directory.rglob("*") if path.is_file())
@@ -136,16 +142,27 @@ def test_forged_rewards_do_not_count_and_the_verdict_says_which_protections_held
     runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
     """W22: code under test that reports instead of its tests; the judge's own user depends on the engine."""
-    commit = make_repository(tmp_path / "shop", forgeries.FILES)
+    files = dict(forgeries.FILES)
+    hidden = files.pop("tests/test_rules.py").splitlines()
+    commit = make_repository(tmp_path / "shop", files)
     ids = {"FAIL_TO_PASS": forgeries.WANTED["unittest"], "runner": "unittest"}
+    ids["test_patch"] = "\n".join(
+        [NEW_FILE.format(path="tests/test_rules.py", size=len(hidden)), *(f"+{one}" for one in hidden), ""]
+    )
     row = {"id": "shop", "repo": str(tmp_path / "shop"), "base_commit": commit, "problem_statement": "sum", **ids}
     environment = Swe(items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache"))
     names = ("walks frames to the reporter", "patches the tests by name", "writes to its parents", "outlives its test")
-    agents = {name: bash(f"cat >> shop/price.py <<'E'\n{forgeries.UNITTEST[name]}\nE") for name in names}
+    programs = {name: forgeries.UNITTEST[name] for name in names}
+    programs |= {name: forgeries.recognizes(name) for name in forgeries.RECOGNIZES}
+    agents = {name: bash(f"cat >> shop/price.py <<'E'\n{text}\nE") for name, text in programs.items()}
     agents["honest"] = bash(HONEST)
     verdicts = asyncio.run(judge_all(runtime, hr.ContainerSpec(image=base_image), environment, agents))
-    assert {name: verdict.reward for name, verdict in verdicts.items()} == {**dict.fromkeys(names, 0.0), "honest": 1.0}
-    assert [verdicts[name].facts["forged"] for name in names[:2]] == [True, True]
+    assert {name: verdict.reward for name, verdict in verdicts.items()} == {
+        **dict.fromkeys(programs, 0.0),
+        "honest": 1.0,
+    }
+    forged = {name: verdicts[name].facts["forged"] for name in (*names[:2], *forgeries.RECOGNIZES)}
+    assert forged == {name: name not in KNOWN for name in forged}
     held = {"separate_user": runtime.info.users, "own_processes": True, "controls": 2, "no_capabilities": True}
     assert verdicts["honest"].facts["protections"] == {"untraceable": True, "kept_in_tree": True, **held}
 

@@ -8,6 +8,7 @@ is another uid wherever that can be had: it can then neither read this process n
 import ctypes
 import json
 import os
+import random
 import select
 import shutil
 import signal
@@ -19,6 +20,8 @@ UID = 61234
 TAIL_BYTES = 20000
 REPORT_BYTES = 32 * 1024 * 1024
 GRACE_S = 5.0
+CHANCE = random.SystemRandom()
+MOST_SPACES = 2
 STARTED = set()  # processes that Popen waits for
 DUMPABLE, SUBREAPER, NO_NEW_PRIVS, AMBIENT, BOUNDING = 4, 36, 38, 47, 24
 
@@ -65,7 +68,7 @@ class Judge:
     def test(self, tests):
         """Yield the start of the test runner, and the end of each group of tests until there is none."""
         try:
-            problem = self.write_files({})
+            problem = self.write_files({"ids": [], "changed": {}}, tests["variations"])
             server = None if problem else Server(self)
         except OSError as error:
             problem = str(error)
@@ -94,10 +97,8 @@ class Judge:
 
     def run(self, server, run, timeout_s):
         """Run one group of tests in a process of its own, with its files as they must be."""
-        paths = {name.partition("::")[0] for name in run["ids"]}
-        own = {path: text for path, text in self.asked["tests"]["files"].items() if path in paths}
-        own.update(run["changed"])
-        problem = self.write_files(own)
+        own = {name.partition("::")[0] for name in run["ids"]}.union(run["changed"])
+        problem = self.write_files(run, own.intersection(self.asked["tests"]["files"]))
         if problem:
             return {"exit_code": -1, "timed_out": False, "output": problem}
         return self.ask(server, {"ids": run["ids"], "cut": run["cut"]}, timeout_s)
@@ -109,18 +110,32 @@ class Judge:
             self.end_all(server.process.pid)
         return dict(ended_as, **server.take())
 
-    def write_files(self, own):
-        """Write the files of tests again where they may have changed, as the candidate; return the problem, or ""."""
-        wanted = dict(self.asked["tests"]["files"])
-        wanted.update(own)
-        changed = {path for path in wanted if path not in self.seen or self.signature(path) != self.seen[path]}
-        wanted = {path: text for path, text in wanted.items() if path in own or path in changed}
+    def write_files(self, run, own):
+        """Write a run's own files, and others that may have changed, as the candidate; return the problem, or ""."""
+        files = self.asked["tests"]["files"]
+        changed = {path for path in files if path not in self.seen or self.signature(path) != self.seen[path]}
+        wanted = {path: self.varied(path, run) for path in changed.union(own)}
         if not in_child(lambda: self.confine() or True, lambda: write_all(self.tree, wanted)):
             return "the files of the tests could not be written: the candidate took their place"
         self.seen.update((path, self.signature(path)) for path in wanted)
-        for path in own:
+        for path in own if run["ids"] else ():
             del self.seen[path]
         return ""
+
+    def varied(self, path, run):
+        """Return the text of a file for a run: changed where that is a control, and varied at random elsewhere."""
+        tests = self.asked["tests"]
+        varies = tests["variations"].get(path, {"breaks": [], "ends": []})
+        names = {name.partition("[")[0].rpartition("::")[2] for name in run["ids"]}
+        edits = list(run["changed"].get(path, ()))
+        edits += [edit for name, edit in varies["breaks"] if name not in names and CHANCE.getrandbits(1)]
+        always = CHANCE.choice(varies["ends"] or [-1])  # no run has the original bytes
+        edits += [(end, end, " " * CHANCE.randint(end == always, MOST_SPACES)) for end in varies["ends"]]
+        parts, at = [], 0
+        for start, end, new in sorted(map(tuple, edits)):
+            parts += [tests["files"][path][at:start], new]
+            at = end
+        return "".join(parts) + tests["files"][path][at:]
 
     def signature(self, path):
         """Return facts that differ after each change of a file: only root can set the time of the last change."""

@@ -15,10 +15,13 @@ from hyperenvironment_swe import Swe
 from hyperenvironment_swe.controls import Control
 from hyperenvironment_swe.items import parse_row
 from hyperenvironment_swe.judging import UNKNOWN_TEST, Ended, Findings, passed_tests, read_answer, read_findings
-from hyperenvironment_swe.state import protected_paths
+from hyperenvironment_swe.state import protected_paths, write_state
+from hyperenvironment_swe.verdicts import nothing
 from hyperruntime.errors import ExtraMissingError, SpecError, StorageError
 from hyperruntime.git.change_rules import ChangeRules
-from tests.swecase import write_rows
+from hyperruntime.git.command import git
+from hyperruntime.rollout.repositories import Repositories
+from tests.swecase import make_repository, write_rows
 
 ROW: dict[str, Any] = {
     "instance_id": "own__name-1",
@@ -243,7 +246,7 @@ def test_files_that_decide_the_result_are_protected(path: str) -> None:
     assert not rules.problem(b"pyproject.toml")
 
 
-CONTROL = Control("t1", "t.py", "")
+CONTROL = Control("t1", "t.py", ())
 START = {"exit_code": 0, "timed_out": False, "output": "", "report": json.dumps({"kind": "runner"})}
 
 
@@ -332,3 +335,29 @@ def test_any_bytes_are_parsed_as_a_report(data: bytes) -> None:
     text = data.decode("utf-8", "replace") + "\n[1]\n{\n"
     assert passed_tests(Ended(exit_code=0, timed_out=False, output="", report=text), ["t1"]) == frozenset()
     assert read_answer(data + b"\n{}\n" + b"5ecret" + b'{"a": 1}\n' + data, "5ecret") == {"a": 1}
+
+
+def test_the_judged_clone_shows_no_hidden_test_and_names_submodules(tmp_path: Path) -> None:
+    """W22: code under test could compare its tests with those in the clone; its files are the judged ones."""
+    made = make_repository(tmp_path / "repo", {"calc.py": "A = 0\n", "tests/test_a.py": "old = 1\n"})
+    library = f"160000,{made},library"
+    for args in (["update-index", "--add", "--cacheinfo", library], ["commit", "-q", "-m", "submodule"]):
+        git(["-C", str(tmp_path / "repo"), *args])
+    commit = git(["-C", str(tmp_path / "repo"), "rev-parse", "HEAD"]).decode().strip()
+    hidden = "--- a/tests/test_a.py\n+++ b/tests/test_a.py\n@@ -1 +1 @@\n-old = 1\n+hidden = 1\n"
+    item = parse_row({**ROW, "repo": str(tmp_path / "repo"), "base_commit": commit, "test_patch": hidden})
+    repositories = Repositories(tmp_path / "cache")
+    checkout = repositories.prepare(str(tmp_path / "repo"), commit)
+    agent, clone = tmp_path / "agent", tmp_path / "clone"
+    with checkout.store() as store:
+        store.checkout(commit, agent)
+    (agent / "calc.py").write_text("A = 1\n")
+    state = write_state(item, checkout, str(agent), str(clone))
+    assert state.submodules == ("library",)
+    assert nothing("", state).facts["submodules"] == ["library"]
+    assert (clone / "tests/test_a.py").read_text() == "hidden = 1\n"
+    where = ["-C", str(clone)]
+    assert git([*where, "show", "HEAD:tests/test_a.py"]) == b"old = 1\n"
+    assert git([*where, "show", "HEAD:calc.py"]) == b"A = 1\n"
+    objects = git([*where, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)"]).split()
+    assert not [one for one in objects if b"hidden" in git([*where, "cat-file", "-p", one.decode()])]

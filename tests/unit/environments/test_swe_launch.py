@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import random
+import re
+import runpy
 import sys
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 
+import attrs
 import pytest
 
-from hyperenvironment_swe.controls import failing, make_controls
+from hyperenvironment_swe.breaks import edited, failing_edits
+from hyperenvironment_swe.controls import make_controls, make_variations
 from hyperenvironment_swe.judging import UNKNOWN_TEST, Findings, Trial, read_answer, read_findings
 from hyperenvironment_swe.locate import is_cut
 from hyperruntime.host.process import run_process
@@ -65,12 +70,15 @@ def judge(
     """Judge a directory as a container's, but with the user of this process; return the findings."""
     suffix, content = settings
     files = {path: (where / path).read_text() for path in sorted({name.partition("::")[0] for name in ids})}
+    chance = random.SystemRandom()
+    controls = make_controls(ids, (), files, 4, chance)
     trial = plan(
         Trial(
             install=install,
             ids=tuple(ids),
             cut=frozenset(filter(is_cut, ids)),
-            controls=tuple(make_controls(ids, (), files, 4)),
+            controls=tuple(controls),
+            variations=make_variations(ids, controls, files, chance),
             files={**files, f".settings{suffix}": content},
             common={"runner": runner, "settings": f".settings{suffix}", "own_plugins": False},
             python=sys.executable,
@@ -205,20 +213,83 @@ def test_honest_code_passes_and_every_control_fails(shop: Path, runner: str, per
     assert found.protections["own_processes"] == (per_process == 1)
 
 
-def test_a_control_breaks_an_assertion_that_runs_whenever_the_test_passes() -> None:
-    """An assertion that may not run leaves the whole test to fail at its end; decorators and other lines stay."""
-    sure = "# kept\n@mark\ndef test_a():\n    assert f() == [1, 'b']\n\ndef test_b():\n    assert 1\n"
-    assert failing(sure, "t.py::test_a[x]", random.Random(0)) == sure.replace("[1, 'b']", "[2, 'b']")
-    early = "class A:\n    def test_a(self):\n        if g():\n            return\n        assert f() == 1\n"
-    assert "finally:\n            raise AssertionError" in failing(early, "t.py::A::test_a", random.Random(0))
-    for text in ("print 'old'\n", "def test_b(): pass\n"):
-        assert failing(text, "t.py::test_a", random.Random(0)).startswith(text)
-        assert failing(text, "t.py::test_a", random.Random(0)).endswith('raise AssertionError("a control")\n')
-
-
-def test_code_that_knows_the_text_of_a_test_can_still_forge_it(shop: Path) -> None:
-    """SECURITY.md lists this: a control is another text, which code under test can compare with the one it knows."""
+@pytest.mark.parametrize("name", [name for name in forgeries.RECOGNIZES if "commit" not in name])
+def test_code_under_test_cannot_tell_a_control_from_its_test(shop: Path, name: str) -> None:
+    """W22: neither by the form of the file, nor by facts of a file that the agent saw."""
     with (shop / "shop" / "price.py").open("a") as file:
-        file.write(forgeries.KNOWS_THE_TEXT)
+        file.write(forgeries.recognizes(name))
+    found = judge(shop, forgeries.WANTED["unittest"], "unittest")
+    assert not found.passed, found
+
+
+def failing(text: str, test: str) -> str:
+    """Return the file of a control."""
+    return edited(text, failing_edits(text, test, random.Random(0)))
+
+
+@pytest.mark.parametrize(
+    ("assertion", "control"),
+    [
+        ("assert f() == 'a'  # kept", r"assert f\(\) == '[b-z]'  # kept"),
+        ('assert f() == ["é", -0x1]', r'assert f\(\) == \["é", -0x[02-9]\]'),
+        ("assert f() == {}", r"assert f\(\) == \{0: 0\}"),
+        ("assert (f()) == (g())", r"assert \(f\(\)\) != \(g\(\)\)"),
+        ("assert f() not in g()", r"assert f\(\) in g\(\)"),
+        ("assert not f()", r"assert f\(\)"),
+        ("assert (f() or g())", r"assert \(not \(f\(\) or g\(\)\)\)"),
+        ("self.assertEqual(f(), b'\\n1')", r"self.assertEqual\(f\(\), b'\\n[02-9]'\)"),
+        ("self.assertTrue( f() )", r"self.assertFalse\( f\(\) \)"),
+        ("with raises(KeyError): f()", r"with raises\((Type|Value|Index|Attribute)Error\): f\(\)"),
+    ],
+)
+def test_a_control_changes_a_literal_or_an_operator_and_nothing_around_it(assertion: str, control: str) -> None:
+    before, after = "# kept\r\n@mark( 1 )\r\ndef test_a( ):\r\n\tx = 'é' ;", "\r\n\ndef test_b():\n    assert 1\n"
+    made = failing(f"{before}\r\n\t{assertion}{after}", "t.py::test_a[x]")
+    assert re.fullmatch(f"{re.escape(before)}\r\n\t{control}{re.escape(after)}", made), made
+
+
+def test_a_test_without_an_assertion_that_surely_runs_fails_at_its_end() -> None:
+    """It fails wherever it returns, too; a file that cannot be read, or a test that it does not hold, at its end."""
+    early = "class A:\n    def test_a(self):\n        if g():\n            return 1\n        assert f() == 1\n"
+    made = early.replace("return 1", "assert False").replace("== 1\n", "== 1\n        assert False\n")
+    assert failing(early, "t.py::A::test_a") == made
+    for text in ("print 'old'\n", "def test_b(): pass\n", "def test_a():\n    yield 1\n"):
+        assert failing(text, "t.py::test_a") == f"{text}\n\nassert False\n"
+
+
+def test_the_process_of_a_control_runs_as_many_tests_as_that_of_its_test() -> None:
+    ids = tuple(f"t.py::test_{name}" for name in "abc")
+    controls = tuple(make_controls(ids, (), {"t.py": ""}, 3, random.Random(0)))
+    runs = Trial(ids=ids, controls=controls, common={}, per_process=2).runs()
+    assert sorted(group for group, _ in runs) == sorted([*[ids[:2]] * 3, *[ids[2:]] * 2])
+    assert all(control.id in group for group, control in runs if control)
+
+
+def test_other_tests_of_a_file_vary_between_their_text_and_that_of_their_control() -> None:
+    """The test that runs keeps its meaning; so does a test that another one calls, or that another file has."""
+    text = "def test_a():\n    assert f() == 1\n\ndef test_b():\n    assert f() == 2\n\n"
+    text += "def test_c():\n    assert f() == 3\n\ndef test_d():\n    assert f() == 4\n    test_c()\n"
+    files = {"t.py": text, "u.py": "from t import *\n"}
+    ids = ["t.py::test_a", "t.py::test_b", "u.py::test_d"]
+    controls = make_controls(ids[1:2], (), files, 1, random.Random(0))
+    variations = make_variations(ids, controls, files, random.Random(0))
+    source = resources.files("hyperenvironment_swe").joinpath("inside", "judge.py")
+    module = runpy.run_path(str(source))
+    one = module["Judge"].__new__(module["Judge"])
+    varies = {path: attrs.asdict(found, recurse=False) for path, found in variations.items()}
+    one.asked = {"tests": {"files": files, "variations": varies}}
+    texts = [one.varied("t.py", {"ids": ids[:1], "changed": {}}) for _ in range(200)]
+    meanings = [ast.unparse(ast.parse(text)).split("\n\n") for text in texts]
+    a, b, c, d = ({functions[at] for functions in meanings} for at in range(4))
+    control = ast.unparse(ast.parse(edited(text, controls[0].edits))).split("\n\n")[1]
+    assert b == {ast.unparse(ast.parse(text)).split("\n\n")[1], control}
+    assert [len(one) for one in (a, c, d)] == [1, 1, 1]
+    assert len({len(text) for text in texts}) > 1
+
+
+def test_code_that_knows_the_meaning_of_a_test_can_still_forge_it(shop: Path) -> None:
+    """SECURITY.md lists this: a control means something else, which code can see that knows the test."""
+    with (shop / "shop" / "price.py").open("a") as file:
+        file.write(forgeries.KNOWS_THE_MEANING)
     found = judge(shop, forgeries.WANTED["unittest"], "unittest")
     assert found.passed == set(forgeries.WANTED["unittest"])
