@@ -89,12 +89,13 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = list(_HOMES)
 
+if not TYPE_CHECKING:  # a type checker that sees it accepts every name
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
-    """Return a public name from the module that holds it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'hyperruntime' has no attribute {name!r}")
-    return getattr(import_module(f"hyperruntime.{_HOMES[name]}"), name)
+    def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
+        """Return a public name from the module that holds it."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'hyperruntime' has no attribute {name!r}")
+        return getattr(import_module(f"hyperruntime.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -127,11 +127,11 @@ class Runtime(AsyncClosing):
         """
         return self._owner.removals.pending
 
-    def container(self, spec: object, *, labels: Mapping[str, str] | None = None) -> Container:
+    def container(self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None) -> Container:
         """Start a container; the caller closes it or uses it in a ``with`` statement, else :meth:`close` closes it.
 
         Args:
-            spec: a :class:`~hyperruntime.spec.ContainerSpec`.
+            spec: describes the container.
             labels: labels in addition to the spec's.
 
         Raises:
@@ -147,8 +147,9 @@ class Runtime(AsyncClosing):
         """
         if not self._owner.is_here:
             raise EngineError("this runtime belongs to the parent of this process; open another one after the fork")
-        if not isinstance(spec, ContainerSpec):
-            raise TypeError(f"container() takes a ContainerSpec, not {type(spec).__name__}")
+        given: object = spec  # callers without a type checker pass names of images
+        if not isinstance(given, ContainerSpec):
+            raise TypeError(f"container() takes a ContainerSpec, not {type(given).__name__}")
         for mount in spec.mounts:
             if not os.path.exists(mount.source):
                 raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
@@ -175,7 +176,7 @@ class Runtime(AsyncClosing):
             container.close()
             raise EngineError(_CLOSED)
 
-    async def acontainer(self, spec: object, *, labels: Mapping[str, str] | None = None) -> Container:
+    async def acontainer(self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None) -> Container:
         """Do what :meth:`container` does without blocking the event loop; at most 16 start at once, others wait.
 
         If the caller is cancelled, the container is closed as soon as it has started. Use it with

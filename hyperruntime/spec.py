@@ -139,7 +139,7 @@ def _seconds(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
         check_seconds(attribute.name, value)
 
 
-def as_gpus(value: Any) -> str | tuple[str, ...] | None:  # noqa: ANN401 - checked here
+def as_gpus(value: str | Iterable[str] | None) -> str | tuple[str, ...] | None:
     """Return a validated GPU request: ``all``, ``auto:N`` or a tuple of names; a single name becomes a tuple.
 
     Raises:
@@ -147,14 +147,15 @@ def as_gpus(value: Any) -> str | tuple[str, ...] | None:  # noqa: ANN401 - check
     """
     if value is None or (isinstance(value, str) and _GPU_WORDS.fullmatch(value)):
         return "auto:1" if value == "auto" else value
-    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else ()
-    for name in names or (value,):
+    given: object = value
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else ()
+    for name in names or (given,):
         if not isinstance(name, str) or not (_GPU_INDEX.fullmatch(name) or DEVICE_NAME.fullmatch(name)):
             raise SpecError("gpus", name, "'all', 'auto:N', an index such as '0', a UUID, or a CDI name: vendor/gpu=0")
     return tuple(dict.fromkeys(names))
 
 
-def _host_path(value: Any) -> str:  # noqa: ANN401 - checked here
+def _host_path(value: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str:
     """Return an absolute path, because engines run in another directory than the caller."""
     try:
         text = os.fsdecode(value)

@@ -15,7 +15,7 @@ import attrs
 
 from hyperenvironment_swe.items import SweItem
 from hyperruntime.errors import PatchError, RepositoryError, TransferError, UnsafeArchiveError
-from hyperruntime.git.change_rules import SUBMODULE
+from hyperruntime.git.change_rules import SUBMODULE, ChangeRules
 from hyperruntime.git.patch import parse_patch
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.pool.lease import Lease
@@ -144,7 +144,7 @@ def write_state(
         dropped = tuple(left)
         protected = (*protected_paths(item, tests), *(path for path, _ in left if path))
         try:
-            snapshot = store.snapshot(checkout.commit, agent_tree, _AGENT, protected=protected)
+            snapshot = store.snapshot(checkout.commit, agent_tree, _AGENT, ChangeRules(protected=protected))
             dropped += tuple(one for one in snapshot.dropped if one[0] not in dict(left))
             final = store.apply_patch(snapshot.commit, item.test_patch.encode(), _JUDGED).commit
         except PatchError as error:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from hyperruntime.concurrency.background_loop import Interruptible
+from hyperruntime.concurrency.per_process import LockedDict, PerProcess
 from hyperruntime.errors import PoolClosedError, PoolError, SpecError, WorkdirNotFoundError
 from hyperruntime.pool.sync import SyncPool
 from hyperruntime.pool.values.config import PoolConfig
@@ -26,8 +27,8 @@ DEFAULT_IMAGE = "localhost/hyperruntime/base:latest"
 _ARGUMENT_BYTES = 96 * 1024  # the kernel's limit for one argument is 128 KiB, see execve(2)
 _FROM_STDIN = 'exec 2>&1; eval "$(head -c "$0")"'
 
-_lock = threading.Lock()
-_pools: dict[tuple[int, str | None, ContainerSpec], tuple[SyncPool, Runtime]] = {}  # by process, engine and spec
+_Pools = LockedDict[tuple[str | None, ContainerSpec], tuple[SyncPool, Runtime]]  # by engine and spec
+_shared: PerProcess[_Pools] = PerProcess(LockedDict)
 
 
 class HyperEnvironment:
@@ -240,10 +241,10 @@ def shared_pool(runtime: str | None, spec: ContainerSpec) -> SyncPool:
     Raises:
         HyperRuntimeError: the engine or the pool cannot be opened.
     """
-    key = os.getpid(), runtime, spec
-    with _lock:
-        if key in _pools:
-            return _pools[key][0]
+    key, pools = (runtime, spec), _shared.get()
+    with pools.lock:
+        if key in pools:
+            return pools[key][0]
         config = PoolConfig(
             spec=spec,
             slots_per_container=1,
@@ -258,15 +259,16 @@ def shared_pool(runtime: str | None, spec: ContainerSpec) -> SyncPool:
         except BaseException:
             opened.close()
             raise
-        _pools[key] = pool, opened
+        pools[key] = pool, opened
         return pool
 
 
 def close_shared_pools() -> None:
     """End all shared pools of this process and everything that runs in them; otherwise they end with the process."""
-    with _lock:
-        ours = [opened for (pid, _, _), opened in _pools.items() if pid == os.getpid()]
-        _pools.clear()
+    pools = _shared.get()
+    with pools.lock:
+        ours = list(pools.values())
+        pools.clear()
     for pool, runtime in ours:
         pool.close()
         runtime.close()

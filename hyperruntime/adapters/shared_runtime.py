@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 from hyperruntime.concurrency.blocking import STARTS, blocking
+from hyperruntime.concurrency.per_process import LockedDict, PerProcess
 from hyperruntime.container import Container
 from hyperruntime.pool.values.profiles import parse_profile
 from hyperruntime.runtime import Runtime, open_runtime
 
-_locks: dict[int, threading.Lock] = {}  # by process: a child that is forked during a call gets a lock that stays locked
-_open: dict[tuple[int, str | None], Runtime] = {}
+_open: PerProcess[LockedDict[str | None, Runtime]] = PerProcess(LockedDict)
 
 
 def shared_runtime(name: str | None = None) -> Runtime:
@@ -25,10 +23,10 @@ def shared_runtime(name: str | None = None) -> Runtime:
     Raises:
         HyperRuntimeError: as :func:`~hyperruntime.runtime.open_runtime`.
     """
-    key = (os.getpid(), name)  # a forked child needs its own
-    with _locks.setdefault(os.getpid(), threading.Lock()):
-        known = _open.get(key)
-        return known if known is not None else _open.setdefault(key, open_runtime(name))
+    runtimes = _open.get()
+    with runtimes.lock:
+        known = runtimes.get(name)
+        return known if known is not None else runtimes.setdefault(name, open_runtime(name))
 
 
 def start_container(image: str, fields: Mapping[str, Any], runtime: str | None = None) -> Container:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from hyperruntime.concurrency.end_event import make_waiter
 from hyperruntime.concurrency.exhaustion import too_many_files
+from hyperruntime.concurrency.per_process import PerProcess
 
 T = TypeVar("T")
 
@@ -121,7 +122,7 @@ class Threads:
         return seat.take()
 
 
-_threads: dict[tuple[int, str], Threads] = {}
+_threads: PerProcess[dict[str, Threads]] = PerProcess(dict)  # a forked child has no threads of its parent
 
 
 async def blocking(kind: str, work: Callable[[], T], *, undo: Callable[[T], object] | None = None) -> T:
@@ -147,9 +148,9 @@ async def blocking(kind: str, work: Callable[[], T], *, undo: Callable[[T], obje
 
 def threads(kind: str) -> Threads:
     """Return the threads of this process for a kind of work: ``EXECS``, ``STARTS``, ``RESETS`` or ``STREAMS``."""
-    key = (os.getpid(), kind)  # a forked child has none of its parent's threads
-    known = _threads.get(key)
-    return known if known is not None else _threads.setdefault(key, Threads(f"hyperruntime-{kind}", _THREADS[kind]))
+    ours = _threads.get()
+    known = ours.get(kind)
+    return known if known is not None else ours.setdefault(kind, Threads(f"hyperruntime-{kind}", _THREADS[kind]))
 
 
 async def run_cancellable(work: Callable[[int], T]) -> T:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 from collections.abc import Callable
 
+from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
@@ -54,10 +54,9 @@ class Poller:
                     log.warning("a descriptor's reader failed", error=repr(error))
 
 
-_pollers: dict[int, Poller] = {}  # by process: a forked child has no threads of its parent
+_poller = PerProcess(Poller)  # a forked child has no threads of its parent
 
 
 def poller() -> Poller:
     """Return the poller of this process."""
-    known = _pollers.get(os.getpid())
-    return known if known is not None else _pollers.setdefault(os.getpid(), Poller())
+    return _poller.get()

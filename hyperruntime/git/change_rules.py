@@ -5,18 +5,23 @@ Paths are bytes, relative to the root of the repository, as git stores them.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import attrs
 
+from hyperruntime.errors import PatchError
 from hyperruntime.transfer import extract
 
 FILE, PROGRAM, LINK, SUBMODULE = b"100644", b"100755", b"120000", b"160000"
 GONE = b"000000"
 DEFAULT_MAX_FILE_BYTES = 10 * 1024 * 1024
+DEFAULT_MAX_CHANGE_BYTES = 256 * 1024 * 1024
 
+_NAMED = 5  # of the files of a change that is too large
 _MAX_PATH_BYTES = 1024  # leaves room for the path of a clone: PATH_MAX is 4096
 _SEPARATORS = re.compile(rb"[/\\]")
 _DOT_GIT = re.compile(rb"(?i:\.git|git~1)[ .]*(?::.*)?", re.DOTALL)
@@ -49,10 +54,17 @@ class ChangeRules:
         protected: paths that no change may touch, with everything below them. ``**/NAME`` protects every path with a
             component of this name; ``NAME`` may hold ``*`` and ``?``.
         max_file_bytes: a new or changed file that is larger is left out.
+        max_change_bytes: if the new and changed files are larger in all, the whole change is refused.
     """
 
     protected: Sequence[str] = ()
     max_file_bytes: int = DEFAULT_MAX_FILE_BYTES
+    max_change_bytes: int = DEFAULT_MAX_CHANGE_BYTES
+
+    @classmethod
+    def without_sizes(cls, protected: Sequence[str] = ()) -> ChangeRules:
+        """Return rules for changes that were accepted before: no limit on sizes."""
+        return cls(protected=protected, max_file_bytes=sys.maxsize, max_change_bytes=sys.maxsize)
 
     def problem(self, path: bytes) -> str:
         """Return why a path may not change; empty if it may."""
@@ -68,6 +80,24 @@ class ChangeRules:
         """Return why a file of ``size`` bytes is left out; empty if it is not."""
         over = size > self.max_file_bytes
         return f"its {size} bytes are more than {self.max_file_bytes} (max_file_bytes)" if over else ""
+
+    def check_total(self, sizes: Mapping[bytes, int]) -> None:
+        """Check the size of a whole change.
+
+        Args:
+            sizes: size in bytes of each new or changed file that is not left out.
+
+        Raises:
+            PatchError: the files are too large in all; it names the largest.
+        """
+        if (total := sum(sizes.values())) <= self.max_change_bytes:
+            return
+        largest = sorted(sizes, key=lambda path: (-sizes[path], path))[:_NAMED]
+        named = ", ".join(f"{os.fsdecode(path)!r} ({sizes[path]} bytes)" for path in largest)
+        raise PatchError(
+            f"the new and changed files have {total} bytes in all, more than {self.max_change_bytes}"
+            f" (max_change_bytes); the largest are {named}"
+        )
 
 
 def is_bytecode(path: bytes) -> bool:

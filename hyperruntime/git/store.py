@@ -16,7 +16,7 @@ import attrs
 from hyperruntime.errors import PatchError, RepositoryError, SpecError
 from hyperruntime.git.bare_repository import BareRepository, checked, object_format, write_text
 from hyperruntime.git.change_rules import (
-    DEFAULT_MAX_FILE_BYTES,
+    DEFAULT_MAX_CHANGE_BYTES,
     GONE,
     LINK,
     SUBMODULE,
@@ -31,7 +31,7 @@ from hyperruntime.git.foreign_files import RAW_ATTRIBUTES
 from hyperruntime.git.patch import Notes, filter_patch
 from hyperruntime.git.user_repository import ENV_FILE, inspect_repository, without_secrets
 from hyperruntime.git.work_files import write_files
-from hyperruntime.git.worktree import MAX_NEW_BYTES, Entry, WorkTree, compare
+from hyperruntime.git.worktree import Entry, WorkTree, compare
 
 __all__ = ["BRANCH", "RepositoryStore", "Snapshot", "inspect_repository"]
 
@@ -43,6 +43,7 @@ _GENERATION_REFS = "refs/hyperruntime/gen/"
 _GENERATION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 _EXCLUDE = "__pycache__/\n*.pyc\n*.pyo\n"
 _AGENT = "[user]\n\tname = agent\n\temail = agent@localhost\n"
+_RULES = ChangeRules()
 _GIT_MEMORY = "1g"  # a small delta may declare a result of any size
 _APPLY = ("apply", "--cached", "--whitespace=nowarn")
 _DIFF = (
@@ -99,7 +100,7 @@ class RepositoryStore(BareRepository):
             PatchError: it is too large.
         """
         self.make(None)
-        rules = ChangeRules(max_file_bytes=MAX_NEW_BYTES, protected=(ENV_FILE,))
+        rules = ChangeRules(max_file_bytes=DEFAULT_MAX_CHANGE_BYTES, protected=(ENV_FILE,))
         changes, dropped = self._compare(directory, {}, rules)
         for path, reason in dropped.items():
             if os.fsdecode(path) == ENV_FILE:
@@ -137,29 +138,25 @@ class RepositoryStore(BareRepository):
         parent: str,
         tree_dir: _Path,
         generation: str | int,
-        *,
-        protected: Sequence[str] = (),
-        max_file_bytes: int = DEFAULT_MAX_FILE_BYTES,
+        rules: ChangeRules = _RULES,
     ) -> Snapshot:
         """Store the state of a directory that a container wrote; nothing in it is trusted or run.
 
         Left out are paths that the parent's ``.gitignore`` files ignore, bytecode, protected paths, files over
-        ``max_file_bytes``, links that lead out, special files and unreadable files. These paths stay as in the
+        ``rules.max_file_bytes``, links that lead out, special files and unreadable files. These paths stay as in the
         parent. All are reported except ignored files and bytecode.
 
         Args:
             parent: commit of the parent.
             tree_dir: the directory.
             generation: name of the new state.
-            protected: as in :class:`ChangeRules`.
-            max_file_bytes: a new or changed file that is larger is left out.
+            rules: rules for the changes.
 
         Raises:
             PatchError: the directory has too many files, or its changes are too large.
             RepositoryError: the directory cannot be read, or git failed.
             SpecError: ``generation`` is not a valid name.
         """
-        rules = ChangeRules(protected=protected, max_file_bytes=max_file_bytes)
         changes, dropped = self._compare(tree_dir, self.entries(parent), rules)
         return self._keep(parent, changes, _notes(dropped), generation)
 
@@ -168,31 +165,29 @@ class RepositoryStore(BareRepository):
         parent: str,
         patch: bytes,
         generation: str | int,
+        rules: ChangeRules = _RULES,
         *,
-        protected: Sequence[str] = (),
-        max_file_bytes: int = DEFAULT_MAX_FILE_BYTES,
         fuzz: bool = False,
     ) -> Snapshot:
         """Apply a diff (git or plain unified) to the parent and store the result.
 
-        Parts that touch protected paths or bytecode, files over ``max_file_bytes``, links that lead out and
+        Parts that touch protected paths or bytecode, files over ``rules.max_file_bytes``, links that lead out and
         submodules are left out and reported.
 
         Args:
             parent: commit of the parent.
             patch: the diff.
             generation: name of the new state.
-            protected: as in :class:`ChangeRules`.
-            max_file_bytes: a new or changed file that is larger is left out.
+            rules: rules for the changes.
             fuzz: if the diff does not apply, retry with one matching context line before and after each change
                 instead of all.
 
         Raises:
-            PatchError: the diff does not apply, or tries to leave the repository (``refused`` says how).
+            PatchError: the diff does not apply, its changes are too large, or it tries to leave the repository
+                (``refused`` says how).
             RepositoryError: the parent does not exist, or git failed.
             SpecError: ``generation`` is not a valid name.
         """
-        rules = ChangeRules(protected=protected, max_file_bytes=max_file_bytes)
         kept, notes = filter_patch(patch, rules)
         dropped: dict[bytes, str] = {}
         result = self._result(parent, kept, rules, dropped, fuzz=fuzz) if kept else []
@@ -299,9 +294,13 @@ class RepositoryStore(BareRepository):
         return changes
 
     def _drop_by_content(self, new: Sequence[Change], rules: ChangeRules, dropped: dict[bytes, str]) -> None:
+        sizes: dict[bytes, int] = {}
         for change, size in zip(new, self.blob_sizes([change.blob for change in new]), strict=True):
             if problem := rules.size_problem(size):
                 dropped[change.path] = problem
+            else:
+                sizes[change.path] = size
+        rules.check_total(sizes)
         links = [change for change in new if change.mode == LINK and change.path not in dropped]
         for change, target in zip(links, self.read_blobs([change.blob for change in links]), strict=True):
             if problem := link_problem(change.path, target):

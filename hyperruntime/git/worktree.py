@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 
@@ -32,7 +32,6 @@ from hyperruntime.storage.run_files import open_below
 from hyperruntime.transfer.tar_writer import SPECIAL
 
 MAX_ENTRIES = 300_000
-MAX_NEW_BYTES = 256 * 1024 * 1024
 
 _MAX_DEPTH = 100
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -163,10 +162,11 @@ def compare(
         ignored: returns those of the given new paths that the commit's ``.gitignore`` files ignore.
 
     Raises:
-        PatchError: the changed files have more than ``MAX_NEW_BYTES`` bytes in all.
+        PatchError: the new and changed files are too large in all.
     """
     left_out = ignored([path for path in (*tree.found, *tree.problems) if path not in entries])
     comparison = _Comparison(tree, entries, rules)
+    comparison.check_sizes(left_out)  # before files are read
     for path in sorted(tree.found.keys() - left_out):
         comparison.add(path, tree.found[path])
     for path in tree.problems.keys() - left_out:
@@ -184,7 +184,14 @@ class _Comparison:
         self.changes: list[Change] = []
         self.dropped: dict[bytes, str] = {}
         self._tree, self._entries, self._rules = tree, entries, rules
-        self._new_bytes = 0
+        self._sizes: dict[bytes, int] = {}
+        self._left = rules.max_change_bytes
+
+    def check_sizes(self, left_out: Collection[bytes]) -> None:
+        """Check the sizes of the files whose size or mode shows that they are new or changed."""
+        changed = {path: one for path, one in self._tree.found.items() if self._differs(path, one)}
+        kept = {path: one.size for path, one in changed.items() if not self._problem(path, one)}
+        self._rules.check_total({path: size for path, size in kept.items() if path not in left_out})
 
     def drop(self, path: bytes, reason: str) -> None:
         """Record that a path stays unchanged."""
@@ -198,8 +205,7 @@ class _Comparison:
         if found is None:
             problem = self._rules.problem(path)
             return self.drop(path, problem) if problem else self.changes.append(Change(path, GONE))
-        unlike = entry is None or (entry.mode, entry.size) != (found.mode, found.size)
-        if unlike and (problem := self._problem(path, found)):
+        if self._differs(path, found) and (problem := self._problem(path, found)):
             return self.drop(path, problem)
         limit = self._rules.max_file_bytes  # a file that grows meanwhile is refused as too large, not truncated
         try:
@@ -213,10 +219,15 @@ class _Comparison:
     def _add_content(self, path: bytes, found: Found, data: bytes) -> None:
         if problem := self._problem(path, found):
             return self.drop(path, problem)
-        self._new_bytes += len(data)
-        if self._new_bytes > MAX_NEW_BYTES:
-            raise PatchError(f"the changed files have more than {MAX_NEW_BYTES} bytes in all")
+        self._sizes[path] = len(data)
+        self._left -= len(data)
+        if self._left < 0:
+            self._rules.check_total(self._sizes)
         return self.changes.append(Change(path, found.mode, data=data))
+
+    def _differs(self, path: bytes, found: Found) -> bool:
+        entry = self._entries.get(path)
+        return entry is None or (entry.mode, entry.size) != (found.mode, found.size)
 
     def _problem(self, path: bytes, found: Found) -> str:
         link = link_problem(path, found.link) if found.mode == LINK else ""

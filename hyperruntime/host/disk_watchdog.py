@@ -15,6 +15,7 @@ from contextlib import suppress
 
 import attrs
 
+from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.host.disk_usage import LEAST_BYTES, measure
 from hyperruntime.host.process_tree import Namespace
 from hyperruntime.units import MIB, format_size
@@ -65,15 +66,15 @@ class DiskWatch:
         self._counted: Mapping[int, Free] = free_space(self._places)
         self._reserve = {device: min(RESERVE_BYTES, free.space // 2) for device, free in self._begun.items()}
         self._next = 0.0
-        with _lock:
-            _watches.append(self)
+        with (watched := _watched.get()).lock:
+            watched.watches.append(self)
         threading.Thread(target=self._run, name="hyperruntime-disk", daemon=True).start()
 
     def stop(self) -> None:
         """Stop the watch; a check in progress may still finish."""
         self._stopped.set()
-        with _lock, suppress(ValueError):  # it was stopped before
-            _watches.remove(self)
+        with (watched := _watched.get()).lock, suppress(ValueError):  # it was stopped before
+            watched.watches.remove(self)
 
     def _run(self) -> None:
         while not self._stopped.wait(_TICK_S):
@@ -119,19 +120,32 @@ class DiskWatch:
 
     def _judge_low(self, device: int, free: Free) -> str:
         """Return why this container must end: only the largest ends, and the next one not before its space is freed."""
-        with _lock:
-            mine = [watch for watch in _watches if device in watch._begun]  # noqa: SLF001 - the same class
+        with (watched := _watched.get()).lock:
+            mine = [watch for watch in watched.watches if device in watch._begun]  # noqa: SLF001 - the same class
             if not mine or max(mine, key=lambda watch: watch.used_bytes) is not self:
                 return ""
-            if time.monotonic() < _ended.get(device, 0.0) + _RETURN_S:
+            if time.monotonic() < watched.ended.get(device, 0.0) + _RETURN_S:
                 return ""
-            _ended[device] = time.monotonic()
+            watched.ended[device] = time.monotonic()
         return f"the disk has only {format_size(free.space)} left, and its files took {format_size(self.used_bytes)}"
 
 
-_lock = threading.Lock()
-_watches: list[DiskWatch] = []
-_ended: dict[int, float] = {}
+@attrs.frozen
+class _Watched:
+    """The watches of this process.
+
+    Attributes:
+        lock: for the two others.
+        watches: those that are not stopped.
+        ended: device to the time when a container ended for it.
+    """
+
+    lock: threading.Lock = attrs.field(factory=threading.Lock)
+    watches: list[DiskWatch] = attrs.field(factory=list)
+    ended: dict[int, float] = attrs.field(factory=dict)
+
+
+_watched: PerProcess[_Watched] = PerProcess(_Watched)
 
 
 def free_space(tops: Sequence[str]) -> dict[int, Free]:

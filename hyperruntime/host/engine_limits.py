@@ -15,6 +15,7 @@ from typing import Literal
 
 import attrs
 
+from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.errors import EngineError
 from hyperruntime.host.process import overload
 
@@ -83,7 +84,7 @@ _WORDS: Mapping[Verb, str] = MappingProxyType(
     }
 )
 # Per engine: when a call ended, and how much longer it took than usual. A deque is safe in threads and after a fork.
-_delays: dict[str, deque[tuple[float, float]]] = {}
+_delays: PerProcess[dict[str, deque[tuple[float, float]]]] = PerProcess(dict)
 
 
 def limit_s(engine: str, verb: Verb) -> float:
@@ -109,12 +110,12 @@ def note_duration(engine: str, verb: Verb, duration_s: float) -> None:
         duration_s: seconds that it took.
     """
     delay_s = max(0.0, duration_s - LIMITS[verb].usual_s)
-    _delays.setdefault(engine, deque(maxlen=_KEPT)).append((time.monotonic(), delay_s))
+    _delays.get().setdefault(engine, deque(maxlen=_KEPT)).append((time.monotonic(), delay_s))
 
 
 def forget_delays() -> None:
     """Forget what was measured."""
-    _delays.clear()
+    _delays.get().clear()
 
 
 @contextmanager
@@ -137,5 +138,6 @@ def engine_call(engine: str, verb: Verb) -> Iterator[float]:
 
 def _longest_delay_s(engine: str) -> float:
     oldest = time.monotonic() - _RECENT_S
-    known = list(_delays.values()) if not engine else [_delays.get(engine, deque())]
+    delays = _delays.get()
+    known = list(delays.values()) if not engine else [delays.get(engine, deque())]
     return max((delay_s for calls in known for ended, delay_s in tuple(calls) if ended >= oldest), default=0.0)

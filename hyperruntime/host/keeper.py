@@ -7,12 +7,12 @@ children inherit. When the process is gone, the keeper reads end-of-file and kil
 from __future__ import annotations
 
 import atexit
-import os
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.errors import StorageError
 from hyperruntime.host.owner import release_on_fork
 from hyperruntime.host.process import DEVNULL, ProcessResult, reap, run_process, spawn
@@ -99,11 +99,11 @@ class _Programs:
             keeper.running -= 1
 
     def _close(self) -> None:
-        if self._keeper is not None and _programs.get(os.getpid()) is self:
+        if self._keeper is not None and _programs.get() is self:
             self._keeper.close()
 
 
-_programs: dict[int, _Programs] = {}  # by process: a keeper does not wait for the end of a forked child
+_programs = PerProcess(_Programs)  # a keeper does not wait for the end of a forked child
 
 
 def run_kept(
@@ -126,8 +126,7 @@ def run_kept(
         StorageError: the keeper cannot be started.
         TimeoutError: it ran longer than ``timeout_s`` and was killed with its process group.
     """
-    pid = os.getpid()
-    programs = _programs.get(pid) or _programs.setdefault(pid, _Programs())
+    programs = _programs.get()
     keeper = programs.begin()
     try:
         return run_process(args, input=input, env={**env, MARK: keeper.mark}, timeout_s=timeout_s)

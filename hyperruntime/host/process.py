@@ -22,6 +22,7 @@ from typing import IO, cast
 
 import attrs
 
+from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.host.inherited import default_signals_args, file_limit_args, ignored_signals, shell_environment
 from hyperruntime.host.python import python_args
 
@@ -50,7 +51,8 @@ PIPE = subprocess.PIPE
 STDOUT = subprocess.STDOUT
 TimeoutExpired = subprocess.TimeoutExpired
 HostProcess = subprocess.Popen[bytes]
-_streaming: dict[HostProcess, Callable[[int], None] | None] = {}  # processes of stream_process, with before_kill
+_Streaming = dict[HostProcess, Callable[[int], None] | None]  # processes of stream_process, with before_kill
+_streaming: PerProcess[_Streaming] = PerProcess(dict)
 _STACK = re.compile(r"^(runtime stack:|goroutine \d+ \[|SIG[A-Z]+: )", re.MULTILINE)
 _CRASH = re.compile(r"^(fatal error|panic|runtime|runtime/cgo): .*", re.MULTILINE)  # printed by Go before a stack trace
 
@@ -148,7 +150,7 @@ def stream_process(
     """
     process = spawn(args, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, cwd=cwd, env=env)
     output = io.BufferedReader(cast(io.RawIOBase, process.stdout))
-    _streaming[process] = before_kill
+    _streaming.get()[process] = before_kill
     tail: deque[bytes] = deque(maxlen=400)
     try:
         for line in output:
@@ -162,7 +164,7 @@ def stream_process(
         process.wait()
         raise
     finally:
-        del _streaming[process]
+        _streaming.get().pop(process, None)
     output.close()
     kept = b"".join(tail)[-_TAIL_BYTES:]
     return ProcessResult(args=tuple(args), exit_code=process.returncode, stdout=b"", stderr=kept)
@@ -176,7 +178,7 @@ def _discard(output: IO[bytes]) -> None:
 
 def end_streams() -> None:
     """Kill every program that :func:`stream_process` runs now, in any thread, such as builds and pulls."""
-    for process, before_kill in tuple(_streaming.items()):
+    for process, before_kill in tuple(_streaming.get().items()):
         _kill_after(process, before_kill)
 
 

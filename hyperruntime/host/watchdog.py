@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import attrs
 
+from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.driver import EngineInfo, HasLayer, Launch, LiveContainer
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.host.disk_usage import overlay_layer
@@ -168,7 +169,7 @@ class Watcher:
         return max(0.0, min(waits)) if waits else None
 
 
-_watchers: dict[int, Watcher] = {}  # by process: a forked child has no threads of its parent
+_watchers = PerProcess(Watcher)  # a forked child has no threads of its parent
 
 
 def watch_container(
@@ -198,11 +199,11 @@ def watch_container(
         layer = live.layer if isinstance(live, HasLayer) else overlay_layer(namespace)
         tops = [mount.source for mount in launch.spec.mounts if not mount.read_only and os.path.isdir(mount.source)]
         watch.disk = DiskWatch(watched.disk_bytes, [*tops, *filter(None, (layer,))], namespace, watch.end)
-    _watchers.setdefault(os.getpid(), Watcher()).add(watch)
+    _watchers.get().add(watch)
     return watch
 
 
 def unwatch(watch: Watch | None) -> None:
     """Stop watching a container; None is allowed and does nothing."""
     if watch is not None:
-        _watchers[os.getpid()].drop(watch)
+        _watchers.get().drop(watch)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, Unpack
 
 from hyperruntime.concurrency.background_loop import BackgroundLoop
 from hyperruntime.concurrency.closing import Closing
+from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.errors import PoolClosedError
 from hyperruntime.exec.options import SlotExecKeywords, SlotShellKeywords, SlotTerminalKeywords
 from hyperruntime.exec.persistent.shell import Shell
@@ -33,11 +34,11 @@ from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
 
 T = TypeVar("T")
 
-_open_pools: weakref.WeakSet[SyncPool] = weakref.WeakSet()
+_open_pools: PerProcess[weakref.WeakSet[SyncPool]] = PerProcess(weakref.WeakSet)
 
 
 def _end_with_program() -> None:
-    for pool in tuple(_open_pools):
+    for pool in tuple(_open_pools.get()):
         pool.abandon()
 
 
@@ -140,7 +141,7 @@ class SyncPool(Closing):
         """
         self.pool = SlotPool(runtime, config)
         self._loop = BackgroundLoop("hyperruntime-pool-loop", lambda why: PoolClosedError(f"this pool {why}"))
-        _open_pools.add(self)
+        _open_pools.get().add(self)
         try:
             self._loop.run(self.pool.start())
         except BaseException:
@@ -207,7 +208,7 @@ class SyncPool(Closing):
         except PoolClosedError:
             return
         self._loop.close()
-        _open_pools.discard(self)
+        _open_pools.get().discard(self)
 
     def abandon(self) -> None:
         """End all containers and block until they have ended; called at exit for a pool that was not closed."""

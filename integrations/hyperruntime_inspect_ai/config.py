@@ -13,6 +13,7 @@ from pydantic import BaseModel
 import hyperruntime as hr
 from hyperruntime.adapters.compose import read_service
 from hyperruntime.adapters.shared_runtime import shared_runtime
+from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.errors import SpecError
 from hyperruntime.images.build_inputs import dockerfile_digest
 from hyperruntime.images.pull_errors import full_name
@@ -50,15 +51,15 @@ class Plan:
             image = runtime.images.ensure(image)  # the name of a recipe
         elif not runtime.images.exists(image):
             image = full_name(image, _REGISTRY)
-        _prepared[self] = prepared = runtime, attrs.evolve(self.spec, image=image)
+        _prepared.get()[self] = prepared = runtime, attrs.evolve(self.spec, image=image)
         return prepared
 
     def prepared(self) -> Prepared:
         """Return what the last call of `prepare` returned, so that the samples of a task have one image."""
-        return _prepared.get(self) or self.prepare()
+        return _prepared.get().get(self) or self.prepare()
 
 
-_prepared: dict[Plan, Prepared] = {}
+_prepared: PerProcess[dict[Plan, Prepared]] = PerProcess(dict)
 
 
 def read_config(config: BaseModel | str | None) -> Plan:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from hyperruntime.concurrency.per_process import LockedDict, PerProcess
 from hyperruntime.errors import EngineError, EngineUnavailableError, HyperRuntimeError
 from hyperruntime.host.engine_limits import limit_s, note_duration
 from hyperruntime_docker.args import NAME
@@ -28,8 +28,7 @@ class Engine:
 
     def __init__(self) -> None:
         """Create an engine without a connection."""
-        self._lock = threading.Lock()
-        self._clients: dict[tuple[int, bool], Any] = {}
+        self._clients: PerProcess[LockedDict[bool, Any]] = PerProcess(LockedDict)  # by patience
 
     def api(self, *, patient: bool = False) -> Any:  # noqa: ANN401 - the SDK is untyped
         """Return the SDK's low-level client.
@@ -40,24 +39,25 @@ class Engine:
         Raises:
             EngineUnavailableError: no daemon answers, or it is on another machine.
         """
-        key = (os.getpid(), patient)  # connections are not shared with a forked child
-        with self._lock:
-            if key not in self._clients:
-                client = self._clients[key] = connect(_LONG_TIMEOUT_S)
+        clients = self._clients.get()  # connections are not shared with a forked child
+        with clients.lock:
+            if patient not in clients:
+                client = clients[patient] = connect(_LONG_TIMEOUT_S)
                 if not patient:
                     client.api.hooks["response"].append(_note_answer)
-            api = self._clients[key].api
+            api = clients[patient].api
             if not patient:
                 api.timeout = limit_s(NAME, "call")  # the SDK reads it for each request
             return api
 
     def close(self) -> None:
         """Close the connections; idempotent."""
-        with self._lock:
-            clients, self._clients = self._clients, {}
-        for (pid, _), client in clients.items():
-            if pid == os.getpid():
-                client.close()
+        clients = self._clients.get()
+        with clients.lock:
+            ours = list(clients.values())
+            clients.clear()
+        for client in ours:
+            client.close()
 
 
 def _note_answer(response: Any, **_: object) -> None:  # noqa: ANN401 - requests.Response

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.host.engine_limits import limit_s
 from hyperruntime_docker.args import NAME
 
@@ -56,8 +57,6 @@ class EndTurn:
     pull request 42545 of moby.
     """
 
-    _one_at_a_time = threading.Lock()
-
     def __init__(self) -> None:
         """Begin without the turn."""
         self._changing = threading.Lock()
@@ -65,7 +64,7 @@ class EndTurn:
 
     def take(self) -> None:
         """Wait for the turn, a while; idempotent."""
-        lock = EndTurn._one_at_a_time
+        lock = _one_at_a_time.get()
         if self._held is None and lock.acquire(timeout=limit_s(NAME, "turn")):
             self._held = lock
 
@@ -76,13 +75,8 @@ class EndTurn:
         if held is not None:
             held.release()
 
-    @classmethod
-    def forget(cls) -> None:
-        """Begin anew in a forked child, where the thread that has the turn does not exist."""
-        cls._one_at_a_time = threading.Lock()
 
-
-os.register_at_fork(after_in_child=EndTurn.forget)
+_one_at_a_time = PerProcess(threading.Lock)
 
 
 class SocketShell:

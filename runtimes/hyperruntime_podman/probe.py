@@ -106,9 +106,9 @@ def probe() -> Probe:
         if candidate is None:
             why = f"it is installed ({version}) but no container runs: {tried[-1][1]}"
             raise EngineUnavailableError(NAME, why, "see `hyperrun doctor`")
-        better, more, before = _first(combinations[: len(tried)], rootfs, userland)
+        better, more, tried = _first(combinations[: len(tried)], rootfs, userland)
         if better is not None:
-            candidate, printed, tried = better, more, before
+            candidate, printed = better, more
         settings = attrs.evolve(candidate, limits=_limits(printed, candidate))
         if settings.limits["pids"] == "rlimit":
             settings = _apart(settings, printed, rootfs, userland)

@@ -16,6 +16,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.concurrency import blocking
+from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.driver import OpensShells
 from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecLostError, HyperRuntimeError, StorageError
 
@@ -103,7 +104,7 @@ def test_cancelling_works_twice_and_for_queued_execs(
     container: hr.Container, processes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(blocking._THREADS, blocking.EXECS, 64)
-    monkeypatch.setattr(blocking, "_threads", {})
+    monkeypatch.setattr(blocking, "_threads", PerProcess(dict))
 
     async def scenario() -> None:
         slow = [asyncio.create_task(container.aexec(["sleep", "934"])) for _ in range(64)]

@@ -334,7 +334,9 @@ def newer(rootfs: Path) -> Iterator[hr.Runtime]:
 
 
 @pytest.mark.parametrize(("gpus", "name"), [("all", "all"), (("0",), "0"), (("nvidia.com/gpu=0",), "0")])
-def test_a_device_by_cdi_name_and_its_environment_reach_every_exec(newer: hr.Runtime, gpus: object, name: str) -> None:
+def test_a_device_by_cdi_name_and_its_environment_reach_every_exec(
+    newer: hr.Runtime, gpus: str | tuple[str, ...], name: str
+) -> None:
     assert newer.info.gpus
     spec = hr.ContainerSpec(image=IMAGE, gpus=gpus)
     with newer.container(spec) as container:

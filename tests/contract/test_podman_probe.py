@@ -15,7 +15,7 @@ import hyperruntime as hr
 from hyperruntime.host.probe_cache import forget_probes
 from hyperruntime.host.process import ProcessResult, run_process
 from hyperruntime_podman.driver import PodmanDriver
-from hyperruntime_podman.probe import cached_probe, probe_file
+from hyperruntime_podman.probe import cached_probe, probe, probe_file
 from tests.params import first_quick
 
 pytestmark = pytest.mark.engine
@@ -81,22 +81,41 @@ def test_a_probe_cache_with_which_no_container_starts_is_replaced_at_once(cache:
     assert json.loads(cache.read_bytes())["settings"]["oci_runtime"] != "no-such-runtime"
 
 
+@pytest.mark.parametrize("default_runtime", ["of the machine", "fails"])
 def test_a_moment_in_which_no_container_starts_does_not_make_the_result_worse(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default_runtime: str
 ) -> None:
-    honest = json.loads(cache.read_bytes())
+    if default_runtime == "fails":
+        monkeypatch.setenv("CONTAINERS_CONF", str(failing_default(tmp_path)))
+    honest = probe()
+    assert bool(honest.tried) >= (default_runtime == "fails")
+    most = len(honest.tried) + 1  # also the combination that works
     (shims := tmp_path / "bin").mkdir()
     (shim := shims / "podman").write_text(
         f'#!/bin/sh\nPATH={os.environ["PATH"]}\nif [ "$1" = info ]; then exec podman "$@"; fi\n'
-        f'echo run >>{tmp_path}/runs\nif [ "$(grep -c run {tmp_path}/runs)" -gt 3 ]; then exec podman "$@"; fi\n'
+        f'echo run >>{tmp_path}/runs\nif [ "$(grep -c run {tmp_path}/runs)" -gt {most} ]; then exec podman "$@"; fi\n'
         "echo disk quota exceeded >&2\nexit 126\n"
     )
     shim.chmod(0o755)
     monkeypatch.setenv("PATH", f"{shims}:{os.environ['PATH']}")
     found, was_remembered = cached_probe()
     assert not was_remembered
-    assert json.loads(json.dumps(attrs.asdict(found)))["settings"] == honest["settings"]
-    assert not found.tried
+    assert found.settings == honest.settings
+    assert [combination for combination, _ in found.tried] == [combination for combination, _ in honest.tried]
+    assert not [reason for _, reason in found.tried if "disk quota" in reason], "the reasons are of the last try"
+
+
+def failing_default(directory: Path) -> Path:
+    """Return a configuration whose default OCI runtime fails, as crun does beside cgroups of both versions."""
+    (program := directory / "failing").write_text(
+        '#!/bin/sh\nif [ "$1" = --version ]; then echo failing 1.0; exit; fi\n'
+        "echo cgroups in hybrid mode not supported >&2\nexit 1\n"
+    )
+    program.chmod(0o755)
+    (path := directory / "containers.conf").write_text(
+        f'[engine]\nruntime = "failing"\n[engine.runtimes]\nfailing = ["{program}"]\n'
+    )
+    return path
 
 
 def test_a_process_with_lower_limits_does_not_use_the_cached_limits(cache: Path, base_image: str) -> None:

@@ -31,7 +31,7 @@ MODULES = {
     "terminal": ("pytest", "hyperenvironment_terminal"),
     "train": ("torch", "datasets", "hypertrainer_grpo.trainer"),
     "docs": ("sphinx", "myst_parser", "furo", "sphinx_click", "sphinx_copybutton", "sphinx_design"),
-    "dev": ("build", "hypothesis", "mypy", "pytest", "ruff", "selenium", "xdist"),
+    "dev": ("build", "hypothesis", "mypy", "pyright", "pytest", "ruff", "selenium", "xdist"),
     "release": ("check_jsonschema", "cyclonedx", "packaging", "pipx", "trove_classifiers"),
 }
 # Only resolved, not installed: torch and what it needs take gigabytes.

@@ -21,6 +21,7 @@ from hyperruntime.cluster.head import Node
 from hyperruntime.cluster.peer import Answer, checked
 from hyperruntime.concurrency.background_loop import BackgroundLoop
 from hyperruntime.errors import ClusterError, EngineUnavailableError, NodeLostError, StorageError
+from hyperruntime.git.change_rules import ChangeRules
 from hyperruntime.json_values import is_number
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.parent_program import Said
@@ -236,7 +237,8 @@ def _take(context: RunContext, plan: GenerationPlan, name: str, made: _Made) -> 
     patch = context.layout.partial(plan.genid) / AGENT_OUTPUT / PATCH
     commit = plan.commit
     if record.commit != plan.commit:
-        kept = context.store.apply_patch(plan.commit, _patch_of(context, patch), plan.genid, max_file_bytes=sys.maxsize)
+        rules = ChangeRules.without_sizes()  # the node checked them
+        kept = context.store.apply_patch(plan.commit, _patch_of(context, patch), plan.genid, rules)
         commit = kept.commit
     return attrs.evolve(
         record,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 
@@ -179,10 +178,6 @@ class ClientLimits:
     client_s: float = attrs.field(default=30.0, validator=ABOVE_ZERO)
 
 
-def _tuple(value: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(value)
-
-
 @attrs.frozen(kw_only=True)
 class GatewayConfig:
     """The configuration of a gateway.
@@ -204,8 +199,8 @@ class GatewayConfig:
         record: file to which each exchange is appended for ``replay:FILE``; None for no recording.
     """
 
-    upstreams: tuple[Upstream, ...] = attrs.field(converter=_tuple)
-    models: tuple[ModelRule, ...] = attrs.field(converter=_tuple)
+    upstreams: tuple[Upstream, ...] = attrs.field(converter=tuple[Upstream, ...])
+    models: tuple[ModelRule, ...] = attrs.field(converter=tuple[ModelRule, ...])
     budget: Budget = Budget()
     limits: ClientLimits = ClientLimits()
     concurrency: int = attrs.field(default=256, validator=ABOVE_ZERO)

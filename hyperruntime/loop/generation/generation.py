@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Any
 
 import attrs
 
@@ -199,19 +198,18 @@ class _Generation:
     def _read_diff(self) -> Snapshot:
         """Return the state that the agent's diff makes, or its whole tree if it wrote no diff."""
         context, plan, agent = self._context, self._plan, self.adapter.agent
-        protected, limit = protected_paths(context.domains), context.options.max_file_bytes
-        rules: dict[str, Any] = {"protected": protected, "max_file_bytes": limit}
+        rules = context.options.change_rules(protected_paths(context.domains))
         patch = read_file(agent.out, PATCH.encode(), PATCH_LIMIT)
         if patch is not None:
             try:
                 fuzz = context.adapter.patch_fuzz
-                return context.store.apply_patch(plan.commit, patch, plan.genid, **rules, fuzz=fuzz)
+                return context.store.apply_patch(plan.commit, patch, plan.genid, rules, fuzz=fuzz)
             except PatchError as error:
                 # A diff made without --binary names binary files but does not contain them.
                 if error.refused or _BINARY_MARK not in b"\n" + patch:
                     write_file(self._output / f"refused_{PATCH}", patch)
                     raise
-        return context.store.snapshot(plan.commit, agent.repo, plan.genid, **rules)
+        return context.store.snapshot(plan.commit, agent.repo, plan.genid, rules)
 
     def _bring_in_state(self) -> None:
         self.adapter.bring_in(self.record.commit)

@@ -100,7 +100,7 @@ def begin(
         StorageError: a copy cannot be written.
     """
     commit, notes = root, []
-    left_alone = (*protected, *reset_paths(options, contract))
+    rules = options.change_rules((*protected, *reset_paths(options, contract)))
     named = zip(options.meta_patch_files, read_meta_patches(options), meta_patch_paths(options), strict=True)
     for number, (name, patch, copy) in enumerate(named):
         try:
@@ -108,8 +108,7 @@ def begin(
                 commit,
                 patch,
                 f"meta_{number}",
-                protected=left_alone,
-                max_file_bytes=options.max_file_bytes,
+                rules,
                 fuzz=fuzz,
             )
         except PatchError as error:

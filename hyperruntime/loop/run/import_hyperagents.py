@@ -17,6 +17,7 @@ from pathlib import Path
 import attrs
 
 from hyperruntime.errors import ArchiveError, PatchError, ReclaimError, RepositoryError
+from hyperruntime.git.change_rules import ChangeRules
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import mean_score, selected_split
@@ -49,7 +50,6 @@ from hyperruntime.storage.run_lock import RunLock
 log = get_logger(__name__)
 
 _AUTHOR = b"you@example.com"
-_LARGEST = 1 << 40
 _STRIP_S = 600.0
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -178,10 +178,8 @@ class _Import:
             self._archive.mark(GenerationMark(kind="no-selection", genid=found.genid))
 
     def _apply(self, parent: str, patch: bytes, name: GenId) -> str:
-        snapshot = self._store.apply_patch(
-            parent, patch, name, protected=self._protected, max_file_bytes=_LARGEST, fuzz=True
-        )
-        return snapshot.commit
+        rules = ChangeRules.without_sizes(self._protected)
+        return self._store.apply_patch(parent, patch, name, rules, fuzz=True).commit
 
 
 def _move_left_overs(layout: Layout, finished: set[GenId]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ import attrs
 
 from hyperruntime.domain import Domain
 from hyperruntime.errors import RepositoryError, RunError
+from hyperruntime.git.change_rules import ChangeRules
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.adapter import ContractAdapter
@@ -119,7 +119,7 @@ class OpenedRun:
             commit = at.commit
         commit = commit or self.start.commit
         for name in reversed(lost):
-            commit = self.store.apply_patch(commit, self._patch(name), name, max_file_bytes=sys.maxsize).commit
+            commit = self.store.apply_patch(commit, self._patch(name), name, ChangeRules.without_sizes()).commit
         return commit
 
     def _has(self, commit: str) -> bool:

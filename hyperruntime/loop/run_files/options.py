@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ import attrs
 
 from hyperruntime.errors import SpecError
 from hyperruntime.gateway.config.source import absolute_source
+from hyperruntime.git.change_rules import DEFAULT_MAX_CHANGE_BYTES, ChangeRules
 from hyperruntime.images.recipes import is_on_this_machine
 from hyperruntime.loop.run_files.contract import KINDS, detect_contract
 from hyperruntime.loop.run_files.layout import INITIAL
@@ -41,7 +42,7 @@ OPTIMIZE_OPTIONS = ("only_agent", "both_agent_ensemble", "only_ensemble")
 VALID_PARENT_RULES = ("strict", "hyperagents")
 
 
-def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - a caller may pass anything
+def _names(value: str | Iterable[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
@@ -161,6 +162,8 @@ class GenerateOptions:
     timeout_select_s: float = _timeout(3600.0, "the agents' own parent selection")
     timeout_check_s: float = _timeout(300.0, "the load check")
     max_file_bytes: int = option(5 * MIB, "Leave larger files out of a diff.", check=AtLeast(1), harmless=True)
+    max_change_bytes: int = option(16 * MIB, "Refuse a generation whose new and changed files are larger in all.",
+        check=AtLeast(1), harmless=at_most(DEFAULT_MAX_CHANGE_BYTES))
     # fmt: on
 
     def __attrs_post_init__(self) -> None:
@@ -175,6 +178,16 @@ class GenerateOptions:
             raise SpecError("output_dir_parent", self.output_dir_parent, "a directory of the host")
         self._check_samples()
         self._check_combinations()
+
+    def change_rules(self, protected: Sequence[str]) -> ChangeRules:
+        """Return the rules for the change of a generation.
+
+        Args:
+            protected: paths that no change may touch, as in :class:`ChangeRules`.
+        """
+        return ChangeRules(
+            protected=protected, max_file_bytes=self.max_file_bytes, max_change_bytes=self.max_change_bytes
+        )
 
     def _check_combinations(self) -> None:
         """Reject options that would otherwise be ignored."""

@@ -11,6 +11,7 @@ import secrets
 import threading
 from typing import Protocol
 
+from hyperruntime.concurrency.per_process import LockedDict, PerProcess
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
 from hyperruntime.pool.slots import scripts
@@ -29,8 +30,7 @@ _SPAN = 1_000_000
 _NOBODY = (65_533, 65_534, 65_535)
 _LEAST = 256
 
-_lock = threading.Lock()  # for _taken
-_taken: set[int] = set()  # the user ids of all slots of this process
+_taken: PerProcess[LockedDict[int, Users]] = PerProcess(LockedDict)  # the user ids of all slots of this process
 
 
 class SlotIsolation(Protocol):
@@ -121,19 +121,19 @@ class Users:
         Raises:
             PoolError: every user id is taken.
         """
-        with _lock:
+        with (taken := _taken.get()).lock:
             for _ in range(self._count):
                 uid = self._first + self._next
                 self._next = (self._next + 1) % self._count
-                if uid not in _taken and uid not in _NOBODY:
-                    _taken.add(uid)
+                if uid not in taken and uid not in _NOBODY:
+                    taken[uid] = self
                     return uid
         raise PoolError("slots have taken every user id that the engine maps into a container; use fewer slots")
 
     def give_back(self, uid: int) -> None:
         """Take back a user id; its processes and files must be gone."""
-        with _lock:
-            _taken.discard(uid)
+        with (taken := _taken.get()).lock:
+            taken.pop(uid, None)
 
 
 class UserIsolation(SlotIsolation):

@@ -12,6 +12,7 @@ from hyperruntime.errors import SpecError, unknown_name
 from hyperruntime.option_fields import AtLeast, OneOf
 from hyperruntime.spec import ContainerSpec, check_inside_path, check_seconds
 
+_Names = list[str] | set[str] | frozenset[str] | tuple[str, ...]
 Isolation = Literal["uid", "container", "directory"]
 ResetMode = Literal["clean", "replace"]
 DEFAULT_SLOTS = 10
@@ -45,8 +46,12 @@ def seconds(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
 _seconds_or_never: Any = optional(seconds)
 
 
-def _names(value: Any) -> Any:  # noqa: ANN401 - checked afterwards
+def _names(value: _Names) -> tuple[str, ...]:
     return tuple(value) if isinstance(value, (list, set, frozenset)) else value
+
+
+def _names_or_all(value: _Names | None) -> tuple[str, ...] | None:
+    return None if value is None else _names(value)
 
 
 def _check_network(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -74,7 +79,7 @@ class ToolPolicy:
             allows both.
     """
 
-    tools: tuple[str, ...] | None = attrs.field(default=None, converter=_names)
+    tools: tuple[str, ...] | None = attrs.field(default=None, converter=_names_or_all)
     default_timeout_s: float = attrs.field(default=300.0, validator=seconds)
     min_timeout_s: float = attrs.field(default=1.0, validator=seconds)
     max_timeout_s: float = attrs.field(default=600.0, validator=seconds)

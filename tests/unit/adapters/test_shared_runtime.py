@@ -36,4 +36,4 @@ def test_a_child_that_is_forked_while_a_runtime_is_opened_opens_its_own(monkeypa
     go_on.set()
     opening.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    shared_runtime._open.pop((parent, "slow")).close()
+    shared_runtime._open.get().pop("slow").close()

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import attrs
 import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -286,7 +287,7 @@ def test_a_snapshot_leaves_out_forbidden_changes_and_names_them(store: Repositor
     (clone / "nested" / "GIT~1").touch()
     (clone / "nested" / "fine").touch()
     (clone / ".gitignore").write_text("fine\n")
-    snapshot = store.snapshot(root, clone, 1, protected=("domains/", "hyperrun.toml"), max_file_bytes=2000)
+    snapshot = store.snapshot(root, clone, 1, ChangeRules(protected=("domains/", "hyperrun.toml"), max_file_bytes=2000))
     assert dict(snapshot.dropped) == {
         "domains/maze/score.py": "domains/ is protected",
         "domains/new.py": "domains/ is protected",
@@ -306,6 +307,34 @@ def test_a_snapshot_leaves_out_forbidden_changes_and_names_them(store: Repositor
     assert changed == ["M", ".gitignore", "A", "nested/fine"]
 
 
+@pytest.mark.parametrize("how", ["tree", "diff"])
+def test_a_change_that_is_too_large_as_a_whole_is_refused_and_its_largest_files_are_named(
+    store: RepositoryStore, root: str, clone: Path, how: str
+) -> None:
+    same_size = (clone / "task_agent.py").read_text().replace("task", "TASK")
+    (clone / "task_agent.py").write_text(same_size)
+    (clone / "left out").write_bytes(bytes(5001))
+    (clone / "small").write_bytes(bytes(10))
+    (clone / "large").write_bytes(bytes(4000))
+    total = len(same_size) + 4010
+    rules = ChangeRules(max_file_bytes=5000, max_change_bytes=total)
+    kept = store.snapshot(root, clone, "fits", rules)
+    assert store.read_file(kept.commit, "large") == bytes(4000)
+
+    def change(rules: ChangeRules) -> None:
+        if how == "tree":
+            store.snapshot(root, clone, "refused", rules)
+        else:
+            store.apply_patch(root, kept.patch, "refused", rules)
+
+    why = rf"{total} bytes in all, more than {total - 1} \(max_change_bytes\); the largest are 'large' \(4000 bytes\), "
+    with pytest.raises(PatchError, match=why):
+        change(attrs.evolve(rules, max_change_bytes=total - 1))
+    assert store.commit_of("refused") is None
+    change(rules)
+    assert store.tree(store.commit_of("refused") or "") == store.tree(kept.commit)
+
+
 def test_a_file_in_place_of_a_protected_directory_changes_nothing(
     store: RepositoryStore, root: str, clone: Path
 ) -> None:
@@ -314,7 +343,7 @@ def test_a_file_in_place_of_a_protected_directory_changes_nothing(
     (clone / "dos.txt").unlink()
     (clone / "dos.txt").mkdir()
     (clone / "dos.txt" / "below").touch()
-    snapshot = store.snapshot(root, clone, 1, protected=("domains/maze", "dos.txt"))
+    snapshot = store.snapshot(root, clone, 1, ChangeRules(protected=("domains/maze", "dos.txt")))
     assert snapshot.commit == root
     assert snapshot.patch == b""
     assert {"domains", "domains/maze/score.py", "dos.txt", "dos.txt/below"} == {path for path, _ in snapshot.dropped}
@@ -375,7 +404,7 @@ def test_diffs_written_by_git_and_by_diff_are_applied(store: RepositoryStore, ro
         ).stdout.decode()
         for name in ("new.py", "outside")
     )
-    snapshot = store.apply_patch(root, (tracked + new).encode(), 1, protected=("domains/",))
+    snapshot = store.apply_patch(root, (tracked + new).encode(), 1, ChangeRules(protected=("domains/",)))
     assert dict(snapshot.dropped) == {
         "domains/maze/score.py": "domains/ is protected",
         "outside": "a symbolic link to an absolute path",
@@ -422,7 +451,7 @@ def test_a_name_that_git_parses_differently_does_not_bypass_protection(store: Re
     dated = b"dos.txt 2024-01-01 00:00:00.000000000 +0000"  # git drops the time although there is no tab before it
     patch = b"--- a/%s\n+++ b/%s\n@@ -1,2 +1 @@\n one\r\n-two\r\n" % (dated, dated)
     assert store.read_file(store.apply_patch(root, patch, 1).commit, "dos.txt") == b"one\r\n"
-    kept = store.apply_patch(root, patch, 2, protected=("dos.txt",))
+    kept = store.apply_patch(root, patch, 2, ChangeRules(protected=("dos.txt",)))
     assert (kept.commit, kept.dropped) == (root, (("dos.txt", "dos.txt is protected"),))
 
 

@@ -44,6 +44,14 @@ ESCAPE = "\n".join(
         "open(f'{out}/model_patch.diff', 'w').write(text)",
     ]
 )
+TOO_MUCH = "for n in range(13):\n    open(f'data_{n}', 'wb').write(bytes(4_000_000))"
+AS_DIFF = "\n".join(
+    [
+        "subprocess.run(['git', '-C', repo, 'add', '--all'], check=True)",
+        "done = subprocess.run(['git', '-C', repo, 'diff', '--cached', '--binary'], check=True, capture_output=True)",
+        "open(f'{out}/model_patch.diff', 'wb').write(done.stdout)",
+    ]
+)
 FAILURES = [
     ("raise SystemExit(3)", "agent", "exit code 3"),
     ("raise RuntimeError('no idea')", "agent", "no idea"),
@@ -52,6 +60,8 @@ FAILURES = [
     ("open('task_agent.py', 'w').write('def')", "does-not-load", "SyntaxError"),
     ("import os; os.remove('meta_agent.py')", "does-not-load", "meta_agent"),
     (ESCAPE, "refused-patch", "escaped"),
+    (TOO_MUCH, "refused-patch", "more than 16777216 (max_change_bytes); the largest are 'data_0' (4000000 bytes), "),
+    (f"{TOO_MUCH}\n{AS_DIFF}", "refused-patch", "52000000 bytes in all, more than 16777216 (max_change_bytes)"),
     ("open(f'{out}/model_patch.diff', 'w').write('hello')", "refused-patch", "not a diff"),
     ("import os; os.mkfifo(f'{out}/model_patch.diff')", "refused-patch", "not a regular file"),
     ("import os; os.symlink('/etc/passwd', f'{out}/model_patch.diff')", "refused-patch", "cannot be read"),
