@@ -19,10 +19,10 @@ from hyperruntime.concurrency.end_event import EndEvent
 from hyperruntime.driver import Driver, Launch
 from hyperruntime.exec.exec_script import export_script, make_request, shell_keeps
 from hyperruntime.exec.execution import Execution
+from hyperruntime.exec.git_owners import GitOwners
 from hyperruntime.exec.lane import EXCHANGE_TARGET, make_exchange
 from hyperruntime.exec.options import ExecKeywords, ExecOptions
 from hyperruntime.exec.persistent.shell import Shell
-from hyperruntime.exec.persistent.shell_lane import check_names
 from hyperruntime.exec.spawn.methods import SpawnsProcesses
 from hyperruntime.exec.user_sessions import UserSessions
 from hyperruntime.gpu.grant import GpuGrant
@@ -75,6 +75,7 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         self._forwards = Forwards(driver.name, self._copy)
         self._gpus = GpuGrant(spec.gpus)
         self._dir = os.path.join(owner.private_dir, self.name)
+        self._repositories = GitOwners(spec)
         self._late_env = {name: value for name, value in spec.env.items() if not shell_keeps(name)}
         early_env = {name: value for name, value in spec.env.items() if shell_keeps(name)}
         self._exchange = make_exchange(self._dir, export_script(early_env))
@@ -214,9 +215,7 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
             SpecError: an argument is malformed.
         """
         checked = make_request(["bash"], env=env, workdir=workdir)
-        check_names(checked.env)
-        variables = {**self._late_env, **self._live.exec_env, **checked.env}
-        start = ExecOptions(user=user, env=variables, workdir=workdir, group=group)
+        start = ExecOptions(user=user, env=self._env(checked.env), workdir=workdir, group=group)
         shell = Shell(self._sessions, start, self._shells.discard)
         self._shells.add(shell)
         return shell
@@ -231,7 +230,8 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
 
         Missing parent directories are made. Links stay links; modes and times are kept, owners are not. The image needs
         ``tar`` and ``mkdir``. If it also has ``mv`` and ``rm``, ``target`` appears only when the copy is complete; an
-        existing directory is merged into during the copy.
+        existing directory is merged into during the copy. Without ``user``, git of every user may use a repository
+        that was copied (``safe.directory``).
 
         Args:
             source: path on the host.
@@ -246,6 +246,7 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
             TransferTimeoutError: it took longer than ``timeout_s``.
         """
         transfer.put(self._copy, source, target, transfer.copy_options(**options))
+        self._repositories.note(source, target, options)
 
     async def aput(
         self,
@@ -258,6 +259,7 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         await run_cancellable(
             lambda cancel_fd: transfer.put(self._copy, source, target, attrs.evolve(checked, cancel_fd=cancel_fd))
         )
+        self._repositories.note(source, target, options)
 
     def get(
         self,
@@ -356,10 +358,13 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
     def _run(self, args: Sequence[str | bytes], options: ExecOptions) -> ExecResult:
         return self._sessions.run(self._prepare(Execution, args, options))
 
+    def _env(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables of a command that are not in the container's own environment."""
+        return {**self._late_env, **self._live.exec_env, **self._repositories.env(), **given}
+
     def _prepare(self, kind: type[E], args: Sequence[str | bytes], options: ExecOptions) -> E:
-        env = {**self._late_env, **self._live.exec_env, **(options.env or {})}
         streams = {"has_input": options.input is not None, "merge_output": options.merge_output}
-        request = make_request(args, env=env, workdir=options.workdir, **streams)
+        request = make_request(args, env=self._env(options.env or {}), workdir=options.workdir, **streams)
         if isinstance(options.user, str):
             options = attrs.evolve(options, user=self._sessions.resolve(options.user))
         session = self._sessions.find(options.user)

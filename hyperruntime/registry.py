@@ -1,4 +1,4 @@
-"""Find plugins by entry point, from drivers to agent templates; the only module that uses stevedore.
+"""Find plugins by entry point, or by the code that a user names; the only module that uses stevedore.
 
 A plugin is loaded only when it is requested by name, so a broken plugin does not affect the others. stevedore is loaded
 when plugins are looked up: ``hyperrun status`` imports this module and looks up none.
@@ -6,11 +6,17 @@ when plugins are looked up: ``hyperrun status`` imports this module and looks up
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, entry_points, version
-from inspect import signature
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import attrs
@@ -34,6 +40,10 @@ TRAINERS = "hyperruntime.trainers"
 AGENTS = "hyperruntime.agents"
 SERVERS = "hyperruntime.servers"
 OURS = "hyperruntime"  # the distribution
+_DOMAIN_FILE = re.compile(r"[^:]+\.py:[A-Za-z_]\w*")
+_DOMAIN_MEMBERS = (
+    "name description splits image needs_gpu agent protected_paths task_timeout_s tasks score report picture".split()
+)
 AUTO_ORDER = ("podman", "apptainer", "docker")
 
 
@@ -106,23 +116,48 @@ def load_driver(name: str) -> Any:  # noqa: ANN401 - a Driver; core cannot name 
 
 
 def load_domain(reference: str) -> Any:  # noqa: ANN401 - a Domain
-    """Return a domain by ``NAME`` or ``NAME:ARGUMENT``.
+    """Return a domain by ``NAME`` or ``NAME:ARGUMENT``; it never loads a file, see :func:`load_domain_file`.
 
     Raises:
         DomainNotFoundError: no installed domain has this name.
         DriverLoadError: the domain is installed but cannot be loaded.
         SpecError: the argument is missing, not allowed or invalid.
     """
+    if is_domain_file(reference):
+        allowed = "the name of an installed domain; code of a file is loaded only if a user names it with --domains"
+        raise SpecError("domains", reference, allowed)
     name, colon, argument = reference.partition(":")
     made = _load(DOMAINS, name, DomainNotFoundError)
     with blaming(DOMAINS, name):
         given = (argument,) if colon else ()
         try:
-            signature(made).bind(*given)
+            inspect.signature(made).bind(*given)
         except TypeError:
             allowed = f"the domain {name!r} {'takes no argument' if colon else f'needs an argument: {name}:ARGUMENT'}"
             raise SpecError("domains", reference, allowed) from None
         return made(*given)
+
+
+def is_domain_file(reference: str) -> bool:
+    """Return whether a reference of a domain is ``PATH/FILE.py:CLASS``."""
+    return _DOMAIN_FILE.fullmatch(reference) is not None
+
+
+def load_domain_file(reference: str) -> Any:  # noqa: ANN401 - a Domain
+    """Return a domain by ``PATH/FILE.py:CLASS``; this runs the file. Only for references that this user gave.
+
+    Raises:
+        DriverLoadError: the file is broken.
+        SpecError: the file or the class does not exist, or the class is not a domain.
+    """
+    with blaming_code("domain", reference):
+        made = load_code(reference, "domains", "NAME, NAME:ARGUMENT or PATH/FILE.py:CLASS")
+        check_interface(DOMAINS, made, f"the domain {reference!r}")
+        domain = made()
+    if missing := [name for name in _DOMAIN_MEMBERS if not hasattr(domain, name)]:
+        why = f"a class with all members of hyperruntime.domain.Domain; it lacks {', '.join(missing)}"
+        raise SpecError("domains", reference, why)
+    return domain
 
 
 def load_executor(name: str) -> Any:  # noqa: ANN401 - a callable that returns a concurrent.futures.Executor
@@ -261,3 +296,70 @@ def blaming(group: str, name: str) -> Iterator[None]:
         raise DriverLoadError(
             f"{name!r} of package {source!r} is broken: {what}; reinstall or remove that package"
         ) from error
+
+
+def load_code(reference: str, word: str, forms: str, *, code: str = "class") -> Callable[..., Any]:
+    """Return a class or function by ``MODULE:NAME`` or ``PATH/FILE.py:NAME``; the module is imported.
+
+    Args:
+        reference: its name.
+        word: what it is, such as ``environment``, for messages.
+        forms: the allowed forms of the reference, for messages.
+        code: ``class`` or ``function``.
+
+    Raises:
+        SpecError: the module, the file or the name does not exist.
+    """
+    where, _, name = reference.rpartition(":")
+    load = _module_of_file if where.endswith(".py") else _module
+    module = load(reference, where, word, forms)
+    made = getattr(module, name, None)
+    if not callable(made):
+        is_one = inspect.isclass if code == "class" else inspect.isfunction
+        there = [key for key, value in vars(module).items() if is_one(value) and not key.startswith("_")]
+        raise SpecError(word, reference, f"{where} has no {code} {name!r}; {name_hint(name, there)}")
+    found: Callable[..., Any] = made
+    return found
+
+
+def _module(reference: str, name: str, word: str, forms: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise SpecError(word, reference, forms)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module exists, but one of its imports does not
+        why = f"module {error.name!r} does not exist; install it, or give the path of its file"
+        raise SpecError(word, reference, why) from None
+
+
+def _module_of_file(reference: str, path: str, word: str, forms: str) -> ModuleType:
+    where = os.path.realpath(path)
+    if not os.path.isfile(where):
+        raise SpecError(word, reference, f"file {where!r} does not exist")
+    name = f"hyperruntime_{word}_" + "".join(c if c.isalnum() else "_" for c in where)
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, where)
+    if spec is None or spec.loader is None:
+        raise SpecError(word, reference, forms)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # attrs and pickle look up the module there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@contextmanager
+def blaming_code(word: str, reference: str) -> Iterator[None]:
+    """Convert any other exception of the user's code into a ``DriverLoadError`` that names the code."""
+    try:
+        yield
+    except HyperRuntimeError:
+        raise
+    except (Exception, SystemExit) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DriverLoadError(f"the {word} {reference!r} is broken: {what}") from error

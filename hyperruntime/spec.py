@@ -196,6 +196,8 @@ class Limits:
         cpus: number of cores, may be a fraction; at least 0.01.
         pids: number of processes and threads; ``EngineInfo.limits`` says how this machine enforces it.
         tmpfs_bytes: size of a memory file system at ``/tmp``; None means no such file system.
+        shm_bytes: size of the memory file system at ``/dev/shm``; None means the engine's own size, which is 64 MiB on
+            Podman and Docker.
         wall_s: lifetime of the container in seconds; enforced by this library on every engine.
         disk_bytes: size of its writable mounts (with their earlier content), its changes to the image's files and its
             memory file systems; enforced by this library on every engine.
@@ -207,6 +209,7 @@ class Limits:
         default=DEFAULT_PIDS, validator=_whole(16, _MAX_PIDS, ", of which about 6 serve exec itself,")
     )
     tmpfs_bytes: int | None = attrs.field(default=None, validator=_whole(1, _MAX_BYTES))
+    shm_bytes: int | None = attrs.field(default=None, validator=_whole(1, _MAX_BYTES))
     wall_s: float | None = attrs.field(default=None, validator=_seconds)
     disk_bytes: int | None = attrs.field(default=None, validator=_whole(1024**2, _MAX_BYTES, " (1 MiB)"))
 
@@ -269,7 +272,8 @@ class ContainerSpec:
         self._check_targets()
 
     def _check_targets(self) -> None:
-        taken = {"/tmp": "tmpfs_bytes"} if self.limits.tmpfs_bytes is not None else {}  # noqa: S108 - inside
+        memory = {"/tmp": "tmpfs_bytes", "/dev/shm": "shm_bytes"}  # noqa: S108 - in the container
+        taken = {path: field for path, field in memory.items() if getattr(self.limits, field) is not None}
         for mount in self.mounts:
             target = "/" + posixpath.normpath(mount.target).lstrip("/")
             top = next((tree for tree in _RESERVED_TREES if f"{target}/".startswith(f"{tree}/")), None)

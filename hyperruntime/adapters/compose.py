@@ -19,7 +19,7 @@ from hyperruntime.units import parse_size
 # Keys of a service: those of a spec, by their names there, others, and those that mean nothing here.
 _KEYS = {"image": "image", "working_dir": "workdir", "user": "user", "network_mode": "network", "pull_policy": "pull"}
 _KEYS |= {"read_only": "read_only_rootfs"}
-_OTHERS = {"environment", "build", "cpus", "mem_limit"}
+_OTHERS = {"environment", "build", "cpus", "mem_limit", "shm_size"}
 _MEANINGLESS = set(
     "command entrypoint init stdin_open tty restart stop_grace_period stop_signal labels annotations hostname platform"
     " container_name logging expose".split()
@@ -75,8 +75,9 @@ def read_service(config: Mapping[str, Any], folder: Path) -> Service:
     fields = {"network": "bridge", "pull": "missing", **{_KEYS[key]: given[key] for key in _KEYS if key in given}}
     fields["env"] = _environment(given.get("environment", {}))
     fields["limits"] = {"cpus": given["cpus"]} if "cpus" in given else {}
-    if "mem_limit" in given:
-        fields["limits"]["memory_bytes"] = parse_size(given["mem_limit"])
+    for key, field in (("mem_limit", "memory_bytes"), ("shm_size", "shm_bytes")):
+        if key in given:
+            fields["limits"][field] = parse_size(given[key])
     return _built(fields, given["build"], folder) if "build" in given else Service(fields=fields)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from hyperruntime.runtime import Runtime
 
 AGENT_FILE = "hyperrun.toml"
+# Short options of `podman run` and `docker run`, and ours with the same meaning.
+_OF_ENGINES = {"-e": "--env", "-v": "--mount", "-m": "--memory", "-u": "--user", "-w": "--workdir"}
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
 
 
@@ -97,6 +99,17 @@ class Command(click.Command):
         state = ctx.ensure_object(State)
         configure_logging(state.log_level, as_json=state.log_json)
         return super().invoke(ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line; a short option of the engines is an error that names the long one of this command."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            known = {name for param in self.get_params(ctx) for name in param.opts}
+            if (long := _OF_ENGINES.get(error.option_name)) in known:
+                said = f"no such option {error.option_name!r}; did you mean {long!r}?"
+                raise click.NoSuchOption(error.option_name, said, ctx=error.ctx) from None
+            raise
 
 
 def whole_name(name: str, known: Collection[str], preferred: Collection[str] = ()) -> str:

@@ -29,7 +29,7 @@ else:  # generic for type checkers only: older releases of click have a plain cl
 Pairs = tuple[tuple[str, str], ...]
 _RUN_FILE, _RUNS, _RUNS_SHOWN = "run.json", "outputs", 5
 _ORIGINAL = "gen_initial/hyperagents"
-_LIMITS = ("memory", "cpus", "pids", "disk")
+_LIMITS = ("memory", "cpus", "pids", "disk", "shm")
 
 
 class Parsed(_ParamType):

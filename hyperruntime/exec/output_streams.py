@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import time
 from collections.abc import Callable
@@ -15,6 +16,9 @@ _NAMES: dict[Stream, str] = {"stdout": "o", "stderr": "e"}  # the FIFOs of a lan
 _CHUNK_BYTES = 1 << 20
 _PIPE_BYTES = 65536
 _START_BYTES = 8192
+_NOTICE = b"\n[%d bytes of output dropped here]\n"
+_NOTICE_FORM = re.compile(rb"\n\[([0-9]+) bytes of output dropped here\]\n")
+_CUT_BYTES = 3  # the most bytes of a character that a cut leaves; source: RFC 3629, section 3
 _GRACE_S = 0.25  # how long children of a command may still write after its end
 
 
@@ -53,12 +57,40 @@ class OutputBuffer:
             del self._tail[: -self._tail_limit]
 
     def value(self) -> bytes:
-        """Return all bytes, or the head, one line with the number of dropped bytes, and the tail."""
+        """Return all bytes, or the head, one line with the number of dropped bytes, and the tail.
+
+        A character in UTF-8 is kept whole or dropped.
+        """
         if not self.truncated:
             return bytes(self._head + self._tail)
-        missing = self.total_bytes - self._head_limit - self._tail_limit
-        notice = b"\n[%d bytes of output dropped here]\n" % missing
-        return bytes(self._head + notice + self._tail[-self._tail_limit :])
+        head, tail = whole_end(bytes(self._head)), whole_start(bytes(self._tail[-self._tail_limit :]))
+        return head + _NOTICE % (self.total_bytes - len(head) - len(tail)) + tail
+
+
+def split_kept(value: bytes, limit_bytes: int) -> tuple[bytes, int, bytes] | None:
+    """Return the head, the number of dropped bytes, and the tail of a truncated output; None if nothing was dropped.
+
+    Args:
+        value: as :meth:`OutputBuffer.value` returned it.
+        limit_bytes: the limit of that buffer.
+    """
+    notice = _NOTICE_FORM.search(value, max(0, (limit_bytes + 1) // 2 - _CUT_BYTES))
+    return None if notice is None else (value[: notice.start()], int(notice[1]), value[notice.end() :])
+
+
+def whole_end(data: bytes) -> bytes:
+    """Return data without a character that its end cuts, if it is UTF-8."""
+    for at in range(len(data) - 1, max(len(data) - _CUT_BYTES - 1, -1), -1):
+        byte = data[at]
+        if byte & 0xC0 != 0x80:  # the first byte of a character
+            length = 1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return data[:at] if at + length > len(data) else data
+    return data
+
+
+def whole_start(data: bytes) -> bytes:
+    """Return data without the rest of a character that its start cuts, if it is UTF-8."""
+    return re.sub(rb"\A[\x80-\xbf]{1,3}", b"", data)
 
 
 class OutputStreams:

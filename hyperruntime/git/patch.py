@@ -136,7 +136,7 @@ class _Parser:
         names = []
         while self._line().startswith(_EXTENDED):
             if move := _MOVE.fullmatch(self._line()[:-1]):
-                names.append(_unquote(move[1]))
+                names.append(unquote(move[1]))
             self._at += 1
         return names
 
@@ -167,7 +167,7 @@ class _Parser:
 def _header_names(rest: bytes) -> list[bytes]:
     """Return the names of a ``diff --git`` line; none if the line is ambiguous (names not quoted and not the same)."""
     if b'"' in rest:
-        quoted = [_unquote(match[0]) for match in _QUOTED.finditer(rest)]
+        quoted = [unquote(match[0]) for match in _QUOTED.finditer(rest)]
         plain = _QUOTED.sub(b"", rest).strip()
         return [_without_first(name) for name in (*quoted, plain) if name]
     for at in (at for at, byte in enumerate(rest) if byte == 0x20):
@@ -179,7 +179,7 @@ def _header_names(rest: bytes) -> list[bytes]:
 
 def _file_name(rest: bytes) -> bytes:
     """Return the name in a ``---`` or ``+++`` line, without a timestamp after a tab."""
-    name = _unquote(rest) if rest.startswith(b'"') else rest.split(b"\t", 1)[0]
+    name = unquote(rest) if rest.startswith(b'"') else rest.split(b"\t", 1)[0]
     return name if name == _NOTHING else _without_first(name)
 
 
@@ -188,8 +188,8 @@ def _without_first(name: bytes) -> bytes:
     return name.partition(b"/")[2] if b"/" in name[1:] and not name.startswith(b"/") else name
 
 
-def _unquote(name: bytes) -> bytes:
-    """Return a name without its C-style quotes and escapes, if it has any."""
+def unquote(name: bytes) -> bytes:
+    """Return a name without its quotes and escapes, if it has any. Source: git-config(1), ``core.quotePath``."""
     quoted = _QUOTED.match(name)
     if quoted is None:
         return name

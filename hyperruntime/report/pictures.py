@@ -11,7 +11,7 @@ import attrs
 from hyperruntime.json_values import json_object
 from hyperruntime.loop.evaluation.evaluator import selected_split
 from hyperruntime.loop.generation.series import every_series, progress_info, whole_run
-from hyperruntime.loop.run.contracts import contract_adapter, load_domains
+from hyperruntime.loop.run.contracts import domains_to_show
 from hyperruntime.loop.run_files.archive import RunView
 from hyperruntime.loop.run_files.layout import PREDICTIONS, REPORT, Layout, evaluation_name, read_json
 from hyperruntime.loop.run_files.parent_rules import GenId
@@ -86,7 +86,7 @@ def write_plots(generations: Sequence[GenerationRecord], folder: Path, whose: st
 
 
 def _write_answers(view: RunView, best: GenerationRecord, target: Path) -> Iterator[Picture]:
-    for domain in load_domains(view.options.domains, contract_adapter(view.options.contract)):
+    for domain in domains_to_show(Layout(Path(view.run_dir)), view.options):
         name, split = domain.name, selected_split(domain)
         answers = read_predictions(view.run_dir, best.genid, name, split)
         for task in domain.tasks(split):

@@ -5,21 +5,24 @@ Code is imported only when a caller asks for it by name.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
-import os
-import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import ModuleType, UnionType
+from collections.abc import Callable, Mapping, Sequence
+from types import UnionType
 from typing import Any, cast
 
 import attrs
 
-from hyperruntime.errors import DriverLoadError, HyperRuntimeError, SpecError, name_hint
-from hyperruntime.registry import ENVIRONMENTS, blaming, check_interface, load_environment_class, plugins
+from hyperruntime.errors import SpecError, name_hint
+from hyperruntime.registry import (
+    ENVIRONMENTS,
+    blaming,
+    blaming_code,
+    check_interface,
+    load_code,
+    load_environment_class,
+    plugins,
+)
 from hyperruntime.rollout.agent.agent import Agent, run_agent
 from hyperruntime.rollout.environment import Environment
 
@@ -51,6 +54,10 @@ class Kind:
         """Return the allowed forms of a reference, for messages."""
         code = self.code.upper()
         return f"{'NAME, ' if self.group else ''}MODULE:{code} or PATH/FILE.py:{code}"
+
+    def of_code(self, reference: str) -> Callable[..., Any]:
+        """Return the class or function of ``MODULE:NAME`` or ``PATH/FILE.py:NAME``; see :func:`load_code`."""
+        return load_code(reference, self.word, self.forms, code=self.code)
 
 
 _ENVIRONMENT = Kind(
@@ -112,8 +119,8 @@ def load_agent(reference: str | None) -> Agent:
     if reference is None:
         return run_agent
     kind = Kind(word="agent", members=(), code="function")
-    with _naming(kind, reference):
-        return _from_code(kind, reference)
+    with blaming_code(kind.word, reference):
+        return cast(Agent, kind.of_code(reference))
 
 
 def load_named(kind: Kind, reference: str, options: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - of its kind
@@ -132,8 +139,8 @@ def load_named(kind: Kind, reference: str, options: Mapping[str, Any] | None = N
         DriverLoadError: its code is broken.
     """
     if ":" in reference or kind.group is None or kind.load is None:
-        with _naming(kind, reference):
-            made = _from_code(kind, reference)
+        with blaming_code(kind.word, reference):
+            made = kind.of_code(reference)
             check_interface(kind.group or "", made, f"the {kind.word} {reference!r}")
             return _make(kind, reference, made, options or {})
     made = kind.load(reference)
@@ -150,48 +157,6 @@ def _make(kind: Kind, reference: str, made: Callable[..., Any], options: Mapping
     if not isinstance(getattr(one, "name", None), str):
         raise SpecError(kind.word, reference, "its class lacks the text attribute 'name'")
     return one
-
-
-def _from_code(kind: Kind, reference: str) -> Callable[..., Any]:
-    where, _, name = reference.rpartition(":")
-    module = _module_of_file(kind, reference, where) if where.endswith(".py") else _module(kind, reference, where)
-    made = getattr(module, name, None)
-    if not callable(made):
-        is_one = inspect.isclass if kind.code == "class" else inspect.isfunction
-        there = [key for key, value in vars(module).items() if is_one(value) and not key.startswith("_")]
-        raise SpecError(kind.word, reference, f"{where} has no {kind.code} {name!r}; {name_hint(name, there)}")
-    return cast(Callable[..., Any], made)
-
-
-def _module(kind: Kind, reference: str, name: str) -> ModuleType:
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise SpecError(kind.word, reference, kind.forms)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module exists, but one of its imports does not
-        why = f"module {error.name!r} does not exist; install it, or give the path of its file"
-        raise SpecError(kind.word, reference, why) from None
-
-
-def _module_of_file(kind: Kind, reference: str, path: str) -> ModuleType:
-    where = os.path.realpath(path)
-    if not os.path.isfile(where):
-        raise SpecError(kind.word, reference, f"file {where!r} does not exist")
-    name = f"hyperruntime_{kind.word}_" + "".join(c if c.isalnum() else "_" for c in where)
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, where)
-    if spec is None or spec.loader is None:
-        raise SpecError(kind.word, reference, kind.forms)
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # attrs and pickle look up the module there
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 def _converted(kind: Kind, reference: str, made: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,15 +206,3 @@ def _parse(value: str, hint: Any) -> Any:  # noqa: ANN401 - a type from an annot
         parts = (part.strip() for part in value.split(","))
         return typing.get_origin(hint)(part for part in parts if part)
     return value
-
-
-@contextmanager
-def _naming(kind: Kind, reference: str) -> Iterator[None]:
-    """Convert any other exception of the user's code into a ``DriverLoadError`` that names the code."""
-    try:
-        yield
-    except HyperRuntimeError:
-        raise
-    except (Exception, SystemExit) as error:
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        raise DriverLoadError(f"the {kind.word} {reference!r} is broken: {what}") from error

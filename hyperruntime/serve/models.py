@@ -35,6 +35,7 @@ class NewContainer:
         cpus: limit of cores, may be a fraction.
         pids: limit of processes and threads.
         tmpfs_bytes: size of a memory file system at `/tmp`.
+        shm_bytes: size of the memory file system at `/dev/shm`.
         wall_s: seconds after which the container is ended.
         disk_bytes: limit of disk space.
     """
@@ -50,6 +51,7 @@ class NewContainer:
     cpus: float | None = None
     pids: int | None = None
     tmpfs_bytes: int | None = None
+    shm_bytes: int | None = None
     wall_s: float | None = None
     disk_bytes: int | None = None
 

@@ -1,10 +1,11 @@
 # Makes a container of the fake driver and becomes its init. Runs as the first process of new namespaces.
 # $1: an empty directory. $2: the working directory. $3: options of the tmpfs at /tmp. $4: "frozen" for a read-only
-# root, or "". $5: maximum number of processes, or "". Then mounts (`rw|ro SOURCE TARGET` each).
+# root, or "". $5: maximum number of processes, or "". $6: size of /dev/shm, or "". Then mounts (`rw|ro SOURCE TARGET`
+# each).
 # CONTAINER_ENV: NAME=VALUE..., quoted for a shell; command lines can be read by every user.
 set -eu
-root=$1 workdir=$2 tmp=$3 frozen=$4 processes=$5
-shift 5
+root=$1 workdir=$2 tmp=$3 frozen=$4 processes=$5 shm=$6
+shift 6
 
 # freeze PATH: in a user namespace, a remount that drops a restriction of the source is refused, so try with each.
 freeze() {
@@ -34,6 +35,7 @@ done
 for name in null zero full random urandom tty; do show rw "/dev/$name" "$root/dev/$name"; done
 mkdir "$root/dev/pts"
 mount -t devpts -o newinstance,ptmxmode=0666,mode=0620,nosuid,noexec devpts "$root/dev/pts"
+[ -z "$shm" ] || { mkdir "$root/dev/shm" && mount -t tmpfs -o "mode=1777,nosuid,nodev,size=$shm" tmpfs "$root/dev/shm"; }
 ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
 echo root:x:0:0:root:/root:/bin/sh >"$root/etc/passwd"

@@ -54,10 +54,11 @@ def unshare_args(launch: Launch, created: float) -> list[str]:
     network = ["--net"] if spec.network == "none" else []
     script = resources.files("hyperruntime.testing").joinpath("container.sh").read_text()
     tmp = "" if spec.limits.tmpfs_bytes is None else f",size={spec.limits.tmpfs_bytes}"
+    shm = "" if spec.limits.shm_bytes is None else str(spec.limits.shm_bytes)
     frozen = "frozen" if spec.read_only_rootfs else ""
     processes = "" if spec.limits.pids is None else str(stricter(spec.limits.pids, process_ceiling()))
     identity = [launch.name, spec.image, repr(created), json.dumps(dict(launch.labels))]
-    settings = [f"{launch.private_dir}/root", spec.workdir or "/", tmp, frozen, processes]
+    settings = [f"{launch.private_dir}/root", spec.workdir or "/", tmp, frozen, processes, shm]
     mounts = [word for mount in (launch.exchange, *spec.mounts) for word in _mount_words(mount)]
     return [
         *("unshare", *namespaces, *network, "--fork", "--kill-child", "/bin/sh", "-c", f"shift 4\n{script}", _MARK),
@@ -149,7 +150,7 @@ class FakeDriver:
                 version="1",
                 rootless=os.geteuid() != 0,
                 networks=("none", "host"),
-                limits={"memory_bytes": "no", "cpus": "no", "pids": _try_processes()},
+                limits={"memory_bytes": "no", "cpus": "no", "pids": _try_processes(), "shm_bytes": "cgroup"},
                 users=False,
                 unfiltered="it sets no filter",
                 refuses=frozenset(("user", *IMAGE_OPERATIONS)),

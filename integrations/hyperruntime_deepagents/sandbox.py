@@ -75,7 +75,7 @@ class Sandbox(BaseSandbox):
         result = self.container.exec(["/bin/sh", "-c", command], timeout_s=limit, merge_output=True)
         output = result.stdout.decode(errors="replace")
         if result.timed_out:
-            output += f"\n[the command was ended after {limit:g} s]"
+            output += f"\n[the command timed out after {limit:g} s]"
         return ExecuteResponse(output=output, exit_code=result.exit_code, truncated=result.truncated)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:

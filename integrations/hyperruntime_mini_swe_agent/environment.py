@@ -15,6 +15,7 @@ from pydantic import BaseModel, model_validator
 import hyperruntime as hr
 from hyperruntime.adapters.shared_runtime import start_container
 from hyperruntime.errors import unknown_name
+from hyperruntime.pool.values.profiles import as_tables
 from hyperruntime.units import parse_duration
 
 _DONE = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"  # the first line of the output that ends a task
@@ -63,7 +64,7 @@ class EnvironmentConfig(BaseModel):
             raise ValueError(
                 f"{unknown_name('key', key, cls.model_fields)}; fields of the container are in `container`"
             )
-        return given
+        return {**given, "container": as_tables(given["container"])} if "container" in given else given
 
     def container_fields(self) -> dict[str, Any]:
         """Return the fields of the container; a limit in ``container`` overrides ``container_timeout``."""
@@ -140,7 +141,7 @@ class Environment:
         text = result.stdout.decode(errors="replace")
         output = {"output": text, "returncode": result.exit_code, "exception_info": ""}
         if result.timed_out:
-            why = f"the command was ended after {timeout_s} s"
+            why = f"the command timed out after {timeout_s} seconds"
             output |= {"returncode": -1, "exception_info": f"An error occurred while executing the command: {why}"}
             output["extra"] = {"exception_type": "TimeoutExpired", "exception": why}
         first, *rest = text.lstrip().splitlines(keepends=True) or [""]

@@ -33,6 +33,7 @@ MIN_PIDS = 40
 LIBRARIES = "/opt/hyperruntime-gpu"
 HOST_SYS = ("block", "bus", "class", "dev", "devices", "kernel", "module")
 _HOW = ("cgroup", "rlimit", "no")
+_MEMORY = "mode=1777,nosuid,nodev"
 _TEXT = attrs.validators.instance_of(str)
 
 
@@ -97,6 +98,11 @@ class Places:
     def tmp(self) -> str:
         """The mount point of its ``/tmp``, if that is a memory file system."""
         return f"{self.files}/memory"
+
+    @property
+    def shm(self) -> str:
+        """The mount point of its ``/dev/shm``, if that has a size."""
+        return f"{self.files}/shm"
 
     @property
     def devices(self) -> str:
@@ -198,9 +204,9 @@ def unshare_args(spec: ContainerSpec, settings: Settings, places: Places) -> lis
     private_sys = has_private_sys(spec, settings)
     if private_sys:
         args.append("--net")  # only the owner of a network namespace may mount its /sys
-    options = tmpfs_options(spec)
     prepare = ["/bin/sh", "-ec", PREPARE, "prepare", places.sys if private_sys else ""]
-    return [*args, *prepare, places.tmp if options else "", options]
+    memory = [word for place, _, options in memory_mounts(spec, places) for word in (place, options)]
+    return [*args, *prepare, *memory, "--"]
 
 
 def has_private_sys(spec: ContainerSpec, settings: Settings) -> bool:
@@ -208,11 +214,19 @@ def has_private_sys(spec: ContainerSpec, settings: Settings) -> bool:
     return settings.sysfs and spec.network == "none"
 
 
-def tmpfs_options(spec: ContainerSpec) -> str:
-    """Return the mount options of a ``/tmp`` in memory, or "" if ``/tmp`` is not a file system of its own."""
-    if spec.limits.tmpfs_bytes is not None:
-        return f"mode=1777,nosuid,nodev,size={spec.limits.tmpfs_bytes}"
-    return "mode=1777,nosuid,nodev" if needs_own_tmp(spec) else ""
+def memory_mounts(spec: ContainerSpec, places: Places) -> list[tuple[str, str, str]]:
+    """Return the container's memory file systems: where each is made, its path in the container, its mount options."""
+    limits = spec.limits
+    mounts = []
+    if limits.tmpfs_bytes is not None or needs_own_tmp(spec):
+        mounts.append((places.tmp, "/tmp", _memory(limits.tmpfs_bytes)))  # noqa: S108 - in the container
+    if limits.shm_bytes is not None:
+        mounts.append((places.shm, "/dev/shm", _memory(limits.shm_bytes)))  # noqa: S108
+    return mounts
+
+
+def _memory(size_bytes: int | None) -> str:
+    return _MEMORY if size_bytes is None else f"{_MEMORY},size={size_bytes}"
 
 
 def process_limit(limits: Limits, settings: Settings) -> str:
@@ -237,10 +251,9 @@ def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
         args += ["--memory", str(spec.limits.memory_bytes), "--memory-swap", str(spec.limits.memory_bytes)]
     if not spec.read_only_rootfs:
         args += ["--overlay", places.layer]
-    for mount in (*sys_mounts(spec, settings, places), launch.exchange, *spec.mounts):
+    memory = [Mount(source=at, target=to, read_only=False) for at, to, _ in memory_mounts(spec, places)]
+    for mount in (*sys_mounts(spec, settings, places), launch.exchange, *memory, *spec.mounts):
         args += ["--mount", mount_option(NAME, mount)]
-    if tmpfs_options(spec):
-        args += ["--mount", mount_option(NAME, Mount(source=places.tmp, target="/tmp", read_only=False))]  # noqa: S108
     return args
 
 

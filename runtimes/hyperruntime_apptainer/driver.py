@@ -127,7 +127,7 @@ def _make_places(launch: Launch, image: str, workdir: str, gpus: Gpus) -> Places
     records.write(launch.name, launch.spec.image, image, launch.labels, os.getpid(), files)
     try:
         os.mkdir(files, 0o700)
-        for directory in (places.layer, places.sys, places.tmp, places.devices, places.libraries):
+        for directory in (places.layer, places.sys, places.tmp, places.shm, places.devices, places.libraries):
             os.mkdir(directory)
         for name, path in gpus.libraries.items():
             os.symlink(path, f"{places.libraries}/{name}")

@@ -78,7 +78,7 @@ class Probe:
             rootless=True,
             storage=self.root,
             networks=("none", "host"),
-            limits={**self.settings.limits, "tmpfs_bytes": "cgroup"},
+            limits={**self.settings.limits, "tmpfs_bytes": "cgroup", "shm_bytes": "cgroup"},
             gpus=True,
             users=self.settings.users,
             ignores_modes=self.settings.users,

@@ -27,8 +27,12 @@ exit $code
 PREPARE = """
 echo 0 >/proc/sys/user/max_user_namespaces
 [ -z "$1" ] || mount -t sysfs -o ro,nosuid,nodev,noexec sysfs "$1"
-[ -z "$2" ] || mount -t tmpfs -o "$3" tmpfs "$2"
-shift 3
+shift
+while [ "$1" != -- ]; do
+    mount -t tmpfs -o "$2" tmpfs "$1"
+    shift 2
+done
+shift
 exec "$@"
 """
 # Builds a /dev with the entries of Apptainer's minimal /dev and the devices, which may have other names on the host.

@@ -48,6 +48,7 @@ def run_args(launch: Launch, filter_path: str = "", *, users: bool = False) -> l
     args += ["--ro-bind", "/usr", "/usr", *(word for n in LINKS for word in ("--symlink", f"usr/{n}", f"/{n}"))]
     args += [w for p in HIDDEN if os.path.isdir(p) and not os.path.islink(p) for w in ("--tmpfs", p, "--remount-ro", p)]
     args += ["--proc", "/proc", "--dev", "/dev", "--chmod", "1777", SHM, *dirs(*DIRECTORIES)]
+    args += [] if limits.shm_bytes is None else ["--perms", "1777", "--size", str(limits.shm_bytes), "--tmpfs", SHM]
     args += ["--perms", "1777", "--dir", "/run/lock", "--perms", "1777"]
     args += [] if limits.tmpfs_bytes is None else ["--size", str(limits.tmpfs_bytes)]
     args += ["--tmpfs", "/tmp", "--perms", "1777", "--dir", "/var/tmp", "--setenv", "HOME", "/root"]  # noqa: S108

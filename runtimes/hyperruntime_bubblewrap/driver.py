@@ -183,7 +183,7 @@ def try_here() -> EngineInfo:
         raise EngineUnavailableError(NAME, f"no container runs: {free.error_text}", step)
     pids: Enforcement = "no" if b"unlimited" in limited.stdout else "rlimit"
     version = process.run_process(["bwrap", "--version"], env=ENV).stdout.decode().split()[-1]
-    limits: dict[str, Enforcement] = {"memory_bytes": "no", "cpus": "no", "pids": pids, "tmpfs_bytes": "cgroup"}
+    limits = dict[str, Enforcement](memory_bytes="no", cpus="no", pids=pids, tmpfs_bytes="cgroup", shm_bytes="cgroup")
     found = attrs.evolve(ABLE, version=version, limits=limits, unfiltered=unfiltered)
     reclaim = ("unshare", *ALL_IDS) if users else ()
     return attrs.evolve(found, users=users, ignores_modes=users, reclaim_args=reclaim)

@@ -114,6 +114,8 @@ def host_config(launch: Launch, settings: Settings) -> dict[str, Any]:
         config["Tmpfs"] = {"/tmp": f"{_TMPFS},size={spec.limits.tmpfs_bytes}"}  # noqa: S108 - in the container
     elif needs_own_tmp(spec):
         config["Tmpfs"] = {"/tmp": _TMPFS}  # noqa: S108
+    if spec.limits.shm_bytes is not None:
+        config["ShmSize"] = spec.limits.shm_bytes
     if spec.gpus is not None:
         config["DeviceRequests"] = device_requests(gpu_names(spec.gpus), settings)
     return config

@@ -63,7 +63,7 @@ class Probe:
             oci_runtime=self.oci_runtime,
             storage=self.storage,
             networks=self.settings.networks,
-            limits={**self.settings.limits, "tmpfs_bytes": "cgroup"},
+            limits={**self.settings.limits, "tmpfs_bytes": "cgroup", "shm_bytes": "cgroup"},
             gpus=gives_gpus(self.settings),
             users=True,
             refuses=frozenset() if os.geteuid() == 0 or self.settings.rootless else frozenset({"terminal"}),

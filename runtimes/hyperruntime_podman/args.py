@@ -172,6 +172,8 @@ def limit_args(limits: Limits, settings: Settings) -> list[str]:
         ]
     if limits.tmpfs_bytes is not None:
         args += ["--tmpfs", f"/tmp:rw,nosuid,nodev,mode=1777,size={limits.tmpfs_bytes}"]  # noqa: S108
+    if limits.shm_bytes is not None:
+        args.append(f"--shm-size={limits.shm_bytes}b")
     return args
 
 

@@ -72,7 +72,7 @@ class Probe:
             oci_runtime=self.settings.oci_runtime or "podman's default",
             storage=self.storage,
             networks=("none", "host", "bridge") if self.settings.bridge else ("none", "host"),
-            limits={**self.settings.limits, "tmpfs_bytes": "cgroup"},
+            limits={**self.settings.limits, "tmpfs_bytes": "cgroup", "shm_bytes": "cgroup"},
             gpus=True,
             users=True,
             reclaim_args=unshare_args() if self.settings.rootless else (),

@@ -146,6 +146,14 @@ def test_an_environment_runs_as_the_user_that_it_names(runtime_name: str, image:
         assert made.execute("id -u; id -g; touch here && echo wrote")["output"] == "1234\n1234\nwrote\n"
 
 
+def test_a_long_output_has_no_part_of_a_character(runtime_name: str, image: str) -> None:
+    with HyperEnvironment(image, runtime=runtime_name, output_limit_bytes=1000) as environment:
+        output = environment.execute("printf x; printf '\\344\\270\\255%.0s' $(seq 5000)")["output"]
+        assert output.startswith("x中")
+        assert output.endswith("中中")
+        assert "\ufffd" not in output
+
+
 def test_a_dropped_environment_releases_its_slot(runtime_name: str, image: str) -> None:
     spec = hr.ContainerSpec(image=image)
     config = hr.PoolConfig(spec=spec, slots_per_container=1, min_containers=0, max_containers=1)

@@ -88,6 +88,7 @@ def test_search(runtime: hr.Runtime, image: str) -> None:
         assert desk("search", pattern="ONE", ignore_case=True, glob="*.py", context=1).output == (
             "d/f.py-1-zero\nd/f.py:2:one 1\nd/f.py-3-two"
         )
+        assert desk("search", pattern="one", glob="{*.txt,*.py}").output == "d/f.py:2:one 1"
         assert desk("search", pattern="e 1", literal=True, path="d/f.py").output == "d/f.py:2:one 1"
         assert desk("search", pattern="one", hidden=True, path=".h").output == ".h/x:2:one 1"
         assert "invalid pattern" in desk("search", pattern="(").error

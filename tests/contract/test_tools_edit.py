@@ -111,9 +111,12 @@ def test_a_diff_cannot_change_files_outside_the_workspace(desk: Desk, path: str)
 def test_a_diff_of_git_is_applied_exactly(desk: Desk) -> None:
     desk.sh("git init -q . && git add -A && git -c user.name=n -c user.email=e commit -qm one")
     desk.sh("seq 30 > src/n; git add -A; git -c user.name=n -c user.email=e commit -qm two")
-    desk.sh("sed -i -e '3d;7s/$/ x/;29a new' src/n; echo more > 'src/o p'; rm 'src/a b.py'; git add -A")
+    desk.sh("printf 'old\\n' > 'src/ü\"q\\t.txt'; git add -A; git -c user.name=n -c user.email=e commit -qm quoted")
+    desk.sh("sed -i -e '3d;7s/$/ x/;29a new' src/n; echo more > 'src/o p'; rm 'src/a b.py'; echo new > src/中")
+    desk.sh('for name in src/ü*; do echo more >> "$name"; done; git add -A')
     diff = desk.sh("git diff --cached --no-renames > ../diff; cp -r src ../wanted; git reset -q --hard; cat ../diff")
 
+    assert '"b/src/\\344\\270\\255"' in diff  # as git quotes names
     assert desk("patch", patch=diff).error == ""
     assert desk.sh("diff -r src ../wanted && echo same") == "same\n"
 
@@ -129,6 +132,9 @@ def test_a_search_returns_lines_with_their_files(desk: Desk) -> None:
     assert desk("search", pattern="RETURN 1", ignore_case=True, glob="*.py").metadata["matches"] == 2
     assert desk("search", pattern="return", glob="*.txt").output == "x\\ny.txt:1:a return 7 here"
     assert desk("search", pattern="return", glob="*.txt", hidden=True).metadata["matches"] == 1
+    both = desk("search", pattern="return", glob="{*.{py,sh},x*.t?t}")
+    assert both.output == "src/a b.py:2:    return 1\nsrc/a b.py:6:    return 1\nx\\ny.txt:1:a return 7 here"
+    assert "more than 64 patterns" in desk("search", pattern="a", glob="{a,b,c}" * 4).error
     assert desk("search", pattern="return 7", context=1).output.endswith(":a return 7 here\nx\\ny.txt-2-no")
     assert desk("search", pattern="f()", literal=True, path="src/a b.py").output == "src/a b.py:1:def f():"
     assert desk("search", pattern="return", hidden=True, path=".git").output == ".git/c:1:return 1"

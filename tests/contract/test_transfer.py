@@ -71,3 +71,29 @@ def test_a_tree_of_which_tar_cannot_read_a_file_is_not_copied(
             with pytest.raises(TransferError, match="Permission denied"):
                 started.get("/tmp/some", tmp_path / "copy", user="1234")
             assert not (tmp_path / "copy").exists()
+
+
+def test_git_works_in_a_repository_of_another_user_that_was_put_or_mounted(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o755)
+    source = tmp_path / "repo"
+    make = "git init -q . && touch f && git add f && git -c user.name=n -c user.email=e commit -qm first"
+    source.mkdir()
+    writable = hr.Mount(source=str(source), target="/made", read_only=False)
+    with runtime.container(hr.ContainerSpec(image=base_image, mounts=(writable,))) as maker:
+        maker.exec(["sh", "-c", f"cd /made && {make}"]).check()
+    if os.geteuid() == 0:
+        for path in (source, *source.rglob("*")):
+            os.chown(path, 1234, 1234)
+    users = (None, hr.RunAs(uid=20_004)) if runtime.info.users else (None,)
+    mount = hr.Mount(source=str(source), target="/in/repo")
+    with runtime.container(hr.ContainerSpec(image=base_image, mounts=(mount,))) as container:
+        container.put(source, "/srv/repo/")
+        for user in users:
+            for place in ("/srv/repo", "/in/repo"):
+                log = ["git", "-C", place, "log", "--format=%s"]
+                assert container.exec(log, user=user).check().stdout == b"first\n"
+            with container.shell(user=user) as shell:
+                assert shell.run("cd /srv/repo && git log --format=%s").stdout == b"first\n"
+        assert container.exec(["git", "config", "safe.directory"], env={"GIT_CONFIG_COUNT": "0"}).exit_code == 1

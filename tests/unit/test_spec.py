@@ -60,19 +60,20 @@ def test_two_mounts_at_the_same_target_are_rejected(again: str) -> None:
         ContainerSpec(image=IMAGE, mounts=mounts)
 
 
-def test_a_mount_at_tmp_is_rejected_together_with_tmpfs_bytes() -> None:
-    with pytest.raises(SpecError, match="tmpfs_bytes"):
-        ContainerSpec(image=IMAGE, mounts=(Mount(source="/x", target="/tmp"),), limits=Limits(tmpfs_bytes=1 << 20))
+@pytest.mark.parametrize(("target", "field"), [("/tmp", "tmpfs_bytes"), ("/dev/shm", "shm_bytes")])
+def test_a_mount_is_rejected_where_a_limit_puts_a_memory_file_system(target: str, field: str) -> None:
+    with pytest.raises(SpecError, match=field):
+        ContainerSpec(image=IMAGE, mounts=(Mount(source="/x", target=target),), limits=Limits(**{field: 1 << 20}))
 
 
-@pytest.mark.parametrize("name", ["memory_bytes", "pids", "tmpfs_bytes", "cpus"])
+@pytest.mark.parametrize("name", ["memory_bytes", "pids", "tmpfs_bytes", "shm_bytes", "cpus"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0, -1, True, "100", pytest.param(10**400, id="huge")])
 def test_a_limit_must_be_a_finite_positive_number(name: str, value: Any) -> None:
     with pytest.raises(SpecError, match=name):
         Limits(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["memory_bytes", "pids", "tmpfs_bytes"])
+@pytest.mark.parametrize("name", ["memory_bytes", "pids", "tmpfs_bytes", "shm_bytes"])
 def test_a_count_must_be_a_whole_number(name: str) -> None:
     fraction: Any = 1e8
     with pytest.raises(SpecError, match="whole number"):

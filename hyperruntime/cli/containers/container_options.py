@@ -17,7 +17,7 @@ from hyperruntime.runtime import Runtime
 from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, PULLS, ContainerSpec, Limits
 
 F = TypeVar("F", bound=Callable[..., Any])
-_LIMITS = ("memory_bytes", "cpus", "pids", "disk_bytes")
+_LIMITS = ("memory_bytes", "cpus", "pids", "disk_bytes", "shm_bytes")
 _OPTIONS = (
     click.option(
         "--pull",
@@ -39,6 +39,7 @@ _OPTIONS = (
     click.option(
         "--disk", "disk_bytes", type=SIZE, help="Limit of disk space, such as 2g; a container that uses more is ended."
     ),
+    click.option("--shm", "shm_bytes", type=SIZE, help="Size of /dev/shm, such as 1g; default: the engine's own."),
     click.option(
         "--limits-mode",
         type=click.Choice(LIMITS_MODES),

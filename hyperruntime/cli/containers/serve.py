@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hyperruntime.serve.rules import ContainerRules
 
 _HOSTS = ("127.0.0.1", "localhost")
-_LIMITS = ("memory_bytes", "cpus", "pids", "disk_bytes", "wall_s")
+_LIMITS = ("memory_bytes", "cpus", "pids", "disk_bytes", "shm_bytes", "wall_s")
 
 
 @attrs.frozen(kw_only=True)
@@ -81,6 +81,7 @@ class _Address:
     "--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True, help="Limit of processes and threads of each."
 )
 @click.option("--disk", "disk_bytes", type=SIZE, help="Limit of disk space of each container, such as 2g.")
+@click.option("--shm", "shm_bytes", type=SIZE, help="Size of /dev/shm of each container, such as 1g.")
 @click.option("--with-parent", is_flag=True, help="End when standard input ends, as when the parent process ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print the address as JSON.")
 @click.pass_obj

@@ -33,7 +33,7 @@ _RESUME_OR_START = click.option("--resume-or-start", is_flag=True,
 _WAIT = click.option("--wait", is_flag=True,
     help="Wait, at most 2 minutes, while a process on another machine that may be dead owns the run.")  # fmt: skip
 _LIMITS = click.option("--limits", type=LIMITS, is_eager=True, expose_value=False, callback=use_limits,
-    metavar="memory=SIZE,cpus=N,pids=N,disk=SIZE", help="Set several of the next four options.")  # fmt: skip
+    metavar="memory=SIZE,cpus=N,pids=N,disk=SIZE,shm=SIZE", help="Set several of the next five options.")  # fmt: skip
 
 # The options of HyperAgents; a prefix of one of them works as there, although hyperrun has further options.
 ORIGINAL = (

@@ -227,7 +227,7 @@ class Shell(AsyncClosing, TakesSignals):
         user = start.user if isinstance(start.user, RunAs) else None
         try:
             lane = session.lanes.make(ShellLane, user, checks=checks)
-            lane.prepare(body, session.next_mark(self.series))
+            lane.prepare(body, session.next_mark(self.series), start.env or {})
         except OSError as error:
             raise storage_error(error) from error
         session.lanes.begin(lane)

@@ -31,22 +31,11 @@ def check_text(text: str | bytes) -> bytes:
     return encoded
 
 
-def check_names(env: Mapping[str, str]) -> None:
-    """Check that bash accepts the names of variables.
-
-    Raises:
-        SpecError: a name is not a valid variable name.
-    """
-    for name in env:
-        if not VARIABLE.fullmatch(name):
-            raise SpecError("env", name, "a name that bash accepts for variables: letters, digits and '_'")
-
-
 def first_script(env: Mapping[str, str], workdir: str | None) -> bytes:
     """Return the script that the first bash of a shell runs before the first text.
 
     Args:
-        env: variables to export; those with invalid names are skipped.
+        env: variables to export; for those with names that bash does not accept see :func:`late_script`.
         workdir: working directory; None keeps the container's.
     """
     names = {name: value for name, value in env.items() if VARIABLE.fullmatch(name)}
@@ -55,6 +44,22 @@ def first_script(env: Mapping[str, str], workdir: str | None) -> bytes:
         said = b"{ builtin printf '0 dir\\n' >\"$_hr_lane/s\"; builtin exit 126; }"
         lines.append(b"builtin cd -- %s || %s" % (quote(workdir), said))
     return b"\n".join((*lines, b""))
+
+
+def late_script(env: Mapping[str, str]) -> bytes:
+    """Return the script that gives bash the variables whose names it does not accept, such as ``a.b``; often empty.
+
+    Bash cannot set them, but passes on those that it starts with. So it starts again, once, behind env(1).
+
+    Args:
+        env: variables of the shell; only those with such names are used.
+    """
+    words = [quote(f"{name}={value}") for name, value in env.items() if not VARIABLE.fullmatch(name)]
+    if not words:
+        return b""
+    again = b'bash --noprofile --norc -c "$BASH_EXECUTION_STRING" bash'
+    start = b"_hr_lane=$_hr_lane _hr_late=1 builtin exec env %s %s" % (b" ".join(words), again)
+    return b"[[ ${_hr_late-} ]] || %s\nbuiltin unset -v _hr_late\n" % start
 
 
 def next_script(state: bytes) -> bytes:
@@ -88,11 +93,12 @@ class ShellLane(Lane):
             self.close()
             raise
 
-    def prepare(self, body: bytes, mark: Mark) -> None:
+    def prepare(self, body: bytes, mark: Mark, env: Mapping[str, str]) -> None:
         """Write the script that bash reads first.
 
         Args:
             body: script from :func:`first_script` or :func:`next_script`.
+            env: variables of the shell, for :func:`late_script`.
             mark: mark of the processes that the script starts.
 
         Raises:
@@ -103,7 +109,7 @@ class ShellLane(Lane):
         lane_dir = quote(f"{EXCHANGE_TARGET}/{self.name}")  # the body may come from a bash with another lane
         ready = b"_hr_lane=%s _hr_open=\nbuiltin printf '0 ready\\n' >\"$_hr_lane/s\"\n" % lane_dir
         try:
-            self._write_script(self._prologue + ulimit + end + body + ready)
+            self._write_script(late_script(env) + self._prologue + ulimit + end + body + ready)
         except BaseException:
             self.close()
             raise

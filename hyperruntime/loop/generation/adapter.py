@@ -124,8 +124,12 @@ class ContractAdapter(Protocol):
     runs_in_checkout: bool
     offers_models: bool
 
-    def load_domains(self, names: Sequence[str]) -> tuple[Domain, ...]:
+    def load_domains(self, names: Sequence[str], *, code: bool = False) -> tuple[Domain, ...]:
         """Return the domains with these references.
+
+        Args:
+            names: the references.
+            code: whether this user named them, so that code of a file may be loaded.
 
         Raises:
             DomainNotFoundError: a domain does not exist.

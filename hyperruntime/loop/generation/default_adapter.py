@@ -143,14 +143,19 @@ class DefaultContract:
     runs_in_checkout = False
     offers_models = False
 
-    def load_domains(self, names: Sequence[str]) -> tuple[Domain, ...]:
-        """Return the installed domains with these references: ``NAME`` or ``NAME:ARGUMENT``."""
-        return tuple(registry.load_domain(name) for name in names)
+    def load_domains(self, names: Sequence[str], *, code: bool = False) -> tuple[Domain, ...]:
+        """Return the domains with these references: ``NAME``, ``NAME:ARGUMENT``, or with code ``FILE.py:CLASS``."""
+        return tuple(
+            registry.load_domain_file(name) if code and registry.is_domain_file(name) else registry.load_domain(name)
+            for name in names
+        )
 
     def check_tasks(self, names: Sequence[str], domains: Sequence[Domain]) -> None:
         """Make each domain read its tasks."""
         for name, domain in zip(names, domains, strict=True):
-            with registry.blaming(registry.DOMAINS, name.partition(":")[0]):
+            of_file = registry.is_domain_file(name)
+            blaming = registry.blaming_code if of_file else registry.blaming
+            with blaming(*(("domain", name) if of_file else (registry.DOMAINS, name.partition(":")[0]))):
                 _check_splits(domain)
 
     def check_agent(self, options: GenerateOptions, domains: Sequence[Domain]) -> str:

@@ -212,7 +212,7 @@ class HyperAgentsContract:
     runs_in_checkout = True
     offers_models = True
 
-    def load_domains(self, names: Sequence[str]) -> tuple[Domain, ...]:
+    def load_domains(self, names: Sequence[str], *, code: bool = False) -> tuple[Domain, ...]:
         """Return domains that the repository's own harness evaluates."""
         return tuple(repository_domain(name) for name in names)
 

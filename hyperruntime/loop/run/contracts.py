@@ -10,7 +10,11 @@ from hyperruntime.errors import SpecError
 from hyperruntime.loop.generation.adapter import ContractAdapter
 from hyperruntime.loop.generation.default_adapter import DefaultContract
 from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
+from hyperruntime.loop.run_files.archive import read_run
 from hyperruntime.loop.run_files.contract import HYPERAGENTS, detect_contract
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.storage.own_mark import has_own_mark
 
 _DOMAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -33,19 +37,39 @@ def agent_here() -> str | None:
     return "." if contract_adapter(detect_contract(".")).runs_in_checkout else None
 
 
-def load_domains(names: Sequence[str], adapter: ContractAdapter) -> tuple[Domain, ...]:
+def domains_to_show(layout: Layout, options: GenerateOptions) -> tuple[Domain, ...]:
+    """Return the domains of a run whose files are only read; if it is not this user's, only those without an argument.
+
+    An argument may name a file of code, or any other file of the host.
+
+    Args:
+        layout: paths of the run.
+        options: its options.
+
+    Raises:
+        ArchiveError: its ``run.json`` cannot be read.
+        HyperRuntimeError: as for :func:`load_domains`.
+    """
+    is_own = has_own_mark(read_run(layout)[1], layout.root)
+    names = [name for name in options.domains if is_own or ":" not in name]
+    return load_domains(names, contract_adapter(options.contract), code=is_own)
+
+
+def load_domains(names: Sequence[str], adapter: ContractAdapter, *, code: bool = False) -> tuple[Domain, ...]:
     """Return the domains with these references.
 
     Args:
-        names: the references, ``NAME`` or ``NAME:ARGUMENT``.
+        names: the references, ``NAME``, ``NAME:ARGUMENT`` or ``FILE.py:CLASS``.
         adapter: loads the domains.
+        code: whether this user named or accepted them, so that a file of code may be loaded. A run directory and an
+            agent's file may not name one.
 
     Raises:
         DomainNotFoundError: a domain does not exist.
         DriverLoadError: a domain cannot be loaded.
         SpecError: a name is invalid or duplicated.
     """
-    domains = adapter.load_domains(names)
+    domains = adapter.load_domains(names, code=code)
     known: set[str] = set()
     for domain in domains:
         if not _DOMAIN_NAME.fullmatch(domain.name) or domain.name in known:

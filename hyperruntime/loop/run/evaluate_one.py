@@ -7,11 +7,10 @@ cannot depend on them, no agent sees them, and the run may be in progress.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import attrs
 from filelock import FileLock
@@ -20,11 +19,10 @@ from hyperruntime.domain import Domain
 from hyperruntime.errors import RunError, SpecError
 from hyperruntime.json_values import parse_json
 from hyperruntime.loop.generation.generation import make_with_results
-from hyperruntime.loop.run.contracts import contract_adapter, load_domains
+from hyperruntime.loop.run.contracts import contract_adapter
 from hyperruntime.loop.run.export import find_generation
 from hyperruntime.loop.run.opened_run import OpenedRun
-from hyperruntime.loop.run.plan import choose_image
-from hyperruntime.loop.run.received import check_received
+from hyperruntime.loop.run.plan import checked_domains
 from hyperruntime.loop.run_files.archive import Archive, read_run
 from hyperruntime.loop.run_files.layout import Layout, generation_name
 from hyperruntime.loop.run_files.options import ALL_SAMPLES, GenerateOptions
@@ -106,7 +104,8 @@ def evaluate_generation(
     """
     layout = Layout(Path(run_dir).absolute()).without_links()
     options, stored = read_run(layout)
-    domains = load_domains(options.domains, adapter := contract_adapter(options.contract))
+    adapter = contract_adapter(options.contract)
+    domains, image = checked_domains(options, stored, layout, adapter, trust=trust)
     run = OpenedRun(
         options=_chosen(options, domains, split, samples),
         layout=layout,
@@ -115,15 +114,13 @@ def evaluate_generation(
         stored=stored,
         archive=Archive.load(layout),
     )
-    image = runtime.images.ensure(_checked_image(options, stored, layout, domains, trust=trust))
+    image = runtime.images.ensure(image)
     record = find_generation(run.archive, genid)
     names = [_name(record, split, samples, number) for number in range(repeat)]
     with evaluation_models(options, stored, layout, offered=adapter.offers_models) as models:
         context = run.context(runtime, image, on_event, models)
         with on_interrupt(context.containers.stop):
-            return context.containers.run(
-                lambda: tuple(_one(context, record, split, *pair) for pair in enumerate(names))
-            )
+            return context.containers.run(lambda: tuple(_one(context, record, split, *p) for p in enumerate(names)))
 
 
 def _name(record: GenerationRecord, split: str, samples: int | None, number: int) -> str:
@@ -145,16 +142,7 @@ def image_to_evaluate(run_dir: str | os.PathLike[str], *, trust: bool) -> str:
     """
     layout = Layout(Path(run_dir).absolute()).without_links()
     options, stored = read_run(layout)
-    domains = load_domains(options.domains, contract_adapter(options.contract))
-    return _checked_image(options, stored, layout, domains, trust=trust)
-
-
-def _checked_image(
-    options: GenerateOptions, stored: Mapping[str, Any], layout: Layout, domains: Sequence[Domain], *, trust: bool
-) -> str:
-    image = choose_image(options, domains)
-    check_received(options, stored, layout, image, trust=trust)
-    return image
+    return checked_domains(options, stored, layout, contract_adapter(options.contract), trust=trust)[1]
 
 
 def _has(domain: Domain, split: str) -> bool:

@@ -95,7 +95,7 @@ def plan_run(options: GenerateOptions) -> NewRunPlan:
     if asked.run_id is None:
         options = attrs.evolve(options, run_id=free_run_id(options))
     adapter = contract_adapter(options.contract)
-    make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains, adapter)
+    make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains, adapter, code=True)
     adapter.check_tasks(options.domains, domains)
     agent = check_agent(options, domains, adapter)
     image = choose_image(options, domains)
@@ -153,8 +153,8 @@ def plan_resume(
     new = _given({"max_generation": max_generation, "parallel": parallel, **(changes or {})})
     options = _changed(stored_options, new)
     adapter = contract_adapter(options.contract)
-    image = choose_image(options, domains := load_domains(options.domains, adapter))
-    check_received(options, stored, layout, image, given={*given, *((name,) for name in new)}, trust=trust)
+    said = {*given, *((name,) for name in new)}
+    domains, image = checked_domains(options, stored, layout, adapter, given=said, trust=trust)
     return ResumePlan(
         options=options,
         stored=stored_options,
@@ -202,13 +202,52 @@ def check_agent(options: GenerateOptions, domains: Sequence[Domain], adapter: Co
     return adapter.check_agent(options, domains)
 
 
+def checked_domains(
+    options: GenerateOptions,
+    stored: Mapping[str, Any],
+    layout: Layout,
+    adapter: ContractAdapter,
+    *,
+    given: Collection[tuple[str, ...]] = (),
+    trust: bool,
+) -> tuple[tuple[Domain, ...], str]:
+    """Return the domains and the image of an existing run, after a check of what the run asks of the host.
+
+    The check comes first if a domain has an argument, which may name code or any other file of the host.
+
+    Args:
+        options: options of the run, with the changes that the user gave.
+        stored: content of its ``run.json``.
+        layout: paths of the run.
+        adapter: loads the domains.
+        given: paths of the fields of the options that the user gave.
+        trust: whether the user accepts all that the run asks for.
+
+    Raises:
+        ReceivedRunError: as for :func:`~hyperruntime.loop.run.received.check_received`.
+        HyperRuntimeError: as for :func:`plan_run`.
+    """
+    if any(":" in name for name in options.domains):
+        check_received(options, stored, layout, options.image or "", given=given, trust=trust)
+    domains = load_domains(options.domains, adapter, code=True)
+    image = choose_image(options, domains)
+    check_received(options, stored, layout, image, given=given, trust=trust)
+    return domains, image
+
+
 def absolute_references(names: Sequence[str]) -> tuple[str, ...]:
-    """Return references that are valid in any working directory: arguments that are existing paths become absolute."""
-    parts = (name.partition(":") for name in names)
-    return tuple(
-        f"{name}:{os.path.abspath(argument)}" if colon and os.path.exists(argument) else name + colon + argument
-        for name, colon, argument in parts
-    )
+    """Return references that are valid in any working directory: arguments that are existing paths become absolute.
+
+    The path of a ``FILE.py:CLASS`` becomes absolute too.
+    """
+    return tuple(map(_absolute_reference, names))
+
+
+def _absolute_reference(reference: str) -> str:
+    name, colon, argument = reference.partition(":")
+    if registry.is_domain_file(reference):
+        return f"{os.path.abspath(name)}:{argument}"
+    return f"{name}:{os.path.abspath(argument)}" if colon and os.path.exists(argument) else reference
 
 
 def choose_image(options: GenerateOptions, domains: Sequence[Domain]) -> str:

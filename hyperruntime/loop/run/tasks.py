@@ -120,7 +120,7 @@ class SentRun:
                 f"the received run cannot be read: {error!r}; use one version of hyperruntime on all machines"
             ) from error
         adapter = contract_adapter(options.contract)
-        domains = load_domains(options.domains, adapter)
+        domains = load_domains(options.domains, adapter, code=True)  # the sender has checked them
         return cls(options=options, layout=layout, contract=contract, adapter=adapter, domains=domains, **texts)
 
     def context(

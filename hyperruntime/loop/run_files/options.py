@@ -149,7 +149,9 @@ class GenerateOptions:
         "pids": Option(kind="count", help="Limit of processes and threads in each container, or none.",
             harmless=at_most(Limits().pids or 0)),
         "disk_bytes": Option(flag="--disk", help="Limit of disk space of each container; a container that uses more "
-            "is ended.", harmless=at_most(DEFAULT_DISK_BYTES))}))
+            "is ended.", harmless=at_most(DEFAULT_DISK_BYTES)),
+        "shm_bytes": Option(flag="--shm", help="Size of /dev/shm in each container, such as 1g; default: the engine's "
+            "own.", harmless=True)}))
     limits_mode: LimitsMode = option("enforce", "watchdog: hyperrun watches the memory where the engine "  # noqa: RUF009
         "cannot limit it.", check=OneOf(LIMITS_MODES))
     gpus: str | tuple[str, ...] | None = attrs.field(default="auto:1", converter=as_gpus, metadata=about(

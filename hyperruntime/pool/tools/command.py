@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
-from codecs import getincrementaldecoder
 
 from hyperruntime.errors import ExecLostError, ExecStartError, WorkdirNotFoundError
+from hyperruntime.exec.output_streams import split_kept, whole_end, whole_start
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest
 from hyperruntime.pool.values.results import ExecutionResult
 from hyperruntime.spec import ExecResult
@@ -81,7 +80,7 @@ def to_result(call: ToolRequest, result: ExecResult) -> ExecutionResult:
     err, err_cut = show_output(result.stderr, call.policy.output_chars)
     error = f"the command ended with exit code {result.exit_code}" if result.exit_code else ""
     if result.timed_out:
-        error = f"the command was ended after {call.timeout_s:g} s, with all processes that it had started"
+        error = f"the command timed out after {call.timeout_s:g} s; it and all processes that it started were ended"
     between = "" if not out or out.endswith("\n") else "\n"
     return ExecutionResult(
         success=result.exit_code == 0,
@@ -110,16 +109,16 @@ def show_output(data: bytes, limit_chars: int) -> tuple[str, bool]:
         limit_chars: of a longer text, the first and the last half of so many characters are kept.
     """
     half = kept_bytes(limit_chars) // 2
-    head_bytes, notice, tail_bytes = data[:half], data[half:-half], data[-half:]
-    total = len(data)
-    if total > 2 * half and (dropped := re.search(rb"\d+", notice)):
-        total = 2 * half + int(dropped[0])
+    if len(data) > 2 * half and (parts := split_kept(data, 2 * half)):
+        head_bytes, dropped, tail_bytes = parts
+        total = len(head_bytes) + dropped + len(tail_bytes)
     elif len(text := data.decode(errors="replace")) <= limit_chars:
         return text, False
+    else:
+        head_bytes, tail_bytes, total = whole_end(data[:half]), whole_start(data[-half:]), len(data)
     tail_chars = limit_chars // 2
-    # The kept bytes may end and begin inside a character.
-    head = getincrementaldecoder("utf-8")("replace").decode(head_bytes)[: limit_chars - tail_chars]
-    tail = re.sub(rb"\A[\x80-\xbf]{1,3}", b"", tail_bytes).decode(errors="replace")
+    head = head_bytes.decode(errors="replace")[: limit_chars - tail_chars]
+    tail = tail_bytes.decode(errors="replace")
     tail = tail[len(tail) - tail_chars :]
     missing = total - len(head.encode()) - len(tail.encode())
     return f"{head}\n[... {max(missing, 1)} bytes are not shown ...]\n{tail}", True

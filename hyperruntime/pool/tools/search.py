@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from hyperruntime.exec.output_streams import whole_end
 from hyperruntime.pool.tools.pattern import to_posix
 from hyperruntime.pool.tools.slot_scripts import run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done
@@ -17,6 +18,8 @@ _MAX_CONTEXT = 20
 _MAX_PATTERN = 10_000
 _LINE_BYTES = 400
 _RECORD_BYTES = 64 * 1024
+_MAX_GLOBS = 64
+_BRACES = re.compile(r"(?<!\\)\{([^{},]*,[^{}]*)\}")
 _RECORD = re.compile(rb"([^\0]*)\0([^\n]*)\n")
 _LINE = re.compile(rb"([0-9]{1,18})([:-])([^\0]*)")
 
@@ -64,7 +67,7 @@ class SearchLines:
         if matches and self.matches == self._most:
             raise EnoughError
         self.matches += matches
-        shown = text[:_LINE_BYTES].decode(errors="replace") + ("..." if len(text) > _LINE_BYTES else "")
+        shown = whole_end(text[:_LINE_BYTES]).decode(errors="replace") + ("..." if len(text) > _LINE_BYTES else "")
         path = "" if name.startswith(b".//") else show(os.fsdecode(name.removeprefix(b"./")))
         self._room -= len(path) + len(shown)
         if self._room < 0:
@@ -92,16 +95,40 @@ def _variables(args: Mapping[str, Any]) -> dict[str, str | int]:
     pattern: str = args["pattern"]
     if not pattern or len(pattern) > _MAX_PATTERN or "\0" in pattern or "\n" in pattern:
         raise ToolProblemError(f"the pattern must be one line of 1 to {_MAX_PATTERN} characters without NUL")
-    if args["glob"] is not None and ("/" in args["glob"] or "\0" in args["glob"]):
-        raise ToolProblemError("'glob' matches only file names, for example '*.py'; give the directory as 'path'")
     return {
         "pattern": pattern if args["literal"] else to_posix(pattern),
         "form": "F" if args["literal"] else "E",
-        "glob": args["glob"] or "",
+        "globs": "\n".join(_globs(args["glob"] or "")),
         "context": min(args["context"], _MAX_CONTEXT),
         "ignore_case": "1" if args["ignore_case"] else "",
         "hidden": "1" if args["hidden"] else "",
     }
+
+
+def _globs(glob: str) -> list[str]:
+    """Return the patterns of file names that a glob stands for: ``*.{py,txt}`` stands for ``*.py`` and ``*.txt``.
+
+    Raises:
+        ToolProblemError: it is not a pattern of file names, or stands for too many.
+
+    Source: bash(1), "Brace Expansion"; neither grep nor find expands braces.
+    """
+    if set("/\0\n") & set(glob):
+        raise ToolProblemError("'glob' matches only file names, for example '*.py'; give the directory as 'path'")
+    found = [glob] if glob else []
+    while any(_BRACES.search(each) for each in found):
+        found = list(dict.fromkeys(part for each in found for part in _without_one_brace(each)))
+        if len(found) > _MAX_GLOBS:
+            raise ToolProblemError(f"'glob' stands for more than {_MAX_GLOBS} patterns; use '*' in it")
+    return found
+
+
+def _without_one_brace(glob: str) -> list[str]:
+    """Return the patterns that a glob stands for after its first innermost braces are expanded."""
+    braces = _BRACES.search(glob)
+    if braces is None:
+        return [glob]
+    return [glob[: braces.start()] + part + glob[braces.end() :] for part in braces[1].split(",")]
 
 
 def _name(path: str, searched: str) -> str:
@@ -121,7 +148,7 @@ SEARCH = Tool(
         ),
         Param("path", "string", "directory or file, absolute or relative to the workspace", default="."),
         Param("literal", "boolean", "treat the pattern as plain text", default=False),
-        Param("glob", "string", "search only files with matching names, for example *.py"),
+        Param("glob", "string", "search only files with matching names, for example *.py or *.{js,ts}"),
         Param("context", "integer", "number of lines to show around each match", default=0, minimum=0),
         Param("ignore_case", "boolean", "ignore the case of letters", default=False),
         Param("hidden", "boolean", "also search names that begin with a dot", default=False),

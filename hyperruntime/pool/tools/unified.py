@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from hyperruntime.git.patch import unquote
 from hyperruntime.pool.tools.tool import ToolProblemError
 
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,\d{1,9})? @@")
@@ -230,12 +231,13 @@ def _file(old: bytes | None, new: bytes | None, hunks: tuple[Hunk, ...]) -> File
 
 
 def _name(field: bytes, prefix: bytes) -> bytes | None:
-    """Return a header's path without its timestamp and git's prefix; None for ``/dev/null``."""
-    name = field.rstrip(b"\r\n").split(b"\t")[0]
+    """Return a header's path without its timestamp, git's quotes and prefix; None for ``/dev/null``."""
+    text = field.rstrip(b"\r\n")
+    name = unquote(text) if text.startswith(b'"') else text.split(b"\t")[0]
     if name == _NOTHING:
         return None
     name = name.removeprefix(prefix)
-    if not name or name.startswith(b'"'):
+    if not name or name.startswith(b'"') or b"\0" in name:
         raise ToolProblemError(f"the path {_shown(field)} of the diff is invalid; give it as 'path' instead")
     return name
 

@@ -113,7 +113,7 @@ def parse_profile(name: str, data: object) -> PoolConfig:
     Args:
         name: its name.
         data: a table with keys of PoolConfig and of ContainerSpec, and the tables ``limits`` and ``tools``; or a
-            PoolConfig, which gets the name.
+            PoolConfig, which gets the name. Instead of a table it may hold a Limits, a ToolPolicy or a Mount.
 
     Raises:
         SpecError: a key is unknown or a value is invalid.
@@ -121,7 +121,7 @@ def parse_profile(name: str, data: object) -> PoolConfig:
     if isinstance(data, PoolConfig):
         return attrs.evolve(data, name=name)
     where = f"profiles.{name}"
-    table = _table(where, data, _POOL | _SPEC | set(_TABLES))
+    table = as_tables(_table(where, data, _POOL | _SPEC | set(_TABLES)))
     if "image" not in table:
         raise SpecError(f"{where}.image", None, "an image reference such as localhost/name:tag")
     parts = {key: _table(f"{where}.{key}", table.get(key, {}), known) for key, known in _TABLES.items()}
@@ -137,6 +137,24 @@ def parse_profile(name: str, data: object) -> PoolConfig:
         raise SpecError(given, error.value, error.allowed) from None
     except (TypeError, ValueError, AttributeError) as error:
         raise SpecError(where, "...", f"values of the right types; correct the wrong field ({error})") from error
+
+
+def as_tables(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with a table in place of each :class:`Mount`, :class:`Limits` and :class:`ToolPolicy`.
+
+    Args:
+        fields: by name, as for :func:`parse_profile`; those of tables are returned as they are.
+    """
+    found = {key: _as_table(value) for key, value in fields.items()}
+    if isinstance(mounts := found.get("mounts"), (list, tuple)):
+        found["mounts"] = [_as_table(each) for each in mounts]
+    return found
+
+
+def _as_table(value: Any) -> Any:  # noqa: ANN401 - any value of a configuration
+    if not isinstance(value, (Mount, Limits, ToolPolicy)):
+        return value
+    return attrs.asdict(value, filter=lambda field, given: given != field.default)
 
 
 def _spec_values(where: str, spec: Mapping[str, Any]) -> dict[str, Any]:

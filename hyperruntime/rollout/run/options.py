@@ -75,6 +75,7 @@ _CONTAINER_PARTS = {
     "limits.cpus": Option(harmless=True, kind="number", help="Limit of cores of each container, such as 1.5."),
     "limits.pids": Option(kind="count", harmless=at_most(Limits().pids or 0),
         help="Limit of processes and threads in each container, or none."),
+    "limits.shm_bytes": Option(harmless=True, flag="--shm", help="Size of /dev/shm in each container, such as 1g."),
 }
 _POOL_PARTS = {
     "slots_per_container": Option(check=AtLeast(1), changes=True, harmless=True,

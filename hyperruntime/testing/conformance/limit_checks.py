@@ -78,12 +78,16 @@ def pids(context: Context) -> None:
 def tmpfs(context: Context) -> None:
     """The directory /tmp holds at most its limit; a command that exceeds it fails, and the container lives on."""
     with context.start(limits=context.limits(tmpfs_bytes=4 * MIB)) as container:
-        full = shell(container, "dd if=/dev/zero of=/tmp/full bs=1M count=9")
-        expect(full.exit_code != 0, "9 MiB were written to a /tmp of 4 MiB")
-        expect(b"No space left" in full.stderr, f"the command does not learn the reason: {full.stderr!r}")
-        size = int(shell(container, "wc -c </tmp/full").check().stdout)
-        expect(2 * MIB <= size <= 4 * MIB, f"{size} bytes fit into a /tmp of {4 * MIB}")
-        _expect_usable(container)
+        _expect_size(container, "/tmp", 4)  # noqa: S108 - in the container
+
+
+@check("limits.shm", needs="limits.shm_bytes")
+def shm(context: Context) -> None:
+    """The directory /dev/shm has the size of its limit, smaller or larger than the engine's own."""
+    with context.start(limits=context.limits(shm_bytes=4 * MIB)) as container:
+        _expect_size(container, "/dev/shm", 4)  # noqa: S108 - in the container
+    with context.start(limits=context.limits(shm_bytes=100 * MIB)) as container:
+        _expect_size(container, "/dev/shm", 100)  # noqa: S108
 
 
 @check("limits.wall-clock")
@@ -133,6 +137,16 @@ def watchdog(context: Context) -> None:
             return
         with expect_error(ContainerLostError, "a command past the limit", "watchdog", f"={WATCHED_BYTES}"):
             shell(container, FLOOD.replace("count=1", "count=1000"), timeout_s=40)
+
+
+def _expect_size(container: Container, path: str, mib: int) -> None:
+    """Check that a directory holds about its size and no more, and that the writer learns the reason."""
+    full = shell(container, f"dd if=/dev/zero of={path}/full bs=1M count={mib + 5}", timeout_s=60)
+    expect(full.exit_code != 0, f"{mib + 5} MiB were written to a {path} of {mib} MiB")
+    expect(b"No space left" in full.stderr, f"the command does not learn the reason: {full.stderr!r}")
+    size = int(shell(container, f"wc -c <{path}/full").check().stdout)
+    expect((mib - 2) * MIB <= size <= mib * MIB, f"{size} bytes fit into a {path} of {mib} MiB")
+    _expect_usable(container)
 
 
 def _expect_usable(container: Container) -> None:

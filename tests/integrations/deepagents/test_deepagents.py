@@ -81,7 +81,7 @@ def test_a_command_that_does_not_end_is_ended(base_image: str, runtime_name: str
     try:
         result = sandbox.execute("echo before; sleep 1000", timeout=1)
         assert result.exit_code == 124
-        assert result.output == "before\n\n[the command was ended after 1 s]"
+        assert result.output == "before\n\n[the command timed out after 1 s]"
         impatient = Sandbox(sandbox.container, timeout_s=0.5)
         assert impatient.execute("sleep 1000").exit_code == 124
         assert impatient.execute("sleep 1; echo done", timeout=0).output == "done\n"  # 0 means no limit

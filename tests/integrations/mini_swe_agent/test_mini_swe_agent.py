@@ -71,6 +71,7 @@ def test_outputs_are_merged_and_bounded_in_time(environment: Any) -> None:
     }
     late = environment.execute({"command": "echo before; sleep 100"}, timeout=1)
     assert (late["output"], late["returncode"], late["extra"]["exception_type"]) == ("before\n", -1, "TimeoutExpired")
+    assert "timed out after 1 seconds" in late["exception_info"]
     with pytest.raises(Submitted):
         environment.execute({"command": "echo; echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"})
 
@@ -90,6 +91,17 @@ def test_variables_and_directories_are_those_of_the_configuration(
     said = environment.execute({"command": 'pwd; echo "$MINE $OF_THE_HOST"'})["output"]
     assert said == "/usr\na b host\n"
     assert environment.execute({"command": "pwd"}, cwd="/etc")["output"] == "/etc\n"
+
+
+def test_mounts_and_limits_may_be_objects_of_the_library(base_image: str, runtime_name: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "given").write_text("from the host\n")
+    fields = {"mounts": [hr.Mount(source=str(tmp_path), target="/in")], "limits": hr.Limits(pids=200)}
+    environment = Environment(image=base_image, runtime=runtime_name, container=fields, container_timeout="1h")
+    assert environment.execute({"command": "cat /in/given"})["output"] == "from the host\n"
+    limits = environment.container.spec.limits
+    assert (limits.pids, limits.wall_s) == (200, 3600)
+    json.dumps(environment.serialize())
 
 
 def test_a_submission_that_lost_bytes_is_an_error_that_the_agent_sees(environment: Any) -> None:

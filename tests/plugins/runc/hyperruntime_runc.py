@@ -35,6 +35,7 @@ from hyperruntime.spec import ContainerSpec, Limits, Mount
 
 NAME, LIMITS = "runc", ("memory_bytes", "cpus", "pids")
 PATH, TMP = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "/tmp"
+SHM = "/dev/shm"
 ENV = {"PATH": PATH}  # of our programs; this process's own environment stays out
 ROOTLESS = os.geteuid() != 0
 # An ordinary user becomes root of a user namespace, in which the subordinate ids are the other users.
@@ -110,6 +111,10 @@ def mounts(launch: Launch, usual: Sequence[Mapping[str, Any]]) -> list[Mapping[s
     if size is not None or common.needs_own_tmp(spec):
         options = ["nosuid", "nodev", "mode=1777", *([] if size is None else [f"size={size}"])]
         found.append({"destination": TMP, "type": "tmpfs", "source": "tmpfs", "options": options})
+    if spec.limits.shm_bytes is not None:
+        options = ["nosuid", "nodev", "noexec", "mode=1777", f"size={spec.limits.shm_bytes}"]
+        found = [mount for mount in found if mount["destination"] != SHM]
+        found.append({"destination": SHM, "type": "tmpfs", "source": "shm", "options": options})
     return [*found, *map(bind, (launch.exchange, *spec.mounts))]
 
 
@@ -335,7 +340,7 @@ def try_here() -> EngineInfo:
         version=version,
         rootless=ROOTLESS,
         networks=("none", "host"),
-        limits={**limits, "tmpfs_bytes": "cgroup"},
+        limits={**limits, "tmpfs_bytes": "cgroup", "shm_bytes": "cgroup"},
         users="users" in said,
         refuses=frozenset(("user", *common.IMAGE_OPERATIONS[2:])),
         reclaim_args=tuple(AS_ROOT),

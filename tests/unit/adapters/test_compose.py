@@ -37,10 +37,13 @@ def test_an_image_of_another_processor_is_refused() -> None:
 
 
 def test_keys_of_a_service_are_fields_of_a_container() -> None:
-    found = read("{image: x, mem_limit: 512m, cpus: 1.5, user: '7', read_only: true, working_dir: /w, command: sleep}")
+    found = read(
+        "{image: x, mem_limit: 512m, shm_size: 1gb, cpus: 1.5, user: '7', read_only: true, working_dir: /w, "
+        "command: sleep}"
+    )
     assert found.fields == {
         "image": "x",
-        "limits": {"memory_bytes": 512 * 1024**2, "cpus": 1.5},
+        "limits": {"memory_bytes": 512 * 1024**2, "shm_bytes": 1024**3, "cpus": 1.5},
         "user": "7",
         "read_only_rootfs": True,
         "workdir": "/w",

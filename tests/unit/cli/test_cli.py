@@ -106,6 +106,8 @@ def test_help_and_version_import_no_command_and_no_heavy_module(args: tuple[str,
     ("args", "sentence"),
     [
         (("exe",), "unknown command 'exe'; did you mean 'exec'?"),
+        (("exec", "-e", "A=b", "base", "true"), "no such option '-e'; did you mean '--env'?"),
+        (("exec", "-v", "/a:/b", "base", "true"), "no such option '-v'; did you mean '--mount'?"),
         (("image", "bild"), "unknown command 'bild'; did you mean 'build'?"),
         (("exec", "--memry", "1g", "--", "true"), "no such option"),
         (("exec",), "missing argument"),

@@ -241,7 +241,7 @@ with interrupting(state):
     try:
         run_until_signal(work(), state)
     except KeyboardInterrupt:
-        print("interrupted", process._streaming)
+        print("interrupted", process._streaming.get())
 """
 
 

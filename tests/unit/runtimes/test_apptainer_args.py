@@ -105,6 +105,13 @@ def test_a_limited_tmp_is_mounted_with_its_size() -> None:
     assert "type=bind,src=/scratch/c/memory,dst=/tmp" in values_of(args, "--mount")
 
 
+def test_a_dev_shm_with_a_size_is_mounted_under_the_mounts_of_the_user() -> None:
+    args = args_of(limits=Limits(shm_bytes=4096), mounts=(Mount(source="/m", target="/dev/shm/m"),))
+    assert args[args.index("/scratch/c/shm") + 1] == "mode=1777,nosuid,nodev,size=4096"
+    targets = [option.partition("dst=")[2] for option in values_of(args, "--mount")]
+    assert targets.index("/dev/shm") < targets.index("/dev/shm/m,ro")
+
+
 def test_host_network_containers_see_the_hosts_network_devices_but_not_its_cgroups() -> None:
     mounts = values_of(args_of(network="host"), "--mount")
     assert "type=bind,src=/sys/class,dst=/sys/class,ro" in mounts

@@ -111,6 +111,7 @@ def test_users_are_those_of_files_that_each_container_has_for_itself() -> None:
         ({"mounts": (Mount(source="/m", target="/n"),)}, ["--ro-bind", "/m", "/n"]),
         ({"mounts": (Mount(source="/m", target="/n", read_only=False),)}, ["--bind", "/m", "/n"]),
         ({"limits": Limits(tmpfs_bytes=99)}, ["--size", "99", "--tmpfs", "/tmp"]),
+        ({"limits": Limits(shm_bytes=99)}, ["--perms", "1777", "--size", "99", "--tmpfs", "/dev/shm"]),
         ({"limits": Limits(pids=99)}, ["/usr/bin/prlimit", "--nproc=99:99"]),
     ],
 )

@@ -67,6 +67,7 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"limits": hr.Limits(pids=60)}, {}, {"PidsLimit": 60}),
     ({"limits": hr.Limits(pids=None, cpus=0.5)}, {}, {"NanoCpus": 500_000_000}),
     ({"limits": hr.Limits(pids=None, memory_bytes=1 << 30)}, {}, {"Memory": 1 << 30, "MemorySwap": 1 << 30}),
+    ({"limits": hr.Limits(pids=None, shm_bytes=4096)}, {}, {"ShmSize": 4096}),
     (
         {"limits": hr.Limits(pids=None, tmpfs_bytes=4096)},
         {},

@@ -172,6 +172,7 @@ def test_a_second_value_for_a_single_option_is_rejected() -> None:
         (("--limits", "memory=2g", "--memory", "1g"), limits(memory_bytes=1024**3)),
         (("--pids", "none", "--limits", "pids=64,cpus=2"), limits(cpus=2.0, pids=None)),
         (("--limits", "pids=none,disk=1g"), limits(pids=None, disk_bytes=1024**3)),
+        (("--limits", "disk=1g,shm=1m"), limits(disk_bytes=1024**3, shm_bytes=1024**2)),
     ],
 )
 def test_limits_may_be_combined_in_one_option_and_single_options_override_it(

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.errors import TransferError
-from hyperruntime.exec.output_streams import OutputBuffer
+from hyperruntime.exec.output_streams import OutputBuffer, split_kept
 from hyperruntime.host.process import run_process
 from hyperruntime.pool.tools.archiving import pack
 from hyperruntime.pool.tools.command import kept_bytes, show_output
@@ -173,7 +173,7 @@ def test_a_hunk_with_wrong_line_numbers_and_line_ends_is_applied() -> None:
         ("@@ -1 +1 @@\n-a\n+b\n", "before the lines"),
         ("--- a/f\n+++ b/f\n@@ -1 +1 @@\n a\n", "changes nothing"),
         ("--- /dev/null\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n", "is a new file, but"),
-        ('--- "a/f"\n+++ "b/f"\n@@ -1 +1 @@\n-a\n+b\n', "is invalid; give it"),
+        ('--- "a/f\\000"\n+++ "b/f\\000"\n@@ -1 +1 @@\n-a\n+b\n', "is invalid; give it"),
     ],
 )
 def test_an_unsupported_or_invalid_diff_is_rejected(diff: str, words: str) -> None:
@@ -307,3 +307,19 @@ def test_an_archive_beyond_its_limits_is_rejected() -> None:
 
 def test_the_tool_names_of_a_policy_are_the_existing_tools() -> None:
     assert set(TOOL_NAMES) == {*TOOLS, *ALIASES}
+
+
+@given(st.text(max_size=60), st.integers(2, 40), st.integers(1, 7))
+def test_a_limit_of_output_never_cuts_inside_a_character(text: str, limit: int, step: int) -> None:
+    output, data = OutputBuffer(limit), text.encode()
+    for at in range(0, len(data), step):
+        output.write(data[at : at + step])
+
+    kept = output.value().decode()  # strictly
+
+    assert (kept != text) == (len(data) > limit)
+    if parts := split_kept(kept.encode(), limit):
+        head, dropped, tail = parts
+        assert data.startswith(head)
+        assert data.endswith(tail)
+        assert len(head) + dropped + len(tail) == len(data)
