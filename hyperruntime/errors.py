@@ -283,6 +283,12 @@ class StorageError(HyperRuntimeError, OSError):
     exit_code = 2
 
 
+class StorageFullError(StorageError):
+    """A file could not be written because the disk, or the user's quota, is full."""
+
+    exit_code = 1
+
+
 class RepositoryError(HyperRuntimeError):
     """An agent repository is not git, is dirty, or git failed on it."""
 
@@ -382,6 +388,12 @@ class NodeLostError(SandboxLostError):
 
 class ClusterError(HyperRuntimeError):
     """A cluster cannot be used as its configuration asks."""
+
+
+class ClusterConfigError(ClusterError):
+    """The configuration of a cluster is invalid or cannot be read."""
+
+    exit_code = 2
 
 
 class ReclaimError(HyperRuntimeError):

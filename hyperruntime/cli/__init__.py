@@ -15,6 +15,7 @@ import click
 
 from hyperruntime.cli.app import PROGRAM, app
 from hyperruntime.cli.command import State
+from hyperruntime.cli.messages import note
 from hyperruntime.cli.signals import EXIT_BY_SIGNAL, interrupting
 from hyperruntime.cli.streams import OutputError, finish_output, guarded_streams, without_colour
 from hyperruntime.errors import HyperRuntimeError
@@ -58,7 +59,7 @@ def _run(args: Sequence[str] | None, state: State) -> int:
     except SystemExit as ended:
         return _exit_code(ended.code)
     except (KeyboardInterrupt, click.Abort):
-        _say("interrupted")
+        note(f"{PROGRAM}: interrupted")
         return EXIT_BY_SIGNAL + state.signal
     except Exception as error:  # noqa: BLE001 - the one place where every error becomes a sentence
         code = _report(error, state)
@@ -115,4 +116,4 @@ def _usage_sentence(error: click.ClickException) -> str:
 
 
 def _say(sentence: str) -> None:
-    click.echo(f"{PROGRAM}: error: {sentence}", err=True)
+    note(f"{PROGRAM}: error: {sentence}")

@@ -11,7 +11,7 @@ import click
 
 from hyperruntime.cli.command import State
 from hyperruntime.cli.messages import note
-from hyperruntime.host.process import kill_group, python_args, reap, spawn
+from hyperruntime.host.process import STDOUT, kill_group, python_args, reap, spawn
 
 _END_S = 5.0  # for the last events
 
@@ -50,11 +50,14 @@ def live_page(state: State) -> Iterator[Callable[[Path], None]]:
 
 
 class _PageProcess:
-    """``hyperrun watch`` as a child, which ends when this process ends, in any way: its standard input ends then."""
+    """``hyperrun watch`` as a child, which ends when this process ends, in any way: its standard input ends then.
+
+    All that it prints comes through this process, because it must stand above the display of the run.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         words = ("-m", "hyperruntime.cli", "watch", str(run_dir), "--with-parent")
-        self._process = spawn(python_args(*words), stderr=2)
+        self._process = spawn(python_args(*words), stderr=STDOUT)
         self._reader = threading.Thread(target=self._tell, name="hyperrun-live-page", daemon=True)
         try:
             self._reader.start()
@@ -68,7 +71,8 @@ class _PageProcess:
         assert self._process.stdout is not None, "a pipe"
         with suppress(OSError, ValueError):
             for line in self._process.stdout:
-                note(f"watch it at {line.decode(errors='replace').strip()}")
+                said = line.decode(errors="replace").strip()
+                note(f"watch it at {said}" if said.startswith("http://") else said)
 
     def close(self) -> None:
         """Close the child's standard input, so that it sends the last events and ends; kill it after 5 s."""

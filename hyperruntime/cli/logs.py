@@ -38,8 +38,9 @@ def _configure(level: int, *, as_json: bool) -> None:
             *_renderers(as_json),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        # Looked up for each line: a test or a progress display may replace sys.stderr.
-        logger_factory=lambda *args: structlog.PrintLogger(sys.stderr),
+        # Looked up for each line: a test or a progress display may replace sys.stderr. A line is one write,
+        # so that a display cannot join it with a message of another thread.
+        logger_factory=lambda *args: structlog.WriteLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
 

@@ -20,8 +20,11 @@ class WrongUsageError(HyperRuntimeError):
 
 
 def note(text: str) -> None:
-    """Print one line for the user on standard error."""
-    click.echo(text, err=True)
+    """Print one line for the user on standard error, above a display that is there.
+
+    ``click.echo(err=True)`` would write past the display: it bypasses a stream that has no encoding of its own.
+    """
+    click.echo(text, file=sys.stderr)
 
 
 def own_program() -> str:

@@ -188,6 +188,20 @@ def _handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], 
 
 
 @contextmanager
+def ended_by_interrupt(state: State) -> Iterator[None]:
+    """Take Ctrl-C as the usual end of the block: the command goes on after it, and ends with exit code 0.
+
+    Raises:
+        KeyboardInterrupt: another ending signal came.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if state.signal != signal.SIGINT:
+            raise
+
+
+@contextmanager
 def last_signal(state: State) -> Iterator[Callable[[], int]]:
     """Yield a function that, after the block, returns the last ending signal that came during it, or 0.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.errors import ClusterError, SpecError, unknown_name
+from hyperruntime.errors import ClusterConfigError, SpecError, unknown_name
 from hyperruntime.json_values import parse_toml
 from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, AtLeast, OneOf
 
@@ -126,20 +126,20 @@ def read_config(path: Path, runtime: str | None = None) -> ClusterConfig:
         runtime: the engine on the nodes, in place of the file's; None or "" means that of the file.
 
     Raises:
-        ClusterError: the file cannot be read, is not TOML, has no such table, or has an unknown key.
+        ClusterConfigError: the file cannot be read, is not TOML, has no such table, or has an unknown key.
         SpecError: a value is invalid.
     """
     try:
         tables = parse_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ClusterError(f"{path} cannot be read: {error.strerror}") from error
+        raise ClusterConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ClusterError(f"{path} is not valid TOML: {error}") from error
+        raise ClusterConfigError(f"{path} is not valid TOML: {error}") from error
     table = tables.get(_TABLE)
     if not isinstance(table, dict):
-        raise ClusterError(f"{path} has no table [{_TABLE}]; add it, docs/cluster.md says how")
+        raise ClusterConfigError(f"{path} has no table [{_TABLE}]; add it, docs/cluster.md says how")
     known = [field.name for field in attrs.fields(ClusterConfig)]
     for name in table:
         if name not in known:
-            raise ClusterError(f"{path}: [{_TABLE}]: {unknown_name('key', name, known)}")
+            raise ClusterConfigError(f"{path}: [{_TABLE}]: {unknown_name('key', name, known)}")
     return ClusterConfig(**{**table, **({"runtime": runtime} if runtime else {})})

@@ -18,7 +18,10 @@ from hyperruntime.driver import Enforcement
 from hyperruntime.errors import (
     EngineError,
     EngineUnavailableError,
+    HyperRuntimeError,
     SpecError,
+    StorageError,
+    StorageFullError,
     UnsupportedOptionError,
     UserNotFoundError,
 )
@@ -188,15 +191,17 @@ def shell_args(workdir: str | None, *, is_init: bool = False) -> list[str]:
     return ["/bin/sh", "-c", script, "sh", workdir]
 
 
-def start_refusal(error_text: str, spec: ContainerSpec, user: str | None, full: str) -> SpecError | EngineError | None:
+def start_refusal(error_text: str, spec: ContainerSpec, user: str | None, full: str) -> HyperRuntimeError | None:
     """Return the error for a container or a shell that did not start; None if the engine's messages are unknown.
 
     Args:
         error_text: the engine's messages.
         spec: the container's spec.
         user: user of the shell; None means the spec's user.
-        full: the message if no space is left.
+        full: the message if no space is left in the engine's storage.
     """
+    if (refusal := _temporary_refusal(error_text)) is not None:
+        return refusal
     if NO_WORKDIR in error_text:
         return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount, for this user")
     if _UNKNOWN_USER.search(error_text):
@@ -204,6 +209,20 @@ def start_refusal(error_text: str, spec: ContainerSpec, user: str | None, full: 
     if _NO_SHELL.search(error_text):
         return EngineError(f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one")
     return EngineError(full) if "no space left" in error_text.lower() else None
+
+
+def _temporary_refusal(error_text: str) -> StorageError | None:
+    """Return the error if the engine could not write a temporary file; None if it reports something else."""
+    chosen = os.environ.get("TMPDIR")
+    if chosen and not os.path.isdir(chosen):
+        return StorageError(f"TMPDIR={chosen!r} is not a directory; create it, or set TMPDIR to another directory")
+    for folder in filter(None, (chosen, "/var/tmp", "/tmp")):  # noqa: S108 - the engines' own
+        if re.search(rf"{re.escape(folder.rstrip('/'))}/\S*: no space left", error_text, re.IGNORECASE):
+            return StorageFullError(
+                f"no space is left in {folder!r}, the directory of temporary files; free space there, or set TMPDIR "
+                "to a directory on another disk"
+            )
+    return None
 
 
 def unknown_failure(engine: str, why: str, shell: AttachedShell) -> EngineUnavailableError:

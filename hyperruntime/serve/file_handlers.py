@@ -18,7 +18,7 @@ from hyperruntime.serve.containers import Containers
 from hyperruntime.serve.exec_handlers import finished
 from hyperruntime.serve.file_models import DirectoryNames, FileFacts, FilePath, FileToRead, FileToWrite, PathToLookAt
 from hyperruntime.spec import ExecResult, check_inside_path
-from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S, tar_read_all
+from hyperruntime.transfer.copy import tar_read_all
 from hyperruntime.transfer.file_calls import READ_LIMIT_BYTES
 from hyperruntime.transfer.file_errors import error_of_text
 from hyperruntime.units import format_duration
@@ -59,7 +59,9 @@ class FileHandlers:
         asked = read(FileToRead, call.args)
         limit_bytes = READ_LIMIT_BYTES if asked.limit_bytes is None else min(asked.limit_bytes, READ_LIMIT_BYTES)
         with self._containers.using(asked.container) as served:
-            body = await served.container.aread_file(asked.path, limit_bytes=limit_bytes, user=asked.user)
+            body = await served.container.aread_file(
+                asked.path, limit_bytes=limit_bytes, user=asked.user, timeout_s=asked.deadline_s
+            )
         return Answer(body=body)
 
     async def _write(self, call: Call) -> Answer:
@@ -68,19 +70,28 @@ class FileHandlers:
             raise SpecError("mode", asked.mode, "octal digits, such as 0644")
         mode = None if asked.mode is None else int(asked.mode, 8)
         with self._containers.using(asked.container) as served:
-            await served.container.awrite_file(asked.path, call.body, mode=mode, parents=asked.parents, user=asked.user)
+            await served.container.awrite_file(
+                asked.path,
+                call.body,
+                mode=mode,
+                parents=asked.parents,
+                user=asked.user,
+                timeout_s=asked.deadline_s,
+            )
         return Answer()
 
     async def _stat(self, call: Call) -> Answer:
         asked = read(PathToLookAt, call.args)
         with self._containers.using(asked.container) as served:
-            found = await served.container.astat(asked.path, follow_symlinks=asked.follow_symlinks, user=asked.user)
+            found = await served.container.astat(
+                asked.path, follow_symlinks=asked.follow_symlinks, user=asked.user, timeout_s=asked.deadline_s
+            )
         return Answer(to_json(FileFacts(**{**attrs.asdict(found), "mode": f"{found.mode:04o}"})))
 
     async def _list(self, call: Call) -> Answer:
         asked = read(FilePath, call.args)
         with self._containers.using(asked.container) as served:
-            names = await served.container.alistdir(asked.path, user=asked.user)
+            names = await served.container.alistdir(asked.path, user=asked.user, timeout_s=asked.deadline_s)
         return Answer(to_json(DirectoryNames(names=tuple(names))))
 
     async def _read_archive(self, call: Call) -> Answer:
@@ -119,11 +130,13 @@ async def _run(
 ) -> ExecResult:
     """Run one of the scripts above with the options of a copy."""
     options = {**options, "user": asked.user, "workdir": "/", "env": {"LC_ALL": "C"}}
-    options |= {"timeout_s": DEFAULT_TIMEOUT_S, "output_limit_bytes": _NOTES_BYTES}
+    limit_s = asked.archive_deadline_s
+    options |= {"timeout_s": limit_s, "output_limit_bytes": _NOTES_BYTES}
     running = asyncio.ensure_future(container.aexec(("/bin/sh", "-c", *words), **options))
-    result = await finished(running, streams, DEFAULT_TIMEOUT_S)
+    result = await finished(running, streams, limit_s)
     if result.timed_out:
         raise TransferTimeoutError(
-            f"the archive of {asked.path!r} took longer than {format_duration(DEFAULT_TIMEOUT_S)}; copy parts of it"
+            f"the archive of {asked.path!r} took longer than {format_duration(limit_s)}; "
+            "copy parts of it, or raise timeout_s"
         )
     return result

@@ -7,6 +7,8 @@ from typing import Literal
 import attrs
 
 from hyperruntime.serve.models import ContainerName
+from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
+from hyperruntime.transfer.file_calls import FILE_TIMEOUT_S
 
 
 @attrs.frozen(kw_only=True)
@@ -16,10 +18,23 @@ class FilePath(ContainerName):
     Attributes:
         path: absolute path; percent-encoded bytes that are not UTF-8 are allowed.
         user: as for a command.
+        timeout_s: seconds after which the request is ended, as for a pipe into which nothing is written; null means 60,
+            and 600 for an archive.
     """
 
     path: str
     user: str | None = None
+    timeout_s: float | None = None
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds for a request about one path."""
+        return FILE_TIMEOUT_S if self.timeout_s is None else self.timeout_s
+
+    @property
+    def archive_deadline_s(self) -> float:
+        """Seconds for an archive."""
+        return DEFAULT_TIMEOUT_S if self.timeout_s is None else self.timeout_s
 
 
 @attrs.frozen(kw_only=True)

@@ -115,7 +115,7 @@ ROUTES = (
         handler="file.read",
         summary="Return the bytes of a file.",
         request=file_models.FileToRead,
-        query=("path", "user", "limit_bytes"),
+        query=("path", "user", "limit_bytes", "timeout_s"),
         sends="bytes",
     ),
     Route(
@@ -124,7 +124,7 @@ ROUTES = (
         handler="file.write",
         summary="Write a whole file; readers see the old content or the new one.",
         request=file_models.FileToWrite,
-        query=("path", "user", "mode", "parents"),
+        query=("path", "user", "mode", "parents", "timeout_s"),
         takes="bytes",
         sends="nothing",
         status=204,
@@ -135,7 +135,7 @@ ROUTES = (
         handler="file.stat",
         summary="Return the facts of a path.",
         request=file_models.PathToLookAt,
-        query=("path", "user", "follow_symlinks"),
+        query=("path", "user", "follow_symlinks", "timeout_s"),
         answer=file_models.FileFacts,
     ),
     Route(
@@ -144,7 +144,7 @@ ROUTES = (
         handler="directory.list",
         summary="Return the names in a directory.",
         request=file_models.FilePath,
-        query=("path", "user"),
+        query=("path", "user", "timeout_s"),
         answer=file_models.DirectoryNames,
     ),
     Route(
@@ -153,7 +153,7 @@ ROUTES = (
         handler="archive.read",
         summary="Return a tar archive of the content of a directory, or of one file. It is not to be trusted.",
         request=file_models.FilePath,
-        query=("path", "user"),
+        query=("path", "user", "timeout_s"),
         sends="archive",
     ),
     Route(
@@ -162,7 +162,7 @@ ROUTES = (
         handler="archive.write",
         summary="Extract a tar archive into a directory, which is made if it does not exist.",
         request=file_models.FilePath,
-        query=("path", "user"),
+        query=("path", "user", "timeout_s"),
         takes="archive",
         sends="nothing",
         status=204,

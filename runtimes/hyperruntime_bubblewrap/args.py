@@ -28,8 +28,8 @@ ROOT = ("--bounding-set=-all" + "".join(f",+{name.lower()}" for name in CAPABILI
 WITH_USERS = ("--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup")
 
 
-def run_args(launch: Launch, filter_path: str = "", *, users: bool = False) -> list[str]:
-    """Return the argv that starts a container with a shell attached.
+def run_args(launch: Launch, filter_path: str = "", *, users: bool = False, created: float) -> list[str]:
+    """Return the argv that starts a container with a shell attached; its record has the time ``created``, in seconds.
 
     Args:
         launch: the container to start.
@@ -61,7 +61,7 @@ def run_args(launch: Launch, filter_path: str = "", *, users: bool = False) -> l
     args += ["--remount-ro", "/"] * spec.read_only_rootfs
     args += [] if limits.pids is None else ["/usr/bin/prlimit", nproc_option(limits.pids)]
     args += ["/usr/bin/setpriv", *ROOT, "--ambient-caps=-all"] if users else []
-    record = json.dumps({"image": spec.image, "labels": dict(launch.labels)})
+    record = json.dumps({"image": spec.image, "labels": dict(launch.labels), "created": created})
     return ["/bin/sh", "-c", KEEPER, MARK, launch.name, record, filter_path or os.devnull, OWN_ETC, *args, "/bin/sh"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -61,7 +62,7 @@ class BubblewrapContainer:
     def __init__(self, launch: Launch, *, users: bool) -> None:
         """Start the container without waiting for its shell; ``users``: whether subordinate ids are its users."""
         self.id, self._spec = launch.name, launch.spec
-        args = run_args(launch, write_filter(launch.private_dir), users=users)
+        args = run_args(launch, write_filter(launch.private_dir), users=users, created=time.time())
         with program_needed(NAME, "bwrap", "install bubblewrap"):
             self.shell = process.ProcessShell(process.spawn_attached(args, ENV))
 
@@ -193,7 +194,7 @@ def run_trial(place: str, script: bytes, pids: int | None = None, *, users: bool
     """Return the result of a script in a trial container; ``place`` takes its files."""
     spec, usr = ContainerSpec(image=IMAGE, limits=Limits(pids=pids)), Mount(source="/usr", target="/mnt")
     launch = Launch(spec=spec, name="hyperruntime-trial", labels={}, exchange=usr, private_dir=place)
-    args = run_args(launch, write_filter(place), users=users)
+    args = run_args(launch, write_filter(place), users=users, created=time.time())
     return run_probe(NAME, args, input=script, env=ENV)
 
 

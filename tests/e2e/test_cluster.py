@@ -93,7 +93,7 @@ def test_an_open_cluster_is_listed_read_and_ended_from_another_process(tmp_path:
         kept.kill()
     assert sorted(out.splitlines())[0].startswith(b"node-1: ready on ")
     assert len(out.splitlines()) == 2
-    assert error.split() == b"hyperrun: error: interrupted".split()
+    assert error.split() == b"hyperrun: interrupted".split()
     assert hyperrun(tmp_path, "cluster", "status").stdout == b"no open cluster\n"
     assert hyperrun(tmp_path, "cluster", "down").stderr == b"hyperrun: error: no cluster is open\n"
     assert sorted(os.listdir(tmp_path)) == ["cache", "cluster.toml"]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,71 +13,10 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.host.process import wait_until
 from tests.conftest import EngineCommand, ProcessTable
-from tests.e2e.test_cli import hyperrun, program
+from tests.doubles.window import WAIT_S, Window
+from tests.e2e.test_cli import hyperrun
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
-
-_WAIT_S = 60.0
-
-
-class Window:
-    """A shell of the host in a window of tmux."""
-
-    def __init__(self, directory: Path, runtime_name: str) -> None:
-        self._socket, self._runtime = str(directory / "tmux"), runtime_name
-        self.modes = directory / "modes"
-        shell = "env PS1='host> ' TERM=screen sh"
-        self._tmux("-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30", "-c", str(directory), shell)
-        self.expect("host>")
-
-    def _tmux(self, *args: str) -> str:
-        done = subprocess.run(["tmux", "-S", self._socket, *args], capture_output=True, timeout=60, check=False)
-        return done.stdout.decode()
-
-    def type(self, text: str, *keys: str) -> None:
-        """Type a text, then press keys by their names in tmux."""
-        if text:
-            self._tmux("send-keys", "-l", text)
-        if keys:
-            self._tmux("send-keys", *keys)
-
-    def text(self) -> str:
-        return self._tmux("capture-pane", "-p", "-J")
-
-    def expect(self, text: str) -> None:
-        assert wait_until(lambda: text in self.text(), _WAIT_S, 0.05), f"{text!r} is not in:\n{self.text()}"
-
-    def resize(self, cols: int, rows: int) -> None:
-        self._tmux("resize-window", "-x", str(cols), "-y", str(rows))
-
-    def start(self, *args: str) -> None:
-        """Run ``hyperrun``; afterwards :meth:`end` finds its exit code."""
-        command = shlex.join([program(), "--runtime", self._runtime, *args])
-        self.type(f"stty -g >modes; {command}; echo rc=$? same=$([ $(stty -g) = $(cat modes) ] && echo yes)", "Enter")
-
-    def expect_prompt(self) -> None:
-        """Wait for the prompt of a shell in a container."""
-        assert wait_until(lambda: self.text().rstrip().endswith(("#", "$")), _WAIT_S, 0.05), self.text()
-
-    def end(self, code: int) -> None:
-        """Expect an exit code of ``hyperrun``, and a terminal as it was before."""
-        self.expect(f"rc={code} same=yes")
-        assert self.is_plain()
-        self.type("echo a''live", "Enter")
-        self.expect("alive")
-
-    def is_plain(self) -> bool:
-        """Whether the window shows its usual screen and its cursor."""
-        return self._tmux("display-message", "-p", "#{alternate_on} #{cursor_flag}").split() == ["0", "1"]
-
-    def pid(self) -> int:
-        """Return the pid of the running ``hyperrun``."""
-        shell = int(self._tmux("list-panes", "-F", "#{pane_pid}"))
-        children = Path(f"/proc/{shell}/task/{shell}/children").read_text().split()
-        return int(children[0])
-
-    def close(self) -> None:
-        self._tmux("kill-server")
 
 
 @pytest.fixture
@@ -101,7 +38,7 @@ def test_a_shell_has_an_editor_ctrl_c_the_windows_size_and_an_exit_code(window: 
     window.expect("in the editor")
     window.type("", "Escape")
     # A key right after Escape would be one key with it. The last line is that of busybox, or of vim with its cursor.
-    assert wait_until(lambda: re.search(r"- /tmp/text|1,13 +All$", window.text().rstrip()) is not None, _WAIT_S, 0.05)
+    assert wait_until(lambda: re.search(r"- /tmp/text|1,13 +All$", window.text().rstrip()) is not None, WAIT_S, 0.05)
     window.type(":wq", "Enter")
     window.expect("inside>")
     window.type("clear; sed 's/the/an/' /tmp/text", "Enter")

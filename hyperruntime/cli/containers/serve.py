@@ -15,7 +15,7 @@ import click
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.messages import WrongUsageError, note
 from hyperruntime.cli.params import COUNT, DURATION, SIZE
-from hyperruntime.cli.signals import run_until_signal
+from hyperruntime.cli.signals import ended_by_interrupt, run_until_signal
 from hyperruntime.cli.streams import on_end_of_input
 from hyperruntime.cli.tables import print_json
 from hyperruntime.spec import DEFAULT_PIDS, NETWORKS, Limits
@@ -94,7 +94,7 @@ def serve(state: State, /, with_parent: bool, as_json: bool, **options: Any) -> 
     address = _Address(**{field.name: options.pop(field.name) for field in attrs.fields(_Address)})
     address.check()
     rules = _rules(options)
-    with state.open_runtime() as runtime:
+    with ended_by_interrupt(state), state.open_runtime() as runtime:
         run_until_signal(_serve(runtime, address, rules, with_parent=with_parent, as_json=as_json), state)
 
 

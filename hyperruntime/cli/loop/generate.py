@@ -166,9 +166,8 @@ def go_on(
     """
     run_dir = view.run_dir
     plan = with_consent(lambda trust: make_plan(trust=trust), trust=trust)
-    last = plan.options.max_generation
-    tracker = Tracker(last + 1, view.generations)
-    note(f"resuming {run_dir}: {len(view.generations)} of {last + 1} generations are finished")
+    wanted = attrs.evolve(view, options=plan.options).wanted
+    tracker = Tracker(wanted, view.generations)
     with (
         showing_what_there_is(lambda: Path(run_dir), as_json),
         _machines(state, plan, cluster) as machines,
@@ -176,8 +175,12 @@ def go_on(
         _shown_progress(tracker) as on_event,
         live_page(state) as start_page,
     ):
-        start_page(Path(run_dir))
-        summary = resume_run(machines.runtime, machines.with_executor(plan), on_event)
+
+        def on_start(path: Path) -> None:
+            note(f"resuming {run_dir}: {len(view.generations)} of {wanted} generations are finished")
+            start_page(path)
+
+        summary = resume_run(machines.runtime, machines.with_executor(plan), on_event, on_start=on_start)
     return finish(summary, number(), view.options, as_json)
 
 
@@ -291,5 +294,5 @@ def _shown_progress(tracker: Tracker) -> Iterator[OnEvent]:
     from hyperruntime.cli.loop.live import LiveDisplay
 
     display = LiveDisplay(tracker)
-    with display.live:
+    with display.shown():
         yield display.on_event

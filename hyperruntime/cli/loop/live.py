@@ -4,45 +4,37 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import AbstractContextManager
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from hyperruntime.cli.display import DisplayConsole, displayed
 from hyperruntime.cli.loop.progress import FINISHED, Tracker
 from hyperruntime.loop.run_files.record import ENSEMBLE
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.units import format_duration
 
-_REFRESHES_PER_S = 5
 _BAR_WIDTH = 30
 
 
 class LiveDisplay:
-    """Shows one line per running generation and one for the whole run; finished generations stay above as text.
+    """Shows one line per running generation and one for the whole run; finished generations stay above as text."""
 
-    Attributes:
-        live: draws the display inside its ``with`` block.
-    """
-
-    def __init__(self, tracker: Tracker, console: Console | None = None) -> None:
-        """Make the display.
-
-        Args:
-            tracker: the state to show.
-            console: where to draw; None means standard error.
-        """
+    def __init__(self, tracker: Tracker) -> None:
+        """Make the display of a tracker's state on standard error."""
         self._tracker, self._lock, self._started = tracker, threading.Lock(), time.monotonic()
-        self._console = console or Console(stderr=True, highlight=False)
-        self.live = Live(
-            console=self._console,
-            get_renderable=self.render,
-            refresh_per_second=_REFRESHES_PER_S,
-            transient=True,
-            redirect_stdout=False,
+        self._console = DisplayConsole()
+        self._live = Live(
+            console=self._console, get_renderable=self.render, auto_refresh=False, transient=True, redirect_stdout=False
         )
+
+    def shown(self) -> AbstractContextManager[None]:
+        """Draw the display inside the block."""
+        return displayed(self._live, self._console)
 
     def on_event(self, event: StepEvent) -> None:
         """Update the display; the end of a generation, and a failed ensemble, are printed as a line."""

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from hyperruntime.cli.command import Command, example
+from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.loop.generations import best_generation, failure_counts, generation_columns, run_to_json
 from hyperruntime.cli.messages import WrongUsageError, note
 from hyperruntime.cli.params import ANY_RUN_DIRECTORY, is_rollout
 from hyperruntime.cli.rows import Choice, Column, Condition, print_columns, table_of, table_options
+from hyperruntime.cli.signals import ended_by_interrupt
 from hyperruntime.cli.tables import json_option, plain_lines, print_json, rich_table
 from hyperruntime.gateway.log.budget import total_spent
 from hyperruntime.loop.run_files.archive import RunView, load_run
 from hyperruntime.loop.run_files.follow import JournalFollower
+from hyperruntime.loop.run_files.running import running_generations
+from hyperruntime.units import format_duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,6 +43,10 @@ class Shown(Protocol):
         """Return one line about the run, and whether it is running."""
         ...
 
+    def now(self) -> str:
+        """Return one line about what is being made; "" if that is in the other line."""
+        ...
+
     def columns(self) -> list[Column]:
         """Return the table."""
         ...
@@ -56,10 +63,19 @@ class Shown(Protocol):
     ),
 )
 @click.argument("run_dir", type=ANY_RUN_DIRECTORY)
-@click.option("--watch", is_flag=True, help="Update the display until the run ends.")
+@click.option("--watch", is_flag=True, help="Update the display until the run ends, or Ctrl-C.")
 @table_options
 @json_option
-def status(run_dir: str, watch: bool, where: tuple[Condition, ...], sort: str, tail: int | None, as_json: bool) -> None:
+@click.pass_obj
+def status(
+    state: State,
+    run_dir: str,
+    watch: bool,
+    where: tuple[Condition, ...],
+    sort: str,
+    tail: int | None,
+    as_json: bool,
+) -> None:
     """Show the generations of the run in RUN_DIR, which may still run; damaged lines are reported and skipped.
 
     A rollout run is shown as one line, and as a table of trajectories with --where, --sort, --tail or --watch. For a
@@ -70,7 +86,8 @@ def status(run_dir: str, watch: bool, where: tuple[Condition, ...], sort: str, t
         raise WrongUsageError("--json prints everything once; leave out --watch, --where, --sort and --tail")
     is_rollouts = is_rollout(Path(run_dir))
     if watch:
-        _watch(_Rollouts(Path(run_dir)) if is_rollouts else _Loop(Path(run_dir)), choice)
+        with ended_by_interrupt(state):
+            _watch(_Rollouts(Path(run_dir)) if is_rollouts else _Loop(Path(run_dir)), choice)
     elif as_json:
         print_json(_rollout_to_json(run_dir) if is_rollouts else _loop_to_json(load_run(run_dir)))
     else:
@@ -98,6 +115,8 @@ def _print_loop(view: RunView, choice: Choice) -> None:
     columns = generation_columns(view.generations)
     rows = choice.rows(columns)
     click.echo(_loop_line(view))
+    if view.state == "running" and (now := _now_line(Path(view.run_dir))):
+        click.echo(now)
     if rows:
         print_columns(columns, rows)
     elif view.generations:
@@ -127,11 +146,20 @@ def _containers_on_nodes(run_dir: Path) -> list[dict[str, str]]:
 def _loop_line(view: RunView) -> str:
     best = best_generation(view.generations)
     top = "no score yet" if best is None else f"best {best.score:.4f} (generation {best.genid})"
-    made = f"{len(view.generations)} of {view.options.max_generation + 1} generations"
+    made = f"{len(view.generations)} of {view.wanted} generations"
     counts = ", ".join(f"{count} {name}" for name, count in failure_counts(view.generations).items())
     failed = f"; failed: {counts}" if counts else ""
     ended = f"; ended because: {view.ended}" if view.ended else ""
     return f"{view.run_dir}: {view.state}, {made}, {top}, seed {view.seed}{failed}{ended}"
+
+
+def _now_line(run_dir: Path) -> str:
+    """Return the running generations with their steps and elapsed times, or ""."""
+    running = [
+        f"generation {one.genid} ({', '.join(filter(None, (one.step, format_duration(one.elapsed_s))))})"
+        for one in running_generations(run_dir)
+    ]
+    return f"now: {', '.join(running)}" if running else ""
 
 
 def _print_rollout(run_dir: str, choice: Choice) -> None:
@@ -165,6 +193,10 @@ class _Loop:
         view = self._follower.view()
         return _loop_line(view), view.state == "running"
 
+    def now(self) -> str:
+        """Return one line about the generations that are being made; "" if there are none."""
+        return _now_line(self._run_dir)
+
     def columns(self) -> list[Column]:
         """Return the table."""
         return generation_columns(tuple(self._follower.records.values()))
@@ -192,6 +224,10 @@ class _Rollouts:
         is_running = self._follower.is_owned
         return rollout_line(self._run_dir, list(self._follower.records.values()), is_running=is_running), is_running
 
+    def now(self) -> str:
+        """Return nothing: trajectories last seconds."""
+        return ""
+
     def columns(self) -> list[Column]:
         """Return the table."""
         from hyperruntime.cli.trajectories import trajectory_columns
@@ -203,12 +239,18 @@ def _watch(run: Shown, choice: Choice) -> None:
     if not sys.stdout.isatty():
         _watch_as_lines(run, choice)
         return
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(highlight=False)
-    with Live(console=console, auto_refresh=False, redirect_stderr=False) as live:
-        _follow(run, lambda line, columns, _: live.update(_screen(line, columns, choice), refresh=True))
+    from hyperruntime.cli.display import DisplayConsole
+
+    console = DisplayConsole(stderr=False)
+    with Live(console=console, auto_refresh=False, redirect_stderr=sys.stderr.isatty()) as live:
+
+        def show(line: str, columns: Sequence[Column], is_last: bool) -> None:
+            lines = line if is_last else "\n".join(filter(None, (line, run.now())))
+            live.update(_screen(lines, columns, choice), refresh=True)
+
+        _follow(run, show, always=True)
 
 
 def _screen(line: str, columns: Sequence[Column], choice: Choice) -> RenderableType:
@@ -244,13 +286,13 @@ def _watch_as_lines(run: Shown, choice: Choice) -> None:
     _follow(run, show)
 
 
-def _follow(run: Shown, show: Callable[[str, Sequence[Column], bool], None]) -> None:
-    """Show the run at once, after each change, and when it has ended."""
+def _follow(run: Shown, show: Callable[[str, Sequence[Column], bool], None], *, always: bool = False) -> None:
+    """Show the run at once, after each change (or with ``always``, after each look), and when it has ended."""
     before = ""
     while True:
         changed = run.read_new()
         line, is_running = run.state()
-        if changed or line != before or not is_running:
+        if always or changed or line != before or not is_running:
             before = line
             show(line, run.columns(), not is_running)
         if not is_running:

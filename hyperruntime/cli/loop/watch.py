@@ -14,7 +14,7 @@ import click
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.messages import WrongUsageError, note
 from hyperruntime.cli.params import ANY_RUN_DIRECTORY, is_rollout
-from hyperruntime.cli.signals import run_until_signal
+from hyperruntime.cli.signals import ended_by_interrupt, run_until_signal
 from hyperruntime.cli.streams import on_end_of_input
 from hyperruntime.report.live.followed import FollowedRun
 
@@ -36,7 +36,7 @@ _NICE = 10  # the server of --watch gives way to the run
 @click.option("--with-parent", is_flag=True, hidden=True)
 @click.pass_obj
 def watch(state: State, /, run_dir: str, port: int | None, socket: str | None, with_parent: bool) -> None:
-    """Serve the page of `hyperrun report` about the run in RUN_DIR, live, until Ctrl-C.
+    """Serve the page of `hyperrun report` about the run in RUN_DIR, live, until Ctrl-C (exit code 0).
 
     It reads only the files of the run, so another process, or a cluster, may make the run. Everyone who knows the
     printed address, which has a token, can read the page. After a restart on the same port the address is the same.
@@ -45,7 +45,8 @@ def watch(state: State, /, run_dir: str, port: int | None, socket: str | None, w
         raise WrongUsageError("--port and --socket exclude each other; leave one out")
     if with_parent:
         os.nice(_NICE)
-    run_until_signal(_serve(run_dir, port or 0, socket, with_parent=with_parent), state)
+    with ended_by_interrupt(state):
+        run_until_signal(_serve(run_dir, port or 0, socket, with_parent=with_parent), state)
 
 
 async def _serve(run_dir: str, port: int, socket: str | None, *, with_parent: bool) -> None:

@@ -19,6 +19,7 @@ from hyperruntime.cli.command import AGENT_FILE, Command, State, example
 from hyperruntime.cli.machine.doctor import all_findings
 from hyperruntime.cli.machine.engines import engine_names, engine_to_json, view_engine
 from hyperruntime.cli.machine.secret_values import SecretValues, read_regular
+from hyperruntime.cli.messages import note
 from hyperruntime.cli.versions import version_facts
 from hyperruntime.errors import AgentError, ArchiveError, HyperRuntimeError
 from hyperruntime.json_values import parse_json, parse_toml
@@ -107,7 +108,9 @@ def report_files(runtime: str | None, run: Path | None, configs: Sequence[Path])
     names = engine_names(runtime)
     values = {
         "versions.json": version_facts(),
-        "doctor.json": {part: [attrs.asdict(one) for one in found] for part, found in all_findings(names).items()},
+        "doctor.json": {
+            part: [attrs.asdict(one) for one in found] for part, found in all_findings(names, _say_part).items()
+        },
         "engines.json": [engine_to_json(view_engine(name)) for name in names],
         "environment.json": sorted(name for name in os.environ if name.startswith(_VARIABLES)),
         **{source.name: source.value for source in sources if source.value is not None},
@@ -116,6 +119,10 @@ def report_files(runtime: str | None, run: Path | None, configs: Sequence[Path])
     texts |= {source.name: source.text for source in sources if source.value is None}
     about = _ABOUT + "".join(f"- {name}\n" for name in texts)
     return {name: _cleaned(secrets, text) for name, text in {"about.txt": about, **texts}.items()}
+
+
+def _say_part(part: str) -> None:
+    note(f"looking at {part}")
 
 
 def _as_text(value: Any) -> str:  # noqa: ANN401 - any JSON value

@@ -59,10 +59,21 @@ def doctor(state: State, name: str | None, image: str | None, gpus: str | tuple[
     return 0 if usable else _EXIT_NO_RUNTIME
 
 
-def all_findings(engines: Sequence[str]) -> dict[str, list[Finding]]:
-    """Return the findings about the machine, and about each named engine."""
-    job = list(job_findings(look_around()))
-    return {"machine": [*machine_findings(), *job], **{engine: diagnose_engine(engine) for engine in engines}}
+def all_findings(
+    engines: Sequence[str], on_part: Callable[[str], object] = lambda part: None
+) -> dict[str, list[Finding]]:
+    """Return the findings about the machine, and about each named engine.
+
+    Args:
+        engines: the names of the engines.
+        on_part: called before each part, with a text such as ``podman``; an engine takes seconds.
+    """
+    on_part("the machine")
+    found = {"machine": [*machine_findings(), *job_findings(look_around())]}
+    for engine in engines:
+        on_part(engine)
+        found[engine] = diagnose_engine(engine)
+    return found
 
 
 def _examine_gpus(state: State, image: str, gpus: str | tuple[str, ...], *, as_json: bool) -> int:

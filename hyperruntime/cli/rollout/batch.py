@@ -130,11 +130,14 @@ def _progress(rows: int) -> Iterator[Settled]:
 
         yield say
         return
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True)) as shown:
-        bar = shown.add_task("rows", total=rows)
+    from hyperruntime.cli.display import DisplayConsole, displayed
+
+    console = DisplayConsole()
+    shown = Progress(console=console, auto_refresh=False, redirect_stdout=False)
+    bar = shown.add_task("rows", total=rows)
+    with displayed(shown.live, console):
         yield lambda line: shown.update(bar, advance=1, description=count(line))
 
 

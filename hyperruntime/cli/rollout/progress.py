@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from hyperruntime.cli.messages import note
 from hyperruntime.rollout.run.progress import RolloutEvent
@@ -20,7 +20,7 @@ def shown_progress() -> Iterator[Callable[[RolloutEvent], None]]:
     """Show the progress, as a bar if standard error is a terminal, else as lines; yield the function for events."""
     if sys.stderr.isatty():
         display = BarDisplay()
-        with display.bar:
+        with display.shown():
             yield display.on_event
     else:
         yield PlainDisplay().on_event
@@ -45,33 +45,38 @@ class PlainDisplay:
 
 
 class BarDisplay:
-    """Draws a bar with the number of done trajectories and the mean reward; failures stay above it as text.
-
-    Attributes:
-        bar: draws inside its ``with`` block.
-    """
+    """Draws a bar with the number of done trajectories and the mean reward; failures stay above it as text."""
 
     def __init__(self) -> None:
         """Make the bar."""
         from rich import progress
-        from rich.console import Console
+
+        from hyperruntime.cli.display import DisplayConsole
 
         counts = (progress.BarColumn(), progress.MofNCompleteColumn(), progress.TextColumn("{task.description}"))
         times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
-        console = Console(stderr=True, highlight=False)
-        self.bar = progress.Progress(*counts, *times, console=console, transient=True)
-        self._task = self.bar.add_task("", start=False, visible=False)
+        self._console = DisplayConsole()
+        self._bar = progress.Progress(
+            *counts, *times, console=self._console, transient=True, auto_refresh=False, redirect_stdout=False
+        )
+        self._task = self._bar.add_task("", start=False, visible=False)
         self._running = 0
+
+    def shown(self) -> AbstractContextManager[None]:
+        """Draw the bar inside the block."""
+        from hyperruntime.cli.display import displayed
+
+        return displayed(self._bar.live, self._console)
 
     def on_event(self, event: RolloutEvent) -> None:
         """Update the bar."""
-        self.bar.start_task(self._task)
+        self._bar.start_task(self._task)
         self._running += 1 if event.kind == "start" else -1
         mean = "" if event.mean_reward is None else f"mean reward {event.mean_reward:.3f}, "
         text = f"{mean}{self._running} running"
-        self.bar.update(self._task, visible=True, total=event.wanted, completed=event.done, description=text)
+        self._bar.update(self._task, visible=True, total=event.wanted, completed=event.done, description=text)
         if event.trajectory is not None and event.trajectory.status != SCORED:
-            self.bar.console.print(line_of(event), style="yellow", markup=False)
+            self._console.print(line_of(event), style="yellow", markup=False)
 
 
 def line_of(event: RolloutEvent) -> str:

@@ -92,10 +92,10 @@ def start_run(
     with RunLock(plan.layout.root) as lock:
         opened = create_run(plan)
         with ModelAccess(plan.gateway, plan.options) as models:
+            run = _Run(opened, opened.context(runtime, image, on_event, models), lock, models)
             if on_start is not None:
                 on_start(plan.layout.root)
-            context = opened.context(runtime, image, on_event, models)
-            return _Run(opened, context, lock, models).run(plan.make_executor)
+            return run.run(plan.make_executor)
 
 
 def place_run(plan: NewRunPlan) -> NewRunPlan:
@@ -116,13 +116,20 @@ def place_run(plan: NewRunPlan) -> NewRunPlan:
             return plan
 
 
-def resume_run(runtime: LoopRuntime, plan: ResumePlan, on_event: OnEvent | None = None) -> RunSummary:
+def resume_run(
+    runtime: LoopRuntime,
+    plan: ResumePlan,
+    on_event: OnEvent | None = None,
+    *,
+    on_start: Callable[[Path], None] | None = None,
+) -> RunSummary:
     """Store the changed options of a run, complete the steps that a kill left out, and run all missing generations.
 
     Args:
         runtime: an open runtime.
         plan: result of :func:`~hyperruntime.loop.run.plan.plan_resume`.
         on_event: as for :func:`start_run`.
+        on_start: called with the run directory when nothing refuses the resume; None: nothing is called.
 
     Raises:
         ArchiveError: a file of the run cannot be read.
@@ -134,8 +141,10 @@ def resume_run(runtime: LoopRuntime, plan: ResumePlan, on_event: OnEvent | None 
     with RunLock(plan.layout.root) as lock:
         opened = reopen_run(plan, runtime.info.reclaim_args)
         with ModelAccess(plan.gateway, plan.options) as models:
-            context = opened.context(runtime, image, on_event, models)
-            return _Run(opened, context, lock, models).run(plan.make_executor)
+            run = _Run(opened, opened.context(runtime, image, on_event, models), lock, models)
+            if on_start is not None:
+                on_start(plan.layout.root)
+            return run.run(plan.make_executor)
 
 
 class _Run:
@@ -153,6 +162,14 @@ class _Run:
         if self._options.edit_select_parent:
             self._evolved = ParentProgram(context, self._archive, opened.commit_of, self._ask)
         self._views = context.adapter.open_views(self._options, context.layout, context.domains)
+        self._check_first()
+
+    def _check_first(self) -> None:
+        """Refuse a run whose first generation failed, so that no other has a parent."""
+        if self._opened.start.genid not in self._archive or self._archive.first.failure is None:
+            return
+        if not any(record.valid_parent for record in self._archive):
+            raise RunError(self._first_failure(self._archive.first) + "; start another run")
 
     def run(self, make_executor: MakeExecutor) -> RunSummary:
         """Make all missing generations; return the summary of the run."""
@@ -203,8 +220,6 @@ class _Run:
         if start.genid not in self._archive:
             self._submit(GenerationPlan(genid=start.genid, parent=None, commit=start.commit))
             self._collect_all()
-        elif self._archive.first.failure is not None and not any(record.valid_parent for record in self._archive):
-            raise RunError(self._first_failure(self._archive.first) + "; start another run")
         for record in self._archive:
             self._judge_parent(record)  # a kill may have left a mark out
         missing = self._missing()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +63,16 @@ class RunView:
     generations: tuple[GenerationRecord, ...]
     problems: tuple[str, ...]
     ended: str = ""
+
+    @property
+    def wanted(self) -> int:
+        """Number of all generations of the run, made or not."""
+        return wanted_count(self.options, (record.genid for record in self.generations))
+
+
+def wanted_count(options: GenerateOptions, made: Iterable[GenId]) -> int:
+    """Return the number of generations of a run: those that its options ask for, and others that were made before."""
+    return len({options.first_genid, *range(1, options.max_generation + 1), *made})
 
 
 class Archive:

@@ -14,6 +14,7 @@ from hyperruntime.concurrency.closing import Closing
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.run_files.layout import LOG
 from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.run_files.running import step_lines
 from hyperruntime.storage.atomic import storage_errors
 from hyperruntime.storage.run_files import open_to_append
 from hyperruntime.units import MIB
@@ -90,7 +91,7 @@ class StepLog(Closing):
         """Run and time ``action`` as one step."""
         started, self.current = time.monotonic(), name
         self._tell(name, "start")
-        self.note(f"== {name}")
+        self.note(step_lines(name))
         try:
             action()
         except BaseException as error:

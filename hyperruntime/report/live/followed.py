@@ -15,6 +15,7 @@ from hyperruntime.loop.run_files.follow import JournalFollower
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import genid_from_json
+from hyperruntime.loop.run_files.running import running_generations
 from hyperruntime.report.page.generations import LoopRun
 from hyperruntime.report.page.secrets import Screen
 from hyperruntime.report.page.trajectories import RolloutRun
@@ -156,7 +157,13 @@ class LoopSource:
 
     def head(self) -> dict[str, Any]:
         """Return what the page says of the whole run, with its notes."""
-        return {**self._run.head(), "notes": [*self._follower.problems, *self._run.notes]}
+        head = self._run.head()
+        now = [
+            " ".join(filter(None, (one.genid, one.step, f"since {one.started:%Y-%m-%d %H:%M:%S} UTC")))
+            for one in (running_generations(self._run_file.parent) if self._follower.is_owned else ())
+        ]
+        options = {**head["options"], **({"being made": ", ".join(now)} if now else {})}
+        return {**head, "options": options, "notes": [*self._follower.problems, *self._run.notes]}
 
     def facts(self) -> dict[str, Any]:
         """Return the head and all columns."""

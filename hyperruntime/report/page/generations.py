@@ -88,7 +88,7 @@ class LoopRun:
             "options": {
                 **({"ended": self._screen.text(view.ended)} if view.ended else {}),
                 "domains": ", ".join(options.domains), "agent": options.agent or "the domain's", "seed": view.seed,
-                "parents by": options.parent_selection, "generations wanted": options.max_generation + 1,
+                "parents by": options.parent_selection, "generations wanted": view.wanted,
                 "at once": options.parallel,
             },
             "models": models,

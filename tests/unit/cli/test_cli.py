@@ -15,6 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import hyperruntime
 from hyperruntime.cli import main
 from hyperruntime.cli.app import COMMANDS, app
 from hyperruntime.cli.command import State
@@ -93,12 +94,20 @@ def test_the_status_of_a_run_loads_no_heavy_module(tmp_path: Path) -> None:
     assert set(HEAVY) & set(loaded) == {"attrs"}
 
 
+def test_the_package_is_a_program_that_imports_nothing_from_the_current_directory(tmp_path: Path) -> None:
+    for name in ("click", "attrs", "attr", "structlog", "json"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the current directory')\n")
+    command = [sys.executable, "-m", "hyperruntime", "--version"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"hyperrun {hyperruntime.__version__}\n", "")
+
+
 @pytest.mark.parametrize("args", [("--help",), ("--version",), ()])
 def test_help_and_version_import_no_command_and_no_heavy_module(args: tuple[str, ...]) -> None:
     loaded = modules_of(*args)
     assert not set(HEAVY) & set(loaded)
     ours = [name for name in loaded if name.startswith("hyperruntime")]
-    cli = [f"hyperruntime.cli{name}" for name in ("", ".app", ".command", ".signals", ".streams")]
+    cli = [f"hyperruntime.cli{name}" for name in ("", ".app", ".command", ".messages", ".signals", ".streams")]
     assert ours == ["hyperruntime", *cli, "hyperruntime.errors", "hyperruntime.pickling"]
 
 

@@ -90,7 +90,7 @@ def test_a_signal_before_any_callback_of_the_loop_ends_the_command_and_cleans_up
     assert done.stdout.splitlines() == [
         f"{moment} {128 + number} 0" for number in (signal.SIGTERM, signal.SIGINT) for moment in moments
     ], done.stderr
-    assert done.stderr.count("hyperrun: error: interrupted\n") == 2 * len(moments)
+    assert done.stderr.count("hyperrun: interrupted\n") == 2 * len(moments)
     assert "Traceback" not in done.stderr
 
 
@@ -181,9 +181,9 @@ sys.exit(main())
         ("loses", 0.2, "the command did not end within 0.2 s"),
         ("leaves", 0.2, "the command did not end within 0.2 s"),
         ("cleans", 1000, "a second signal came"),
-        ("sleeps", 1000, "hyperrun: error: interrupted\n"),
-        ("goes_on", 1000, "hyperrun: error: interrupted\n"),
-        ("goes_on_in_the_loop", 1000, "hyperrun: error: interrupted\n"),
+        ("sleeps", 1000, "hyperrun: interrupted\n"),
+        ("goes_on", 1000, "hyperrun: interrupted\n"),
+        ("goes_on_in_the_loop", 1000, "hyperrun: interrupted\n"),
     ],
 )
 def test_a_command_that_ignores_the_first_signal_is_ended(name: str, grace_s: float, why: str, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def args_of(filter_path: str = "", *, users: bool = False, **fields: Any) -> lis
         exchange=Mount(source="/x", target="/run/hyperruntime"),
         private_dir="/private",
     )
-    return run_args(launch, filter_path, users=users)
+    return run_args(launch, filter_path, users=users, created=5.5)
 
 
 def binds(args: list[str], flag: str) -> list[tuple[str, str]]:
@@ -91,7 +91,7 @@ def test_subordinate_ids_and_the_filter_are_used_where_the_machine_has_them() ->
 def test_the_keeper_carries_the_name_and_the_labels_of_its_container() -> None:
     assert args_of()[:6] == [
         *("/bin/sh", "-c", KEEPER, MARK, "hyperruntime-1"),
-        '{"image": "host", "labels": {"a": "b"}}',
+        '{"image": "host", "labels": {"a": "b"}, "created": 5.5}',
     ]
 
 
@@ -189,7 +189,7 @@ def test_containers_are_listed_and_removed_by_their_keepers() -> None:
         KEEPER,
         MARK,
         "c",
-        '{"image": "host", "labels": {"mine": "1"}}',
+        '{"image": "host", "labels": {"mine": "1"}, "created": 1700000000.5}',
         "/dev/null",
         OWN_ETC,
         "setpriv",
@@ -203,7 +203,7 @@ def test_containers_are_listed_and_removed_by_their_keepers() -> None:
         driver = BubblewrapDriver()
         assert wait_until(lambda: "c" in [record.id for record in driver.containers()], 60)
         (record,) = (record for record in driver.containers() if record.id == "c")
-        assert (record.image, record.labels) == ("host", {"mine": "1"})
+        assert (record.image, record.labels, record.created) == ("host", {"mine": "1"}, 1700000000.5)
         assert run_process(driver.cleanup_args("mine=2")).exit_code == 0
         assert keeper.poll() is None
         assert run_process(driver.cleanup_args("mine=1")).exit_code == 0

@@ -68,6 +68,9 @@ def test_the_document_is_valid_has_every_route_and_real_answers_fit_it() -> None
         facts = (await ask("GET", f"{one}/stat", params={"path": "/tmp/ä/b"})).value
         assert (facts["kind"], facts["size_bytes"], facts["mode"]) == ("file", 256, "0640")
         assert (await ask("GET", f"{one}/directory", params={"path": "/tmp/ä"})).value == {"names": ["b"]}
+        await ask("POST", f"{one}/exec", json={"args": ["mkfifo", "/tmp/ä/pipe"]})
+        held = await ask("GET", f"{one}/files", params={"path": "/tmp/ä/pipe", "timeout_s": "0.3"})
+        assert (held.status, held.value["error"]["type"]) == (504, "TransferTimeoutError")
         sent = tar_of(x=EVERY_BYTE, y=b"")
         assert (await ask("PUT", f"{one}/archive", params={"path": "/tmp/t"}, data=sent)).status == 204
         got = await ask("GET", f"{one}/archive", params={"path": "/tmp/t"})
@@ -202,6 +205,7 @@ HOSTILE: list[tuple[str, str, dict[str, Any], tuple[int, str]]] = [
     ("GET", "/files?path=/a&path=/b", {}, (400, "SpecError")),
     ("GET", "/files?path=/a&other=1", {}, (400, "SpecError")),
     ("GET", "/files?path=/etc/passwd&limit_bytes=x", {}, (400, "SpecError")),
+    ("GET", "/files?path=/etc/passwd&timeout_s=0", {}, (400, "SpecError")),
     ("GET", "/files?" + "&".join(f"a{n}" for n in range(99)), {}, (400, "RequestError")),
     ("GET", "/files?path=/" + "a" * 5000, {}, (422, "FileError")),
     ("GET", "/files?path=/tmp/../none", {}, (404, "PathNotFoundError")),

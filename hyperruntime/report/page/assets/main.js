@@ -38,11 +38,12 @@ function tiles(run) {
   const facts = [
     [loop ? "best score" : "mean reward", text.score(loop ? best : known.length ? sum(known) / known.length : null) || "none"],
     [loop ? "best generation" : "best reward", loop ? (run.path.length ? run.ids[run.path[run.path.length - 1]] : "none") : text.score(best) || "none"],
-    [loop ? "generations" : "trajectories", text.count(run.ids.length)],
+    [loop ? "generations" : "trajectories", text.count(run.ids.length) + (loop && run.options["generations wanted"] ? ` of ${text.count(run.options["generations wanted"])}` : "")],
     ["failed", text.count(run.failure.filter(Boolean).length)],
     ["total time", text.seconds(sum(run.duration))],
     ["state", run.state],
   ];
+  if (run.options["being made"]) facts.push(["being made", run.options["being made"]]);
   if (Object.keys(run.usage).length) {
     facts.push(["tokens read", text.count(sum(run.usage.input_tokens))], ["tokens written", text.count(sum(run.usage.output_tokens))]);
   }

@@ -115,15 +115,15 @@ def test_plain_progress_is_printed_to_standard_error(capsys: pytest.CaptureFixtu
     assert "best 0.5000 (generation initial)" in captured.err
 
 
-def test_the_live_display_has_a_line_per_running_generation_and_one_for_the_run() -> None:
+def test_the_live_display_has_a_line_per_running_generation_and_one_for_the_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     from io import StringIO
 
     from rich.console import Console
 
-    screen = StringIO()
-    console = Console(file=screen, force_terminal=True, width=100, highlight=False)
-    display = LiveDisplay(Tracker(3), console)
-    with display.live:
+    display = LiveDisplay(Tracker(3))
+    with display.shown():
         display.on_event(StepEvent(generation="1", step="meta agent", state="start"))
         display.on_event(StepEvent(generation="2", step="evaluate", state="start"))
         shown = StringIO()
@@ -134,7 +134,7 @@ def test_the_live_display_has_a_line_per_running_generation_and_one_for_the_run(
     assert "meta agent" in lines[0]
     assert "generation 2" in lines[1]
     assert "0/3 generations" in lines[2]
-    assert "generation 1: score 0.7500" in screen.getvalue()
+    assert "generation 1: score 0.7500" in capsys.readouterr().err
 
 
 def test_status_prints_generations_problems_and_the_command_to_resume(
@@ -150,6 +150,15 @@ def test_status_prints_generations_problems_and_the_command_to_resume(
     assert rows[2].startswith("2 *")
     assert "line 2 of journal.jsonl is damaged" in captured.err
     assert f"hyperrun resume {run_dir}" in captured.err
+
+
+def test_generations_that_were_made_before_the_limit_was_lowered_count(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = GenerateOptions(domains=("circle_packing",), max_generation=1, run_id="1", seed=7)
+    (run_dir / "run.json").write_text(json.dumps({"seed": 7, "options": to_json(options)}))
+    assert main(["status", str(run_dir)]) == 0
+    assert "3 of 3 generations" in capsys.readouterr().out
 
 
 def test_status_prints_json_on_request(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

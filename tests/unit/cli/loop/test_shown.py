@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,10 @@ from hyperruntime.cli import main
 from hyperruntime.cli.command import State
 from hyperruntime.cli.live_page import live_page
 from hyperruntime.host.process import spawn
+from hyperruntime.loop.run_files.layout import LOG, Layout
+from hyperruntime.loop.run_files.running import step_lines
+from hyperruntime.report.live.followed import LoopSource
+from hyperruntime.report.page.secrets import Screen
 from hyperruntime.storage.run_lock import RunLock
 from tests.doubles.shown_runs import grow, loop_run, plain, rollout_run
 
@@ -90,6 +95,40 @@ def test_a_status_follows_a_run_until_it_ends(tmp_path: Path) -> None:
     assert "finished, 8 of 8 generations" in process.stdout.read()
     assert process.wait(120) == 0
     process.stdout.close()
+
+
+@pytest.mark.parametrize("words", [("status", "--watch"), ("watch",)], ids=" ".join)
+def test_ctrl_c_is_the_usual_end_of_what_shows_a_run_until_then(tmp_path: Path, words: tuple[str, ...]) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 8, made=3)
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    for number, code in ((signal.SIGINT, 0), (signal.SIGTERM, 143)):
+        with RunLock(run_dir):
+            pipe = subprocess.PIPE
+            process = subprocess.Popen([*HYPERRUN, *words, str(run_dir)], stdout=pipe, stderr=pipe, text=True, env=env)
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            process.send_signal(number)
+            _, said = process.communicate(timeout=120)
+        assert (process.returncode, said.strip()) == (code, "hyperrun: interrupted" if code else "")
+
+
+def test_a_status_names_the_generation_that_is_made_its_step_and_its_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 8, made=3)
+    layout = Layout(run_dir)
+    layout.partial(3).mkdir(parents=True)
+    layout.phases(3).touch()
+    log = f"{step_lines('meta agent')}\n{'output' * 99}\n{step_lines('evaluate')}\nmore\n"
+    (layout.partial(3) / LOG).write_text(log)
+    with RunLock(run_dir):
+        assert main(["status", str(run_dir)]) == 0
+        source = LoopSource(run_dir, Screen())
+        source.read_new()
+        assert source.head()["options"]["being made"].startswith("3 evaluate since 20")
+    assert re.search(r"^now: generation 3 \(evaluate, [\d.]+m?s\)$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["status", str(run_dir)]) == 0
+    assert "now:" not in capsys.readouterr().out
 
 
 def test_a_status_shows_another_run_in_the_directory(tmp_path: Path) -> None:

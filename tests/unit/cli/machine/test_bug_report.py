@@ -195,7 +195,7 @@ def no_engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return an empty current directory, in which a report asks no engine."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bug_report, "engine_names", lambda runtime: [])
-    monkeypatch.setattr(bug_report, "all_findings", lambda names: {})
+    monkeypatch.setattr(bug_report, "all_findings", lambda names, on_part: {})
     return tmp_path
 
 

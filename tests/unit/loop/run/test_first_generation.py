@@ -69,8 +69,10 @@ def test_a_run_of_an_earlier_version_that_was_built_on_a_failed_generation_is_no
     archive = Archive(layout)
     for record in records:
         archive.add(record)
+    started: list[Path] = []
     with pytest.raises(RunError, match="start another run"):
-        resume_run(FakeRuntime(), plan_resume(finished, max_generation=9))
+        resume_run(FakeRuntime(), plan_resume(finished, max_generation=9), on_start=started.append)
+    assert started == []
 
 
 def test_a_command_whose_new_generations_have_no_score_exits_with_1(run: Run, agent: Path, tmp_path: Path) -> None:

@@ -160,8 +160,12 @@ def test_locks_and_files_left_by_a_killed_git_do_not_block_a_resume(finished: Pa
 
 
 def test_a_run_that_another_process_owns_cannot_be_resumed(finished: Path) -> None:
+    started: list[Path] = []
     with RunLock(finished), pytest.raises(RunLockedError):
-        resume_run(FakeRuntime(), plan_resume(finished))
+        resume_run(FakeRuntime(), plan_resume(finished), on_start=started.append)
+    assert started == []
+    resume_run(FakeRuntime(), plan_resume(finished), on_start=started.append)
+    assert started == [finished]
 
 
 def test_an_interrupted_run_can_be_resumed(finished: Path) -> None:

@@ -512,7 +512,7 @@ def test_progress_displays_failures_and_the_number_of_results(
 ) -> None:
     world = World(fails=lambda item, attempt: OSError("disk gone") if item == "i1" else None)
     shown = display()
-    with shown.bar if isinstance(shown, BarDisplay) else nullcontext():
+    with shown.shown() if isinstance(shown, BarDisplay) else nullcontext():
         rollouts(world, on_event=shown.on_event, attempts=1)
     said = capsys.readouterr().err
     assert said.count("OSError in verify: disk gone") == 2
