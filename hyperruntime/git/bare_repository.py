@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from hyperruntime.errors import SpecError
 from hyperruntime.git.change_rules import FILE, PROGRAM, Change
 from hyperruntime.git.command import commit_stream, git, succeeded, try_git
-from hyperruntime.git.foreign_files import RAW_ATTRIBUTES, refuse_foreign_files
+from hyperruntime.git.foreign_files import RAW_ATTRIBUTES, refuse_foreign_files, refuse_links
 from hyperruntime.git.ignore_rules import IgnoreRules
 from hyperruntime.git.work_files import split_batch
 from hyperruntime.git.worktree import Entry
@@ -33,6 +33,7 @@ class BareRepository:
         """Store the path; the repository need not exist yet."""
         self.path = os.path.abspath(path)
         self.env = {"GIT_DIR": self.path}
+        self._has_no_links = False
 
     def git(
         self,
@@ -62,9 +63,9 @@ class BareRepository:
 
         Raises:
             GitTimeoutError: it ran past its deadline.
-            RepositoryError: git is not installed, or the repository has settings of another program.
+            RepositoryError: git is not installed, or the repository was changed by another program.
         """
-        refuse_foreign_files(self.path)
+        self._check()
         return try_git(args, env=env or self.env, input=input)
 
     def borrow(self, objects: str | os.PathLike[str]) -> None:
@@ -79,7 +80,11 @@ class BareRepository:
 
         Args:
             root: a commit that the repository will hold without its parents; None for none.
+
+        Raises:
+            RepositoryError: git failed, or an existing repository holds links or special files.
         """
+        self._refuse_links()
         os.makedirs(self.path, mode=0o700, exist_ok=True)
         git(["init", "-q", "--bare", "--template=", object_format(root), "--", self.path])
         for name in ("info", "tmp"):
@@ -89,15 +94,24 @@ class BareRepository:
         if root is not None:
             write_text(self.path, "shallow", root + "\n")
 
+    def _check(self) -> None:
+        """Refuse a repository that another program changed; the first call of this value also looks for links."""
+        refuse_foreign_files(self.path)
+        self._refuse_links()
+
+    def _refuse_links(self) -> None:
+        if not self._has_no_links:
+            self._has_no_links = refuse_links(self.path)
+
     def recover(self) -> None:
         """Remove the leftovers of killed processes: temporary files, half-written objects, reference locks.
 
         Only the owner of the run may call this, and only before it starts work.
 
         Raises:
-            RepositoryError: the repository has settings of another program.
+            RepositoryError: the repository was changed by another program.
         """
-        refuse_foreign_files(self.path)
+        self._check()
         for directory, subdirectories, names in os.walk(self.path):
             if directory == os.path.join(self.path, "tmp"):
                 for name in subdirectories:
@@ -119,7 +133,7 @@ class BareRepository:
             RepositoryError: an object is missing.
             SpecError: ``commit`` is not a full commit name.
         """
-        refuse_foreign_files(self.path)
+        self._check()
         borrowed = self.env.get("GIT_ALTERNATE_OBJECT_DIRECTORIES")
         sources = [_quoted(source), *([borrowed] if borrowed else [])]
         env = {"GIT_DIR": git_dir, "GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(sources)}
@@ -140,9 +154,9 @@ class BareRepository:
         """Yield the environment of a temporary index with the files of a commit; the index is empty for None.
 
         Raises:
-            RepositoryError: git failed, or the repository has settings of another program.
+            RepositoryError: git failed, or the repository was changed by another program.
         """
-        refuse_foreign_files(self.path)
+        self._check()
         with self.scratch() as directory:
             env = self.env | {"GIT_INDEX_FILE": os.path.join(directory, "index")}
             if commit is not None:

@@ -15,6 +15,7 @@ from hyperruntime.errors import RepositoryError
 RAW_ATTRIBUTES = "* -text -ident !eol !filter !diff !merge !working-tree-encoding !whitespace\n"
 
 _MAX_BYTES = 4096
+_SHOWN = 200
 # The sections and values that `git init --bare` writes. Source: git-config(1).
 _INIT = re.compile(
     r"\[core\]|\[extensions\]|repositoryformatversion = [01]|objectformat = sha(1|256)|bare = true"
@@ -46,12 +47,53 @@ def refuse_foreign_files(repository: str) -> None:
         if os.path.lexists(os.path.join(repository, name)):
             raise _foreign(repository, f"it has the file {name}")
     if (attributes := _read(repository, "info/attributes")) != RAW_ATTRIBUTES:
-        raise _foreign(repository, f"its info/attributes is {attributes[:200]!r}")
-    lines = [line.strip() for line in _read(repository, "config").splitlines()]
-    if bad := next((line for line in lines if not _INIT.fullmatch(line)), None):
-        raise _foreign(repository, f"its config has the line {bad[:200]!r}")
+        raise _foreign(repository, f"its info/attributes is {attributes[:_SHOWN]!r}")
+    lines = [text for line in _read(repository, "config").splitlines() if (text := line.strip())]
+    if bad := next((line for line in lines if not _INIT.fullmatch(line)), ""):
+        raise _foreign(repository, f"its config has the line {bad[:_SHOWN]!r}")
     if "bare = true" not in lines:
         raise _foreign(repository, "its config does not have the line 'bare = true'")
+
+
+def refuse_links(repository: str) -> bool:
+    """Check that a bare repository holds directories and regular files only; return whether it exists.
+
+    Git writes through a link to where it leads, and waits for a named pipe. This reads each directory once. What other
+    processes remove meanwhile is left out.
+
+    Args:
+        repository: its path.
+
+    Raises:
+        RepositoryError: it holds a link, a named pipe, a socket or a device, or a directory cannot be read.
+    """
+    if os.path.islink(repository):
+        raise _foreign(repository, "it is not a directory")
+    waiting = [repository]
+    while waiting:
+        directory = waiting.pop()
+        try:
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif not entry.is_file(follow_symlinks=False):
+                        raise _foreign(repository, f"its {_below(repository, entry.path)} is {_kind(entry)}")
+        except FileNotFoundError:
+            if directory == repository:
+                return False
+        except OSError as error:
+            what = f"its {_below(repository, directory)} cannot be read: {error.strerror}"
+            raise _foreign(repository, what) from error
+    return True
+
+
+def _below(repository: str, path: str) -> str:
+    return repr(os.path.relpath(path, repository))[:_SHOWN]
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    return "a link" if entry.is_symlink() else "not a regular file"
 
 
 def _read(repository: str, name: str) -> str:
@@ -65,7 +107,10 @@ def _read(repository: str, name: str) -> str:
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise _foreign(repository, f"its {name} is not a regular file")
-        return file.read(_MAX_BYTES).decode(errors="replace")
+        text = file.read(_MAX_BYTES + 1)
+    if len(text) > _MAX_BYTES:
+        raise _foreign(repository, f"its {name} has more than {_MAX_BYTES} bytes")
+    return text.decode(errors="replace")
 
 
 def _foreign(repository: str, what: str) -> RepositoryError:

@@ -9,7 +9,7 @@ import signal
 import stat
 from collections.abc import Mapping, Sequence
 
-from hyperruntime.host.python import PYTHONPATH, python_args, safe_python_path
+from hyperruntime.host.python import PATH, PYTHONPATH, python_args, safe_program_path, safe_python_path
 
 # Variables that make a shell read a file or define functions. Source: bash(1), "Bash Startup Files", "Functions".
 SHELL_VARIABLES = ("BASH_ENV", "ENV")
@@ -31,13 +31,16 @@ _soft_file_limit: int | None = None  # the caller's own, before it was raised
 def shell_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without variables that change how a shell script runs.
 
-    A Python process imports nothing from its current directory because of it: see :func:`safe_python_path`.
+    No program of the current directory runs because of it, and a Python process imports nothing from there: see
+    :func:`safe_program_path` and :func:`safe_python_path`.
     """
     kept = {
         name: value
         for name, value in environ.items()
         if name not in SHELL_VARIABLES and not name.startswith(SHELL_FUNCTION)
     }
+    if PATH in kept:
+        kept[PATH] = safe_program_path(kept[PATH])
     if PYTHONPATH in kept:
         kept[PYTHONPATH] = safe_python_path(kept[PYTHONPATH])
     return kept

@@ -4,6 +4,8 @@
 of ``PYTHONPATH``. That directory may be one that an agent wrote. Source: Python's documentation, "Command line and
 environment", ``-P`` and ``PYTHONPATH``.
 
+``PATH`` has the same fault for programs of all languages.
+
 It is also a program that prints ``PYTHONPATH`` as :func:`safe_python_path` returns it, for scripts of jobs; so it
 imports the standard library only.
 """
@@ -14,7 +16,7 @@ import os
 import shutil
 import sys
 
-PYTHONPATH = "PYTHONPATH"
+PATH, PYTHONPATH = "PATH", "PYTHONPATH"
 
 
 def python_args(*words: str) -> tuple[str, ...]:
@@ -40,6 +42,19 @@ def safe_python_path(value: str) -> str:
         value: the variable's value; "" if it is not set.
     """
     return os.pathsep.join(os.path.abspath(element) for element in value.split(os.pathsep) if element)
+
+
+def safe_program_path(value: str) -> str:
+    """Return a ``PATH`` without empty and relative elements: programs of the current directory run because of them.
+
+    Args:
+        value: the variable's value.
+
+    Returns:
+        The absolute elements; the system's default path if there are none, because an empty ``PATH`` names the current
+        directory too.
+    """
+    return os.pathsep.join(filter(os.path.isabs, value.split(os.pathsep))) or os.defpath
 
 
 def _program() -> str:

@@ -2,9 +2,10 @@
 
 A Dockerfile comes with a task or a repository that somebody else made. A base such as ``docker-archive:FILE`` makes
 Podman read any file of this machine. With ``RUN --mount``, Podman before 4.9.4 gives a step any directory of this
-machine (CVE-2024-1753, CVE-2024-9675).
+machine (CVE-2024-1753, CVE-2024-9675). Other options of RUN give a step the network or the devices of this machine.
 
-Source: the Dockerfile reference of docs.docker.com, "FROM", "RUN --mount" and "Automatic platform ARGs".
+Source: the Dockerfile reference of docs.docker.com, "FROM", "RUN --mount", "RUN --network", "RUN --security" and
+"Automatic platform ARGs".
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _VARIABLE = re.compile(r"\$(?:(?P<short>\w+)|\{(?P<name>\w+)(?:(?P<operator>:?[-
 _AUTOMATIC = re.compile(r"(TARGET|BUILD)(PLATFORM|OS|OSVERSION|ARCH|VARIANT)")
 _STAGE_NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 _UNSURE = set("$\\\"'")
+_SAFE_OPTIONS = ("--network=none", "--network=default")
 _NOTHING = frozenset({"type", "required", "id", "target", "dst", "destination", "mode", "uid", "gid", "env"})
 # The fields of a mount that cannot name a file of this machine, by its type; this library passes no secret.
 _SAFE = {
@@ -55,7 +57,8 @@ def checked_dockerfile(dockerfile: Path, context: Path, build_args: Mapping[str,
         build_args: values for ``ARG``.
 
     Raises:
-        SpecError: the file names a base that is not the name of an image, or mounts what may lie outside the context.
+        SpecError: the file names a base that is not the name of an image, mounts what may lie outside the context, or
+            has another option of RUN than ``--mount``, ``--network=none`` and ``--network=default``.
     """
     if dockerfile.suffix == ".in":
         raise SpecError("containerfile", str(dockerfile), "its name must not end with .in: Podman would run cpp on it")
@@ -91,8 +94,8 @@ def check_dockerfile(text: str, context: Path, build_args: Mapping[str, str]) ->
             name, rest = name.upper(), rest.strip()
         flags = _flags(rest)
         if name == "RUN":
-            for flag in (flag for flag in flags if flag.startswith("--mount")):
-                source = source.replace(flag, _checked_mount(each, flag, context), 1)
+            for flag in flags:
+                source = source.replace(flag, _checked_option(each, flag, context), 1)
         elif name in ("COPY", "ADD"):
             for flag in (flag for flag in flags if flag.startswith("--from=")):
                 bases.check(each, flag.removeprefix("--from="))
@@ -157,6 +160,20 @@ def _flags(rest: str) -> list[str]:
     words = rest.split()
     first = next((at for at, word in enumerate(words) if not word.startswith("--")), len(words))
     return words[:first]
+
+
+def _checked_option(instruction: Instruction, flag: str, context: Path) -> str:
+    """Return an option of RUN; see :func:`_checked_mount`.
+
+    Raises:
+        SpecError: it is none of ``--mount=``, ``--network=none`` and ``--network=default``.
+    """
+    if flag.startswith("--mount="):
+        return _checked_mount(instruction, flag, context)
+    if flag not in _SAFE_OPTIONS:
+        allowed = f"RUN may not have {flag!r}; allowed are --mount=, {' and '.join(_SAFE_OPTIONS)}"
+        refuse(instruction.line, f"{instruction.name} {instruction.rest}", allowed)
+    return flag
 
 
 def _checked_mount(instruction: Instruction, flag: str, context: Path) -> str:

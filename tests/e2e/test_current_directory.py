@@ -176,6 +176,15 @@ def call(made: Made, command: str, words: Sequence[str], value: str) -> subproce
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("path", [":{}", "../hostile:{}", ""])
+def test_a_path_with_empty_and_relative_elements_runs_nothing_of_the_directory(made: Made, path: str) -> None:
+    words = filled(made, "doctor")
+    env = {**made.env("doctor", "not set"), "PATH": path.format(os.environ["PATH"])}
+    args = [HYPERRUN, "--runtime", made.words["engine"], "doctor", *words]
+    done = run_process(args, cwd=made.here.path, env=env, timeout_s=300)
+    assert (made.here.ran(), done.exit_code) == ({}, 0), done.stderr
+
+
 def test_every_command_has_arguments_here() -> None:
     assert sorted(commands(app)) == sorted(COMMANDS)
 

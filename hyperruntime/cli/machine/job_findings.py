@@ -181,17 +181,26 @@ def _variables(found: Surroundings) -> Iterator[Finding]:
     if names := [name for name in LINKER_VARIABLES if name in found.environ]:
         step = "unload the modules that set them if git or Python itself fails"
         yield _note(", ".join(names), "set here; engines and containers do not get them, git and Python do", step)
+    path = found.environ.get("PATH", "/")
+    if not _is_absolute(path):
+        detail = f"{path!r} has an empty or relative element, with which a shell runs programs of the current directory"
+        step = "remove that element; hyperrun, and the programs that it starts, ignore it"
+        yield _note("PATH", detail, step)
     if names := [name for name in _PYTHON_VARIABLES if name in found.environ]:
         detail = "set here: hyperrun imports modules from there before its own; containers do not get them"
         step = "unset them if hyperrun fails at an import"
         path = found.environ.get("PYTHONPATH", "")
-        if path and not all(map(os.path.isabs, path.split(os.pathsep))):
+        if path and not _is_absolute(path):
             detail += f"; {path!r} has an empty or relative element, so hyperrun imports from the current directory"
             step = "remove that element: an agent may have written the directory in which you call hyperrun"
         yield _note(", ".join(names), detail, step)
     locale = next(filter(None, (found.environ.get(key) for key in ("LC_ALL", "LC_CTYPE", "LANG"))), "")
     if locale.upper() in ("C", "POSIX"):
         yield _note("locale", f"{locale}: file names are still read as UTF-8", "")
+
+
+def _is_absolute(path: str) -> bool:
+    return all(map(os.path.isabs, path.split(os.pathsep)))
 
 
 def _note(subject: str, detail: str, step: str) -> Finding:

@@ -114,7 +114,7 @@ def derive_config(env_file: Path | None, environment: Mapping[str, str] | None =
 def _upstream(
     family: _Family, known: Mapping[str, str], filed: Mapping[str, str], env_file: Path | None
 ) -> Upstream | None:
-    """Return the server of a wire format, from one source; None if neither names one.
+    """Return the server of a wire format, from one source; None if neither names one. A file's address is logged.
 
     Raises:
         GatewayConfigError: one source has the key and the other an address.
@@ -127,7 +127,10 @@ def _upstream(
     key: dict[str, Any] = {}
     if has_key:
         key = {"key_env": family.key} if source is known else {"key_file": str(env_file), "key_name": family.key}
-    return Upstream(name=family.wire, url=source[name] if name else family.url, wire=family.wire, **key)
+    upstream = Upstream(name=family.wire, url=source[name] if name else family.url, wire=family.wire, **key)
+    if name and source is filed:
+        log.warning("models are at the address of the agent's .env", name=name, address=upstream.url)
+    return upstream
 
 
 def _check_sources(family: _Family, known: Mapping[str, str], filed: Mapping[str, str], env_file: Path | None) -> None:

@@ -108,7 +108,8 @@ def test_help_and_version_import_no_command_and_no_heavy_module(args: tuple[str,
     assert not set(HEAVY) & set(loaded)
     ours = [name for name in loaded if name.startswith("hyperruntime")]
     cli = [f"hyperruntime.cli{name}" for name in ("", ".app", ".command", ".messages", ".signals", ".streams")]
-    assert ours == ["hyperruntime", *cli, "hyperruntime.errors", "hyperruntime.pickling"]
+    host = ["hyperruntime.host", "hyperruntime.host.python"]
+    assert ours == ["hyperruntime", *cli, "hyperruntime.errors", *host, "hyperruntime.pickling"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.errors import RepositoryError
+from hyperruntime.git.foreign_files import RAW_ATTRIBUTES
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.rollout import origins
 
@@ -192,6 +193,10 @@ def pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def add_lines(path: Path, text: str) -> None:
+    path.write_text(path.read_text() + text + '[remote "e"]\n\tpromisor = true\n')
+
+
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "another common directory": (lambda git: (git / "commondir").write_text("/x\n"), "the file commondir"),
     "a second configuration": (lambda git: (git / "config.worktree").touch(), "the file config.worktree"),
@@ -202,6 +207,21 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a linked configuration": (lambda git: link(git / "config"), "its config cannot be read"),
     "a pipe as configuration": (lambda git: pipe(git / "config"), "its config is not a regular file"),
     "no configuration": (lambda git: (git / "config").unlink(), "does not have the line 'bare = true'"),
+    "a setting after a blank line": (lambda git: add_lines(git / "config", "\n"), r"the line '\[remote"),
+    "a setting after many": (lambda git: add_lines(git / "config", "\n" * 5000), "its config has more than 4096 bytes"),
+    "many attributes": (
+        lambda git: (git / "info/attributes").write_text(RAW_ATTRIBUTES + "\n" * 5000),
+        "its info/attributes has more than 4096 bytes",
+    ),
+    "a linked packs' directory": (lambda git: link(git / "objects/pack"), "its 'objects/pack' is a link"),
+    "a linked list of packs": (lambda git: link(git / "objects/info"), "its 'objects/info' is a link"),
+    "linked branches": (lambda git: link(git / "refs/heads"), "its 'refs/heads' is a link"),
+    "linked generations": (lambda git: link(git / "refs/hyperruntime"), "its 'refs/hyperruntime' is a link"),
+    "a linked temporary directory": (lambda git: link(git / "tmp"), "its 'tmp' is a link"),
+    "a link to nothing": (lambda git: (git / "tmp/x").symlink_to("nothing"), "its 'tmp/x' is a link"),
+    "a linked shallow": (lambda git: link(git / "shallow"), "its 'shallow' is a link"),
+    "a pipe as HEAD": (lambda git: pipe(git / "HEAD"), "its 'HEAD' is not a regular file"),
+    "a pipe as packed-refs": (lambda git: os.mkfifo(git / "packed-refs"), "its 'packed-refs' is not a regular file"),
     "linked objects": (lambda git: link(git / "objects"), "objects is not a directory"),
     "linked references": (lambda git: link(git / "refs"), "refs is not a directory"),
     "a link": (link, "it is not a directory"),
@@ -217,4 +237,15 @@ def test_a_repository_with_files_of_another_program_is_refused_by_name(
     change(tmp_path / "store.git")
     for use in ("checkout", "find", "recover"):
         with pytest.raises(RepositoryError, match=message):
-            USES[use](store, root, tmp_path)
+            USES[use](RepositoryStore(tmp_path / "store.git"), root, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "info", "shallow", "tmp"])
+def test_a_new_store_is_not_written_through_a_link(name: str, agent: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    path = tmp_path / "store.git" / name
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(tmp_path / "elsewhere" / ("file" if name == "shallow" else ""))
+    with pytest.raises(RepositoryError, match=r"is a link|is not a directory"):
+        RepositoryStore(tmp_path / "store.git").add_repository(agent)
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -11,7 +11,7 @@ import pytest
 from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.pilots import Pilots
 from hyperruntime.host.process import python_args, run_process
-from hyperruntime.host.python import python_directory, safe_python_path
+from hyperruntime.host.python import python_directory, safe_program_path, safe_python_path
 from hyperruntime.images.recipes import download_wheels, pip_args
 from tests.doubles.hostile_directory import HostileDirectory, make_hostile_directory
 
@@ -43,6 +43,29 @@ def test_a_python_path_names_the_current_directory_only_in_words(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert safe_python_path(value) == safe.replace("HERE", str(tmp_path)).replace("PARENT", str(tmp_path.parent))
+
+
+@pytest.mark.parametrize(
+    ("value", "safe"),
+    [
+        ("/a:/b", "/a:/b"),
+        (":/a", "/a"),
+        ("/a::/b:", "/a:/b"),
+        ("bin:/a:./b:../c:.", "/a"),
+        ("", os.defpath),
+        ("bin", os.defpath),
+    ],
+)
+def test_a_program_path_does_not_name_the_current_directory(value: str, safe: str) -> None:
+    assert safe_program_path(value) == safe
+
+
+def test_a_process_runs_no_program_of_its_directory(hostile: HostileDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f":{os.environ['PATH']}")
+    assert run_process(["git", "--version"], timeout_s=60).exit_code == 0
+    assert hostile.ran() == {}
+    run_process(["git", "--version"], env={**os.environ}, timeout_s=60)
+    assert hostile.ran() != {}, "the directory has no effect; so this test has none"
 
 
 def test_the_program_is_this_python_by_its_absolute_path() -> None:

@@ -34,7 +34,7 @@ REFUSED = [
     "FROM a\nRUN \\\n  --mount=type=cache,from=b,target=/y true\n",
     "FROM a\nRUN --mount=type=cache,source=../../x,target=/y true\n",
     "FROM a\nRUN --mount=type=bind,source=$X,target=/y true\n",
-    "FROM a\nRUN --network=host --mount=type=what true\n",
+    "FROM a\nRUN --network=none --mount=type=what true\n",
     "FROM a\nONBUILD RUN --mount=source=link,target=/y true\n",
 ]
 
@@ -47,12 +47,27 @@ def test_a_dockerfile_cannot_read_the_host(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "option",
+    ["--network=host", "--network", "--NETWORK=none", "--net\\work=host", "--security=insecure", "--device=/dev/sda",
+     "--mount", "--unknown", "--"],
+)  # fmt: skip
+@pytest.mark.parametrize("before", ["RUN ", "run --mount=target=/z,ro ", "ONBUILD RUN --network=none ", "RUN \\\n "])
+def test_a_step_gets_nothing_more_of_this_machine(tmp_path: Path, before: str, option: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        check_dockerfile(f"FROM a\n{before}{option} true\n", tmp_path, {})
+    assert f"RUN may not have {option!r}; allowed are --mount=, --network=none and --network=default" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "# syntax=docker/dockerfile:1\nARG V=12\nFROM --platform=$BUILDPLATFORM a:${V}-slim AS build\nFROM build\n",
         "FROM a-$TARGETARCH\nFROM scratch\nCOPY --from=0 --chown=1 /x /y\nCOPY --from=docker.io/library/a /x /y\n",
         "FROM ${A:-ubuntu:22.04}\nRUN --mount=type=bind,source=inside,target=/y --mount=target=/z,ro true\n",
         "FROM a\nRUN --mount=type=secret,id=x --mount=type=ssh --mount=type=tmpfs,target=/t true\nUSER x\n",
+        "FROM a\nRUN --network=none x --network=host\nRUN --network=default --mount=type=ssh true\n",
         "FROM a\nRUN <<EOF\nFROM dir:/etc\nEOF\nRUN echo --mount=type=bind,from=x,source=/\n",
     ],
 )

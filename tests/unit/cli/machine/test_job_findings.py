@@ -48,6 +48,8 @@ def test_a_usual_environment_has_no_findings() -> None:
         ({"environ": {"PYTHONPATH": "/x"}}, "PYTHONPATH", ("before its own",), None),
         ({"environ": {"PYTHONPATH": "/x:"}}, "PYTHONPATH", ("'/x:' has an empty",), None),
         ({"environ": {"PYTHONPATH": "lib"}}, "PYTHONPATH", ("'lib' has an empty or relative",), None),
+        ({"environ": {"PATH": ":/bin"}}, "PATH", ("':/bin' has an empty or relative",), None),
+        ({"environ": {"PATH": "/bin:bin"}}, "PATH", ("'/bin:bin' has an empty or relative",), None),
         ({"environ": {"LC_ALL": "C"}}, "locale", ("UTF-8",), None),
         ({"ignored": ("SIGHUP", "SIGINT")}, "signals", ("SIGHUP, SIGINT",), None),
     ],

@@ -11,6 +11,7 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from hyperruntime.errors import GatewayConfigError, GatewayError, SpecError
 from hyperruntime.gateway import Budget, GatewayConfig, ModelRule, Spent, Upstream
@@ -98,6 +99,21 @@ def test_the_environment_overrides_the_dotenv_file(tmp_path: Path) -> None:
     assert config is not None
     (upstream,) = config.upstreams
     assert (upstream.url, upstream.key_env) == ("http://env/v1", "OPENAI_API_KEY")
+
+
+def test_an_address_of_the_agent_is_named_in_a_warning(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("OPENAI_API_KEY=sk-file\nOPENAI_BASE_URL=http://file/v1\nANTHROPIC_API_KEY=sk-a\n")
+    with capture_logs() as logs:
+        derive_config(tmp_path / ".env", {"OTHER": "x"})
+        derive_config(tmp_path / ".env", {"OPENAI_BASE_URL": "http://env/v1", "OPENAI_API_KEY": "sk-env"})
+    assert logs == [
+        {
+            "event": "models are at the address of the agent's .env",
+            "name": "OPENAI_BASE_URL",
+            "address": "http://file/v1",
+            "log_level": "warning",
+        }
+    ]
 
 
 @pytest.mark.parametrize("wish", [{"model": "m"}, {"budget_tokens": 5}, {"budget_generation_money": 1.0}])
