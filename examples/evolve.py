@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 with tempfile.TemporaryDirectory() as folder:
-    hyperrun = [sys.executable, "-m", "hyperruntime.cli"]
+    hyperrun = [sys.executable, "-P", "-m", "hyperruntime.cli"]  # -P: the current directory has no code
     options = ["--domains", "circle_packing", "--max-generation", "3", "--seed", "4", "--parallel", "2"]
     subprocess.run([*hyperrun, "generate", *options, "--run-id", "example", "--output-dir-parent", folder], check=True)
 

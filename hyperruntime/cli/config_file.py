@@ -20,13 +20,14 @@ _OF_HOST = {"output_dir_parent"}  # harmless when a run is resumed, where it is 
 _NOT_IN_A_FILE = ("config", "help", "json", "resume_from")
 
 
-def generate_table(path: Path, command: click.Command, name: str = "generate") -> dict[str, Any]:
+def generate_table(path: Path, command: click.Command, name: str = "generate", *, own: bool = False) -> dict[str, Any]:
     """Return the options in a table of a TOML file, by parameter name.
 
     Args:
         path: the TOML file.
         command: the command whose options are allowed.
         name: the table.
+        own: whether it is an agent's own file, which anybody may have made, and which must be a regular file.
 
     Raises:
         AgentError: the file cannot be read as TOML, or the table is invalid or has an option unknown to the command.
@@ -35,7 +36,7 @@ def generate_table(path: Path, command: click.Command, name: str = "generate") -
     known = {opt.removeprefix("--").replace("-", "_"): param for param in command.params for opt in param.opts}
     names = {name: param for name, param in known.items() if name not in _NOT_IN_A_FILE}
     table: dict[str, Any] = {}
-    for key, value in _table(path, name).items():
+    for key, value in _table(path, name, own=own).items():
         param = names.get(key.replace("-", "_"))
         if param is None or param.name is None:
             options = (text.replace("_", "-") for text in names)
@@ -83,7 +84,7 @@ def agent_table(path: Path, command: click.Command) -> dict[str, Any]:
     from hyperruntime.loop.run_files.options import GenerateOptions
     from hyperruntime.option_fields import option_fields
 
-    table = generate_table(path, command)
+    table = generate_table(path, command, own=True)
     known = {field.name: field.option for field in option_fields(GenerateOptions)}
     harmless = {name for name, value in table.items() if name in known and known[name].is_harmless(value)}
     asked = [f"--{name.replace('_', '-')} {value}" for name, value in table.items() if name not in harmless - _OF_HOST]
@@ -103,7 +104,7 @@ def agent_domains(agent: Path) -> tuple[str, ...]:
             be a path of the host.
     """
     path = agent / AGENT_FILE
-    found = _table(path, "agent").get("domains", ()) if path.is_file() else ()
+    found = _table(path, "agent", own=True).get("domains", ())
     names = tuple(str(name) for name in found) if isinstance(found, (list, tuple)) else (str(found),)
     if named := next((name for name in names if ":" in name), None):
         raise AgentError(
@@ -162,15 +163,22 @@ def _for_click(param: click.Parameter, value: Any, where: str) -> Any:  # noqa: 
     return [value] if param.type in (NAMES, COUNTS) or not isinstance(value, list) else value
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, *, own: bool = False) -> dict[str, Any]:
+    """Return the content of a TOML file; that of an agent's own file is empty if there is none."""
     try:
-        return parse_toml(path.read_text())
+        return parse_toml((_own_file(path) or b"").decode() if own else path.read_text())
     except (OSError, ValueError) as error:
         raise AgentError(f"{path} cannot be read as TOML: {error}; correct the file, or give another one") from error
 
 
-def _table(path: Path, name: str) -> Mapping[str, Any]:
-    table = _read(path).get(name, {})
+def _own_file(path: Path) -> bytes | None:
+    from hyperruntime.loop.run_files.contract import read_contract_file
+
+    return read_contract_file(path.parent)
+
+
+def _table(path: Path, name: str, *, own: bool = False) -> Mapping[str, Any]:
+    table = _read(path, own=own).get(name, {})
     if not isinstance(table, dict):
         raise AgentError(f"{path}: {name} = {table!r} must be a table; write [{name}] on a line, and its keys below")
     return table

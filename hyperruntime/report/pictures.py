@@ -8,10 +8,12 @@ from typing import Any
 
 import attrs
 
+from hyperruntime.errors import RunError
 from hyperruntime.json_values import json_object
+from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import selected_split
 from hyperruntime.loop.generation.series import every_series, progress_info, whole_run
-from hyperruntime.loop.run.contracts import domains_to_show
+from hyperruntime.loop.run.received import domains_to_show
 from hyperruntime.loop.run_files.archive import RunView
 from hyperruntime.loop.run_files.layout import PREDICTIONS, REPORT, Layout, evaluation_name, read_json
 from hyperruntime.loop.run_files.parent_rules import GenId
@@ -19,6 +21,8 @@ from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.report.figures import draw_lineage, draw_progress
 from hyperruntime.storage.atomic import make_directory, storage_errors, write_atomic
 from hyperruntime.storage.run_files import make_run_directory, read_run_file
+
+log = get_logger(__name__)
 
 FOLDER = "report"
 
@@ -86,7 +90,12 @@ def write_plots(generations: Sequence[GenerationRecord], folder: Path, whose: st
 
 
 def _write_answers(view: RunView, best: GenerationRecord, target: Path) -> Iterator[Picture]:
-    for domain in domains_to_show(Layout(Path(view.run_dir)), view.options):
+    try:
+        domains = domains_to_show(view)
+    except RunError as error:
+        log.warning("no pictures of answers", reason=str(error))
+        return
+    for domain in domains:
         name, split = domain.name, selected_split(domain)
         answers = read_predictions(view.run_dir, best.genid, name, split)
         for task in domain.tasks(split):

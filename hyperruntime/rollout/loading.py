@@ -6,6 +6,7 @@ Code is imported only when a caller asks for it by name.
 from __future__ import annotations
 
 import inspect
+import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
@@ -121,6 +122,12 @@ def load_agent(reference: str | None) -> Agent:
     kind = Kind(word="agent", members=(), code="function")
     with blaming_code(kind.word, reference):
         return cast(Agent, kind.of_code(reference))
+
+
+def absolute_code(reference: str) -> str:
+    """Return a reference whose file, if it has one, is named by an absolute path: valid in any working directory."""
+    where, colon, name = reference.rpartition(":")
+    return f"{os.path.abspath(where)}:{name}" if colon and where.endswith(".py") else reference
 
 
 def load_named(kind: Kind, reference: str, options: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - of its kind

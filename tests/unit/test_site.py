@@ -149,6 +149,16 @@ def test_the_reference_has_every_file_of_a_run() -> None:
     } == set()
 
 
+def test_no_example_runs_code_of_the_current_directory() -> None:
+    started = [
+        (path.name, words)
+        for path in sorted((ROOT / "examples").glob("*.py"))
+        for words in re.findall(r"sys\.executable, (.*)", path.read_text())
+    ]
+    assert started
+    assert [name for name, words in started if not words.startswith('"-P"')] == []
+
+
 def test_there_are_ten_short_examples_and_the_page_names_each() -> None:
     programs = sorted((ROOT / "examples").glob("*.py"))
     assert len(programs) == 10

@@ -24,6 +24,7 @@ from hyperruntime.cli.versions import version_facts
 from hyperruntime.errors import AgentError, ArchiveError, HyperRuntimeError
 from hyperruntime.json_values import parse_json, parse_toml
 from hyperruntime.storage.atomic import storage_errors
+from hyperruntime.storage.own_mark import has_own_mark
 from hyperruntime.storage.run_files import MOST_JSON_BYTES, open_run_file, read_run_file
 
 _ABOUT = """\
@@ -36,6 +37,7 @@ the report before you send it: no program knows everything that you want to keep
 Files:
 """
 _RUN_FILE = "run.json"
+_NOT_SHOWN = "left out: this user did not make the run that names the file\n"
 _LOGS = ("generate_loop.log", "journal.jsonl", "groups.jsonl")  # the ends of these; a log of requests has prompts
 _TAIL_BYTES, _MOST_CONFIG_BYTES = 64 * 1024, 1024 * 1024
 # Only the names of these variables are in the report.
@@ -136,15 +138,22 @@ def _cleaned(secrets: SecretValues, text: str) -> bytes:
 
 def _configurations(configs: Sequence[Path]) -> Iterator[Source]:
     own = Path(AGENT_FILE)
-    for number, path in enumerate(dict.fromkeys([*([own] if own.is_file() else []), *configs])):
+    for number, path in enumerate(dict.fromkeys([*([own] if os.path.lexists(own) else []), *configs])):
         try:
-            with open(path, "rb") as file:
-                value = parse_toml(file.read(_MOST_CONFIG_BYTES).decode())
+            value = parse_toml(_configuration(path, is_named=path in configs).decode())
         except (OSError, ValueError) as error:
             if path in configs:
                 raise AgentError(f"{path} cannot be read as TOML: {error}; correct it, or report without it") from error
             value = {"unreadable": str(error)}
         yield Source(name=f"configuration/{number}-{path.stem}.json", value=value, folder=path.parent)
+
+
+def _configuration(path: Path, *, is_named: bool) -> bytes:
+    """Return the start of a file that the user names, or the file of the current directory, which anybody may make."""
+    if not is_named:
+        return read_run_file(path, below=path.parent, most_bytes=_MOST_CONFIG_BYTES)
+    with open(path, "rb") as file:
+        return file.read(_MOST_CONFIG_BYTES)
 
 
 def _run_sources(run: Path) -> Iterator[Source]:
@@ -158,8 +167,12 @@ def _run_sources(run: Path) -> Iterator[Source]:
     if isinstance(gateway, str):
         with suppress(OSError, ValueError):  # it may be gone, or be no file
             found = parse_toml(read_regular(Path(gateway)).decode())
-            shown = {"gateway": found.pop("gateway", {})}  # a foreign run.json may name any file
-            yield Source(name="run/gateway.json", value=shown, private=found, folder=Path(gateway).parent)
+            folder = Path(gateway).parent
+            if has_own_mark(value, run):
+                shown = {"gateway": found.pop("gateway", {})}
+                yield Source(name="run/gateway.json", value=shown, private=found, folder=folder)
+            else:  # another user may have named any file: only its keys are removed from the report
+                yield Source(name="run/gateway.txt", text=_NOT_SHOWN, private=found, folder=folder)
     for name in _LOGS:
         if text := _end_of(run / name):
             yield Source(name=f"run/{name}", text=text, folder=run)
@@ -186,7 +199,7 @@ def _all_secrets(sources: Sequence[Source]) -> SecretValues:
     for source in sources:
         secrets.learn_values(source.value)
         secrets.learn_values(source.private)
-        for key, found in _leaves(source.value):
+        for key, found in _leaves([source.value, source.private]):
             if key == "key_env":
                 secrets.learn(os.environ.get(found, ""))
             elif key == "key_file":

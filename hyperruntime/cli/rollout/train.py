@@ -32,7 +32,7 @@ from hyperruntime.option_fields import (
     to_json,
 )
 from hyperruntime.rollout.agent.agent import AgentLimits
-from hyperruntime.rollout.loading import load_environment
+from hyperruntime.rollout.loading import absolute_code, load_environment
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions, new_run_id
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.storage.atomic import make_directory, make_new_directory, write_atomic
@@ -151,9 +151,15 @@ def _place(ctx: click.Context, values: dict[str, Any], *, trust: bool) -> tuple[
         raise WrongUsageError(
             f"{directory} has a training already; resume it with --resume-from, or give another --output-dir"
         )
-    settings = changed(TrainSettings(), field_values(TrainSettings, values))
+    settings = _with_absolute_code(changed(TrainSettings(), field_values(TrainSettings, values)))
     _write(directory, settings)
     return directory, settings
+
+
+def _with_absolute_code(settings: TrainSettings) -> TrainSettings:
+    """Return settings whose files of code are named by absolute paths: a resume may have another working directory."""
+    policy = None if settings.policy is None else absolute_code(settings.policy)
+    return attrs.evolve(settings, environment=absolute_code(settings.environment), policy=policy)
 
 
 def _write(directory: Path, settings: TrainSettings) -> None:

@@ -17,6 +17,8 @@ import attrs
 from hyperruntime.errors import GatewayConfigError
 from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream, Wire, parse_dotenv
 from hyperruntime.logs import get_logger
+from hyperruntime.storage.run_files import read_run_file
+from hyperruntime.units import MIB
 
 log = get_logger(__name__)
 
@@ -59,16 +61,15 @@ def read_dotenv(path: Path) -> dict[str, str]:
     """Return the variables of a ``.env`` file that the gateway uses; empty if the file does not exist.
 
     Raises:
-        GatewayConfigError: the file cannot be read.
+        GatewayConfigError: it is not a regular file, is too large, or cannot be read.
     """
-    if path.exists() and not path.is_file():  # a named pipe would never end
-        raise GatewayConfigError(f"{path} is not a regular file; correct or remove it")
     try:
-        found = parse_dotenv(path.read_text())
+        found = parse_dotenv(read_run_file(path, below=path.parent, most_bytes=MIB).decode())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise GatewayConfigError(f"{path} cannot be read: {error}; correct or remove it") from error
+        why = (isinstance(error, OSError) and error.strerror) or error
+        raise GatewayConfigError(f"{path} cannot be read: {why}; correct or remove it") from error
     for name in _UNKNOWN:
         if name in found:
             log.warning("variable of .env ignored: the gateway speaks the formats of OpenAI and Anthropic", name=name)

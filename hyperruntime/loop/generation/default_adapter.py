@@ -34,6 +34,7 @@ from hyperruntime.loop.run_files.contract import (
     Contract,
     agent_needs,
     parse_contract,
+    read_contract_file,
 )
 from hyperruntime.loop.run_files.layout import CHAT_HISTORY, PREDICTIONS, REPORT, Layout, evaluation_name
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -171,8 +172,7 @@ class DefaultContract:
                     )
                 template_path(agent)
             inspect_repository(agent)
-        file = agent_folder(agent) / CONTRACT_FILE
-        contract = parse_contract(file.read_bytes() if file.is_file() else None)
+        contract = parse_contract(read_contract_file(agent_folder(agent)))
         if is_template(agent) and contract.kind != DEFAULT:
             raise AgentError(f"the agent template {agent!r} states contract = {contract.kind!r}; only repositories may")
         _check_options(options, contract)

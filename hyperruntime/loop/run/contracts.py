@@ -10,11 +10,7 @@ from hyperruntime.errors import SpecError
 from hyperruntime.loop.generation.adapter import ContractAdapter
 from hyperruntime.loop.generation.default_adapter import DefaultContract
 from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
-from hyperruntime.loop.run_files.archive import read_run
 from hyperruntime.loop.run_files.contract import HYPERAGENTS, detect_contract
-from hyperruntime.loop.run_files.layout import Layout
-from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.storage.own_mark import has_own_mark
 
 _DOMAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -35,24 +31,6 @@ def agent_here() -> str | None:
         AgentError: the ``hyperrun.toml`` of the working directory is invalid.
     """
     return "." if contract_adapter(detect_contract(".")).runs_in_checkout else None
-
-
-def domains_to_show(layout: Layout, options: GenerateOptions) -> tuple[Domain, ...]:
-    """Return the domains of a run whose files are only read; if it is not this user's, only those without an argument.
-
-    An argument may name a file of code, or any other file of the host.
-
-    Args:
-        layout: paths of the run.
-        options: its options.
-
-    Raises:
-        ArchiveError: its ``run.json`` cannot be read.
-        HyperRuntimeError: as for :func:`load_domains`.
-    """
-    is_own = has_own_mark(read_run(layout)[1], layout.root)
-    names = [name for name in options.domains if is_own or ":" not in name]
-    return load_domains(names, contract_adapter(options.contract), code=is_own)
 
 
 def load_domains(names: Sequence[str], adapter: ContractAdapter, *, code: bool = False) -> tuple[Domain, ...]:

@@ -32,6 +32,8 @@ from hyperruntime.agents import agent_folder
 from hyperruntime.errors import AgentError, unknown_name
 from hyperruntime.json_values import parse_toml
 from hyperruntime.spec import is_image_name
+from hyperruntime.storage.run_files import read_run_file
+from hyperruntime.units import MIB
 
 CONTRACT_FILE = "hyperrun.toml"
 HARNESS, AGENT_ARCHIVE = "/workspace/harness", "/tmp/agent_archive"  # noqa: S108 - inside a container
@@ -83,6 +85,24 @@ class AgentNeeds:
     models: bool | None = None
 
 
+def read_contract_file(folder: Path) -> bytes | None:
+    """Return the ``hyperrun.toml`` of an agent, which anybody may have made; None if there is none.
+
+    Args:
+        folder: directory of the agent.
+
+    Raises:
+        AgentError: it is not a regular file, is too large, or cannot be read.
+    """
+    path = folder / CONTRACT_FILE
+    try:
+        return read_run_file(path, below=folder, most_bytes=MIB)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise AgentError(f"{str(path)!r} cannot be read: {error.strerror}; correct or remove it") from error
+
+
 def parse_contract(data: bytes | None) -> Contract:
     """Return the contract that a ``hyperrun.toml`` states; the default contract if ``data`` is None (no file).
 
@@ -116,12 +136,8 @@ def detect_contract(agent: str | None) -> str:
     if agent is None or not os.path.isdir(agent):
         return DEFAULT
     by_files = HYPERAGENTS if all(os.path.isfile(os.path.join(agent, mark)) for mark in MARKS) else DEFAULT
-    try:
-        data = Path(agent, CONTRACT_FILE).read_bytes()
-    except FileNotFoundError:
+    if (data := read_contract_file(Path(agent))) is None:
         return by_files
-    except OSError as error:
-        raise AgentError(f"{CONTRACT_FILE} of the agent repository cannot be read: {error.strerror}") from error
     value, said = _parse(data), parse_contract(data).kind
     return said if "contract" in value or "commands" in value else by_files
 
@@ -141,10 +157,10 @@ def agent_needs(agent: str) -> AgentNeeds:
     """Return the requirements of an agent, given as a template name or a repository's directory.
 
     Raises:
-        AgentError: its ``hyperrun.toml`` is invalid.
+        AgentError: its ``hyperrun.toml`` cannot be read or is invalid.
     """
-    file = agent_folder(agent) / CONTRACT_FILE
-    return parse_needs(file.read_bytes()) if file.is_file() else AgentNeeds()
+    data = read_contract_file(agent_folder(agent))
+    return AgentNeeds() if data is None else parse_needs(data)
 
 
 def parse_needs(data: bytes) -> AgentNeeds:

@@ -13,6 +13,7 @@ from hyperruntime.loop.run_files.layout import LOG, PHASES, Layout
 from hyperruntime.storage.run_files import open_run_file
 
 _PART_BYTES = 256 * 1024  # of the beginning and of the end of a log
+# As StepLog.run writes it when a step begins.
 _STEP = re.compile(rb"^== ([ -~]{1,80})\n   since (\S{1,40})$", re.MULTILINE)
 
 
@@ -34,11 +35,6 @@ class RunningGeneration:
     def elapsed_s(self) -> float:
         """Seconds since its first step began."""
         return max(0.0, (datetime.now(UTC) - self.started).total_seconds())
-
-
-def step_lines(name: str) -> str:
-    """Return the lines with which a log says that a step begins now."""
-    return f"== {name}\n   since {datetime.now(UTC).isoformat(timespec='milliseconds')}"
 
 
 def running_generations(run_dir: Path) -> tuple[RunningGeneration, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -14,7 +15,6 @@ from hyperruntime.concurrency.closing import Closing
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.run_files.layout import LOG
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.run_files.running import step_lines
 from hyperruntime.storage.atomic import storage_errors
 from hyperruntime.storage.run_files import open_to_append
 from hyperruntime.units import MIB
@@ -91,7 +91,8 @@ class StepLog(Closing):
         """Run and time ``action`` as one step."""
         started, self.current = time.monotonic(), name
         self._tell(name, "start")
-        self.note(step_lines(name))
+        begun = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self.note(f"== {name}\n   since {begun}")  # run_files/running.py reads it
         try:
             action()
         except BaseException as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 from hyperruntime.domain import Domain, Task
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.loop.run.contracts import domains_to_show
+from hyperruntime.loop.run.received import domains_to_show
 from hyperruntime.loop.run_files.archive import RunView
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, CHAT_HISTORY, LOG, PATCH, Layout, evaluation_name
 from hyperruntime.loop.run_files.parent_rules import GenId
@@ -214,7 +214,7 @@ class LoopRun:
     @cached_property
     def _domains(self) -> dict[str, Domain]:
         try:
-            return {one.name: one for one in domains_to_show(self._layout, self._view.options)}
+            return {one.name: one for one in domains_to_show(self._view)}
         except HyperRuntimeError as error:
             self._note(f"no pictures of answers: {error}")
             return {}

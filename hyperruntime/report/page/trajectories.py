@@ -19,6 +19,7 @@ from hyperruntime.rollout.run_files.follow import TrajectoryFollower
 from hyperruntime.rollout.run_files.record import SCORED, Segment, Trajectory
 from hyperruntime.rollout.run_files.run_dir import RUN, TRAJECTORIES
 from hyperruntime.storage.growing_file import GrowingFile
+from hyperruntime.storage.own_mark import has_own_mark
 from hyperruntime.storage.run_end import end_reason
 from hyperruntime.storage.run_files import read_run_json
 
@@ -196,6 +197,12 @@ class RolloutRun:
     def _load_tokenizer(self) -> DirectoryTokenizer | None:
         directory = getattr(self._options.model, "tokenizer", "") if self._options.model else ""
         if not directory:
+            return None
+        if not has_own_mark(self._stored(), self._run_dir):
+            self._notes.append(
+                "tokens are shown as numbers: the run was made elsewhere, and its tokenizer may be any directory of "
+                "this machine; accept it first with `hyperrun rollout run --resume-from RUN --trust`"
+            )
             return None
         try:
             return DirectoryTokenizer(str(directory))

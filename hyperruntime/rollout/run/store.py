@@ -13,6 +13,7 @@ import attrs
 
 from hyperruntime.errors import RunError
 from hyperruntime.option_fields import changed, from_json, host_requests, option_fields, to_json
+from hyperruntime.rollout.loading import absolute_code
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Group, Trajectory
 from hyperruntime.rollout.run_files.run_dir import (
@@ -53,6 +54,7 @@ class RunStore:
         Raises:
             RunError: the directory has another run, or trajectories without ``run.json``.
         """
+        options = _with_absolute_code(options)  # a resume may have another working directory
         if (self.run_dir / RUN).is_file():
             return _resumed_options(self.run_dir, options)
         if (self.run_dir / TRAJECTORIES).exists():
@@ -119,8 +121,9 @@ def _resumed_options(run_dir: Path, options: RolloutOptions) -> RolloutOptions:
         RunError: an option differs that may not change.
     """
     stored = stored_options(run_dir)
+    known = _with_absolute_code(stored)
     for field in attrs.fields(RolloutOptions):
-        before, now = getattr(stored, field.name), getattr(options, field.name)
+        before, now = getattr(known, field.name), getattr(options, field.name)
         if field.name == "model":
             before, now = before and before.name, now and now.name
         elif field.name in _CHANGEABLE or field.name == "seed":
@@ -131,6 +134,12 @@ def _resumed_options(run_dir: Path, options: RolloutOptions) -> RolloutOptions:
                 "`hyperrun rollout run --resume-from`, or use another --run-id"
             )
     return attrs.evolve(stored, **{name: getattr(options, name) for name in _CHANGEABLE})
+
+
+def _with_absolute_code(options: RolloutOptions) -> RolloutOptions:
+    """Return options whose files of code are named by absolute paths."""
+    agent = None if options.agent is None else absolute_code(options.agent)
+    return attrs.evolve(options, environment=absolute_code(options.environment), agent=agent)
 
 
 def _digest(options: RolloutOptions) -> str:

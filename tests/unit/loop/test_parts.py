@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.agents import template_names, template_path
+from hyperruntime.cli.app import app
+from hyperruntime.cli.config_file import agent_domains, agent_table
 from hyperruntime.driver import PostMortem
 from hyperruntime.errors import (
     AgentError,
@@ -31,13 +33,14 @@ from hyperruntime.loop.generation.default_adapter import meta_agent_options
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.archive import load_run
-from hyperruntime.loop.run_files.contract import Contract, parse_contract
+from hyperruntime.loop.run_files.contract import Contract, agent_needs, detect_contract, parse_contract
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.copy_out import copy_files, read_file
 from hyperruntime.loop.workbench.failures import translate_failure
 from hyperruntime.registry import load_executor
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 from hyperruntime.units import one_line
+from tests.doubles.unsafe_files import make_unsafe
 
 CRASH = """
 import os, sys
@@ -172,6 +175,20 @@ def test_the_default_contract_applies_if_hyperrun_toml_is_missing_or_empty() -> 
     assert parse_contract(None) == parse_contract(b"") == Contract()
     own = parse_contract(b'[commands]\nmeta_agent = ["./evolve"]\ntask_agent = "a.b:C"\n')
     assert own == Contract(meta_agent=("./evolve",), task_agent="a.b:C", load=("a.b:C",))
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("pipe", "a named pipe, not"), ("link", "a symbolic link, not"), ("large", "at most 1.0 MiB are read")],
+)
+def test_the_hyperrun_toml_of_an_agent_is_a_regular_file_of_limited_size(tmp_path: Path, kind: str, why: str) -> None:
+    make_agent_repository(tmp_path / "agent")
+    agent, path = str(tmp_path / "agent"), tmp_path / "agent" / "hyperrun.toml"
+    make_unsafe(path, kind)
+    said = rf"hyperrun\.toml' cannot be read: .*{why}.*; correct or remove it"
+    for read in (detect_contract, agent_needs, lambda _: agent_domains(path.parent), lambda _: agent_table(path, app)):
+        with pytest.raises(AgentError, match=said):
+            read(agent)
 
 
 def test_the_meta_agent_gets_the_arguments_of_the_contract() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import zlib
 from html.parser import HTMLParser
@@ -22,7 +23,9 @@ from hyperruntime.report.page.generations import LoopRun, markdown_parts, shorte
 from hyperruntime.report.page.page import write_page
 from hyperruntime.report.page.secrets import Screen
 from hyperruntime.report.page.trajectories import RolloutRun
+from hyperruntime.report.pictures import write_pictures
 from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
+from hyperruntime.rollout.run_files.run_dir import read_run, write_run
 from tests.doubles.shown_runs import loop_run, plain, rollout_run
 from tests.doubles.tokenizers import write_byte_tokenizer
 
@@ -162,7 +165,7 @@ def rolled_tokens(
     journal.write_text(json.dumps(line) + "\n")
     options = json.loads((run_dir / "run.json").read_text())
     options["options"]["model"]["tokenizer"] = tokenizer and str(tokenizer)
-    (run_dir / "run.json").write_text(json.dumps(options))
+    write_run(run_dir, options)
     write_page([RolloutRun(run_dir, Screen({"MY_TOKEN": SECRET}))], run_dir.with_suffix(".html"))
     (segment,) = Read(run_dir.with_suffix(".html")).details(0, 0)["segments"]
     return segment, letters.decode([one for one in segment["ids"] if one is not None])
@@ -191,6 +194,35 @@ def test_without_a_tokenizer_the_ids_of_a_conversation_with_a_key_are_hidden(tmp
     assert (set(segment["ids"]), segment["texts"][0], seen) == ({None}, "[redacted]", "")
     segment, seen = rolled_tokens(tmp_path / "rollout_2", "no key", tokenizer=None)
     assert (segment["texts"], seen) == ([], "no key")
+
+
+def test_a_page_loads_no_tokenizer_that_a_received_run_names(tmp_path: Path) -> None:
+    run_dir, found = rollout_run(tmp_path / "rollout_1", 1, 1), read_run(tmp_path / "rollout_1")
+    found["options"]["model"]["tokenizer"] = str(write_byte_tokenizer(tmp_path))
+    (run_dir / "run.json").write_text(json.dumps(found))
+    run = RolloutRun(run_dir, Screen({}))
+    assert [note.partition(",")[0] for note in run.notes] == ["tokens are shown as numbers: the run was made elsewhere"]
+    details = run.details(0)
+    assert details is not None
+    assert details["segments"][0]["texts"] == []
+    write_run(run_dir, found)
+    assert RolloutRun(run_dir, Screen({})).notes == []
+
+
+def test_no_file_that_a_domain_of_a_received_run_names_is_read_to_show_it(tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "run", 2)
+    found = json.loads((run_dir / "run.json").read_text())
+    found["options"]["domains"] = [f"table:{tmp_path}/pipe"]
+    (run_dir / "run.json").write_text(json.dumps(found))
+    os.mkfifo(tmp_path / "pipe")
+    view = load_run(run_dir)
+    run = LoopRun(view, Screen({}))
+    run.details(1)
+    (said,) = run.notes
+    assert "the run was made elsewhere" in said
+    assert f"table:{tmp_path}/pipe" in said
+    written = write_pictures(view, view.generations[-1], tmp_path / "pictures")
+    assert [one.svg.name for one in written] == ["lineage.svg"]
 
 
 def test_a_generation_says_what_its_page_leaves_out(

@@ -13,6 +13,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from hyperruntime.cli.command import State
 from hyperruntime.cli.live_page import live_page
 from hyperruntime.host.process import spawn
 from hyperruntime.loop.run_files.layout import LOG, Layout
-from hyperruntime.loop.run_files.running import step_lines
 from hyperruntime.report.live.followed import LoopSource
 from hyperruntime.report.page.secrets import Screen
 from hyperruntime.storage.run_lock import RunLock
@@ -119,7 +119,8 @@ def test_a_status_names_the_generation_that_is_made_its_step_and_its_time(
     layout = Layout(run_dir)
     layout.partial(3).mkdir(parents=True)
     layout.phases(3).touch()
-    log = f"{step_lines('meta agent')}\n{'output' * 99}\n{step_lines('evaluate')}\nmore\n"
+    since = datetime.now(UTC).isoformat(timespec="milliseconds")
+    log = f"== meta agent\n   since {since}\n{'output' * 99}\n== evaluate\n   since {since}\nmore\n"
     (layout.partial(3) / LOG).write_text(log)
     with RunLock(run_dir):
         assert main(["status", str(run_dir)]) == 0

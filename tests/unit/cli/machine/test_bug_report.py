@@ -20,6 +20,7 @@ import hyperruntime
 from hyperruntime.cli.machine import bug_report
 from hyperruntime.cli.machine.secret_values import SecretValues
 from hyperruntime.errors import AgentError, ArchiveError
+from hyperruntime.storage.own_mark import with_own_mark
 
 # Where a user keeps it -> the secret. None has a prefix by which it could be known.
 SECRETS = {
@@ -213,12 +214,33 @@ def test_a_run_of_somebody_else_adds_no_file_and_stops_no_report(no_engines: Pat
     }  # fmt: skip
     (run / "run.json").write_text(json.dumps({"gateway": str(private / "notes.json"), "options": options}))
     files = bug_report.report_files(None, run, [])
-    assert json.loads(files["run/gateway.json"]) == {"gateway": {"key_file": "key"}}
+    assert "run/gateway.json" not in files
+    assert files["run/gateway.txt"].startswith(b"left out: this user did not make the run")
     assert b"dear me" not in b"".join(files.values())
     (run / "run.json").unlink()
     (run / "run.json").symlink_to(private / "notes.json")
     with pytest.raises(ArchiveError, match=r"has no readable run\.json"):
         bug_report.report_files(None, run, [])
+
+
+def test_the_gateway_of_an_own_run_is_in_its_report(no_engines: Path) -> None:
+    run, gateway = no_engines / "run", no_engines / "mine.toml"
+    run.mkdir()
+    gateway.write_text('diary = "dear me"\n[gateway]\nkey_file = "key"\n')
+    (run / "run.json").write_text(json.dumps(with_own_mark({"options": {"gateway": str(gateway)}}, run)))
+    files = bug_report.report_files(None, run, [])
+    assert json.loads(files["run/gateway.json"]) == {"gateway": {"key_file": "key"}}
+    assert b"dear me" not in b"".join(files.values())
+
+
+def test_the_hyperrun_toml_of_the_current_directory_may_be_no_link(no_engines: Path) -> None:
+    (no_engines / "private.toml").write_text('diary = "dear me"\n')
+    (no_engines / "hyperrun.toml").symlink_to("private.toml")
+    files = bug_report.report_files(None, None, [])
+    assert "a symbolic link, not a regular file" in json.loads(files["configuration/0-hyperrun.json"])["unreadable"]
+    assert b"dear me" not in b"".join(files.values())
+    named = bug_report.report_files(None, None, [Path("hyperrun.toml")])
+    assert json.loads(named["configuration/0-hyperrun.json"]) == {"diary": "dear me"}
 
 
 def test_a_broken_configuration_is_described_unless_it_was_asked_for(no_engines: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from hyperruntime.cli import main
 from hyperruntime.cli.rollout.run import run_directory
+from hyperruntime.cli.rollout.train import _place, train
 from hyperruntime.cluster.open_clusters import ClusterState, NodeState, directory_of_clusters
 from hyperruntime.host.process import boot_id, process_start_ticks
 from hyperruntime.option_fields import to_json
@@ -172,3 +173,15 @@ def test_report_and_status_name_other_directories(
         error = capsys.readouterr().err
         assert said in error
         assert f"results are in {name}" in error
+
+
+def test_a_training_stores_its_files_of_code_with_absolute_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--environment", "env.py:Env", "--policy", "mine.py:Policy", "--output-dir", "out"]
+    values = train.make_context("train", words).params
+    trust = values.pop("trust")
+    _place(train.make_context("train", words), values, trust=trust)
+    stored = json.loads((tmp_path / "out" / "train.json").read_text())
+    assert (stored["environment"], stored["policy"]) == (f"{tmp_path}/env.py:Env", f"{tmp_path}/mine.py:Policy")

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.cli.config_file import agent_domains
-from hyperruntime.errors import AgentError, DriverLoadError, HyperRuntimeError, SpecError
+from hyperruntime.errors import AgentError, DriverLoadError, HyperRuntimeError, RunError, SpecError
 from hyperruntime.loop.generation.default_adapter import DefaultContract
-from hyperruntime.loop.run.contracts import domains_to_show, load_domains
+from hyperruntime.loop.run.contracts import load_domains
 from hyperruntime.loop.run.evaluate_one import evaluate_generation, image_to_evaluate
 from hyperruntime.loop.run.plan import absolute_references, plan_resume
-from hyperruntime.loop.run_files.archive import read_run
-from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run.received import domains_to_show
+from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.storage.own_mark import ReceivedRunError
 from hyperruntime.testing import FakeRuntime
 
@@ -93,8 +93,8 @@ def test_a_received_run_cannot_run_code_by_its_domains(file: Path, finished: Pat
     for attempt in attempts:
         with pytest.raises(ReceivedRunError, match=r"asks for --domains .*mine\.py:Mine"):
             attempt()
-    layout = Layout(finished)
-    assert domains_to_show(layout, read_run(layout)[0]) == ()
+    with pytest.raises(RunError, match="the run was made elsewhere, and the argument of"):
+        domains_to_show(load_run(finished))
     with pytest.raises(HyperRuntimeError, match="loaded only if a user names it"):
         load_domains([f"{file}:Mine"], DefaultContract())
     assert not has_run(file)

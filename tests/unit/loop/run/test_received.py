@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hyperruntime.errors import ArchiveError
-from hyperruntime.loop.run.evaluate_one import evaluate_generation
+from hyperruntime.errors import ArchiveError, HyperRuntimeError
+from hyperruntime.loop.run.evaluate_one import evaluate_generation, image_to_evaluate
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.storage.own_mark import ReceivedRunError, has_own_mark
@@ -99,6 +100,26 @@ def test_what_a_received_run_asks_of_the_host_needs_consent(
     with pytest.raises(ReceivedRunError, match=asked):
         evaluate_generation(FakeRuntime(), run_dir, "best", split="train")
     assert stored(run_dir) == before, "a refusal marks nothing"
+
+
+def test_the_file_that_a_domain_of_a_received_run_names_is_not_read_before_consent(
+    received: Edit, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    named = f"table:{tmp_path}/pipe"
+    run_dir = received(domains=[named], eval_samples=None)
+    for call in (
+        lambda trust: plan_resume(run_dir, trust=trust),
+        lambda trust: evaluate_generation(FakeRuntime(), run_dir, "best", split="train", trust=trust),
+        lambda trust: image_to_evaluate(run_dir, trust=trust),
+    ):
+        with pytest.raises(ReceivedRunError, match=f"was made elsewhere and asks for --domains {named}"):
+            call(False)
+        (tmp_path / "pipe").unlink()
+        with pytest.raises(HyperRuntimeError, match="pipe") as read:
+            call(True)
+        assert not isinstance(read.value, ReceivedRunError)
+        os.mkfifo(tmp_path / "pipe")
 
 
 def test_an_accepted_run_is_this_users_until_its_file_is_changed(received: Edit) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from hyperruntime.loop.workbench.model_access import (
     spent_by_generation,
     stored_gateway,
 )
+from tests.doubles.unsafe_files import make_unsafe
 
 VARIABLES = [
     f"{who}_{what}" for who in ("OPENAI", "ANTHROPIC", "GEMINI") for what in ("API_KEY", "BASE_URL", "API_BASE")
@@ -311,9 +311,13 @@ def test_the_sources_of_one_family_do_not_mix_with_those_of_the_other(tmp_path: 
     assert found == {"openai": (PUBLIC, "sk-here"), "anthropic": ("http://there", "sk-there")}
 
 
-def test_a_dotenv_that_is_a_named_pipe_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / ".env")
-    with pytest.raises(GatewayConfigError, match="is not a regular file"):
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("pipe", "a named pipe, not"), ("link", "a symbolic link, not"), ("large", "at most 1.0 MiB are read")],
+)
+def test_a_dotenv_is_a_regular_file_of_limited_size(tmp_path: Path, kind: str, why: str) -> None:
+    make_unsafe(tmp_path / ".env", kind)
+    with pytest.raises(GatewayConfigError, match=rf"\.env cannot be read: .*{why}"):
         choose(tmp_path)
 
 

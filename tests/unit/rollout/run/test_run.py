@@ -22,6 +22,7 @@ from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
 from hyperruntime.rollout.run.progress import RolloutEvent
 from hyperruntime.rollout.run.runner import Parts, run_rollouts
+from hyperruntime.rollout.run.store import RunStore, resumable_options
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import GROUPS, RESULTS, TRAJECTORIES, read_groups, read_trajectories
@@ -368,6 +369,28 @@ def test_a_run_with_other_options_in_the_same_directory_is_rejected(tmp_path: Pa
     os.unlink(tmp_path / "run.json")
     with pytest.raises(RunError, match=r"no run\.json"):
         rollouts(World(), tmp_path)
+
+
+def test_a_run_knows_its_files_of_code_in_any_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here" / "mine.py").write_text("async def work(episode): ...\n")
+    monkeypatch.chdir(tmp_path / "here")
+    begun = RunStore(tmp_path / "run").begin(options(environment="env.py:Env", agent="mine.py:work"))
+    assert (begun.environment, begun.agent) == (f"{tmp_path}/here/env.py:Env", f"{tmp_path}/here/mine.py:work")
+    (tmp_path / "run").mkdir()
+    RunStore(tmp_path / "run").keep_options(begun)
+    again = options(environment="env.py:Env", agent="mine.py:work")
+    assert RunStore(tmp_path / "run").begin(again) == begun, "--resume-or-start with the same words"
+    monkeypatch.chdir(tmp_path / "there")
+    assert resumable_options(tmp_path / "run", trust=False) == begun
+    with pytest.raises(RunError, match=r"was started with environment='.*/here/env\.py:Env'"):
+        RunStore(tmp_path / "run").begin(again)
+    assert options(environment="swe", agent="package.module:work") == RunStore(tmp_path / "new").begin(
+        options(environment="swe", agent="package.module:work")
+    )
 
 
 def test_seeds_depend_on_the_trajectory_and_not_on_the_order() -> None:
