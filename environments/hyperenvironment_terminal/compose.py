@@ -77,7 +77,7 @@ def read_main(folder: Path) -> Main:
 def _main(path: Path) -> dict[str, Any]:
     """Return the keys of ``main``, without those that only repeat what Harbor does by itself."""
     try:
-        config = yaml.safe_load(read_utf8(path, "task")) or {}
+        config = yaml.safe_load(read_utf8(path, "task", may_be_link=False)) or {}
         services = config.get("services") or {_MAIN: {}}
         unknown = sorted(key for key in config if key not in _AT_THE_TOP and not key.startswith("x-"))
         main = {key: value for key, value in (services.get(_MAIN) or {}).items() if value is not None}

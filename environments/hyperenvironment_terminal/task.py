@@ -180,7 +180,7 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return parse_toml(read_utf8(path, "task"))
+        return parse_toml(read_utf8(path, "task", may_be_link=False))
     except SpecError:
         raise
     except ValueError as error:
@@ -262,7 +262,7 @@ def _recipe(folder: Path) -> Path:
 
 def _instruction(path: Path) -> str:
     """Return the text without canary comments at its start, which mark files of a benchmark."""
-    text = read_utf8(path, "task").replace("\r\n", "\n")
+    text = read_utf8(path, "task", may_be_link=False).replace("\r\n", "\n")
     while head := _CANARY.match(text):
         text = text[head.end() :]
     return text.strip()

@@ -406,6 +406,18 @@ def test_a_file_with_odd_bytes_is_refused_by_name(tmp_path: Path, name: str, con
         load_environment("terminal", {"tasks": str(folder), "unsupported": "fail"})
 
 
+@pytest.mark.parametrize("name", ["instruction.md", "task.toml", "environment/docker-compose.yaml"])
+def test_a_file_of_a_task_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
+    """A task of somebody else would show a private file of the host to the model."""
+    folder = harbor(tmp_path / "one", environment__container_def="Bootstrap: docker\nFrom: x\n")
+    (tmp_path / "private").write_text("a secret of the host")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(tmp_path / "private")
+    with pytest.raises(SpecError, match=r"symbolic link") as refused:
+        load_environment("terminal", {"tasks": str(folder), "unsupported": "fail"})
+    assert "a secret of the host" not in str(refused.value)
+
+
 def test_a_row_with_odd_bytes_is_refused_by_its_line(tmp_path: Path) -> None:
     """A byte that is not UTF-8, and text that no file can hold."""
     rows = tmp_path / "rows.jsonl"
