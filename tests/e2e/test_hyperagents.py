@@ -585,7 +585,7 @@ def comparable(root: Path) -> dict[str, object]:
 
 def without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        left_out = ("durations", "started", "duration_s")
+        left_out = ("durations", "started", "duration_s", "mark")  # a mark is of one directory
         return {name: without_times(item) for name, item in value.items() if name not in left_out}
     return [without_times(item) for item in value] if isinstance(value, list) else value
 

@@ -107,6 +107,7 @@ GENERATE = {
     "network": "host",
     "limits.pids": None,
     "limits.disk_bytes": None,
+    "max_change_bytes": 1 << 40,
     "limits.tmpfs_bytes": 5,
     "limits.wall_s": 5.0,
     "limits_mode": "watchdog",
