@@ -57,7 +57,9 @@ def test_an_unreadable_probe_cache_is_replaced_by_a_new_probe(cache: Path, odd: 
     found, was_remembered = cached_probe()
     assert not was_remembered
     assert found.version == honest["version"]
-    assert json.loads(cache.read_bytes())["settings"] == honest["settings"]
+    replaced = json.loads(cache.read_bytes())["settings"]
+    # Whether a bridge starts is tried anew, with a limit of its own: on a busy machine two probes may differ in it.
+    assert {**replaced, "bridge": None} == {**honest["settings"], "bridge": None}
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,8 @@ class Helper:
                 break
             options.append(word)
         elements = self.path.split(os.pathsep) if self.path else []
-        return bool({"-P", "-I"} & set(options)) and all(map(os.path.isabs, elements))
+        # `-I` ignores PYTHONPATH; `-P` does not.
+        return "-I" in options or ("-P" in options and all(map(os.path.isabs, elements)))
 
 
 @contextmanager
