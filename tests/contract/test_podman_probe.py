@@ -58,7 +58,7 @@ def test_an_unreadable_probe_cache_is_replaced_by_a_new_probe(cache: Path, odd: 
     assert not was_remembered
     assert found.version == honest["version"]
     replaced = json.loads(cache.read_bytes())["settings"]
-    # Whether a bridge starts is tried anew, with a limit of its own: on a busy machine two probes may differ in it.
+    # Whether a bridge starts is tried anew, twice at most: on a busy machine two probes may differ in it.
     assert {**replaced, "bridge": None} == {**honest["settings"], "bridge": None}
 
 
