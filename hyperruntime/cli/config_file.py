@@ -61,7 +61,7 @@ def config_table(path: Path, command: click.Command) -> dict[str, Any]:
     """
     value = _read(path)
     for name in value:
-        if name not in _TABLES:
+        if name not in (*_TABLES, "agent", "commands"):  # an agent's own file may be given here too
             raise AgentError(f"{path}: {unknown_name('table', name, _TABLES)}")
     gateway = {"gateway": str(path)} if "gateway" in value else {}
     return {**gateway, **generate_table(path, command)}

@@ -369,12 +369,16 @@ def test_a_run_of_the_current_directory_is_resumed_with_more_generations(tmp_pat
         file.write('\n[generate]\nmax-generation = 1\nseed = 3\nrun-id = "x"\noutput-dir-parent = "../runs"\n')
     for args in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]):
         subprocess.run(["git", *args], cwd=agent, check=True)
-    done = hyperrun("--runtime", "podman", cwd=agent)
+    refused = hyperrun("--runtime", "podman", cwd=agent)
+    assert refused.returncode == 2
+    assert b"`hyperrun generate --agent . --config hyperrun.toml`" in refused.stderr
+    words = ["--runtime", "podman", "generate", "--agent", ".", "--config", "hyperrun.toml"]
+    done = hyperrun(*words, cwd=agent)
     assert done.returncode == 0, done.stderr
     run_dir = tmp_path / "runs" / "generate_x"
     assert b"generation 1: score " in done.stderr
     assert done.stdout.decode().splitlines()[1].startswith("initial")
-    assert hyperrun("--runtime", "podman", cwd=agent).returncode == 2  # the run exists already
+    assert hyperrun(*words, cwd=agent).returncode == 2  # the run exists already
     summary = told("resume", str(run_dir), "--max-generation", "2")
     assert [item["current_genid"] for item in summary["generations"]] == ["initial", 1, 2]
     assert not summary["interrupted"]
