@@ -93,7 +93,7 @@ def forget_probes(engine: str) -> None:
 
 
 class TrustedProbe(Generic[P]):
-    """A probe that is trusted until a container fails to start; safe to use from many threads."""
+    """A probe that is trusted until a container does not start or a network is missing; safe to use from many threads."""
 
     def __init__(self, engine: str, probe: Callable[[], tuple[P, bool]]) -> None:
         """Store the settings; nothing is probed yet.
@@ -125,8 +125,23 @@ class TrustedProbe(Generic[P]):
         self.get()
         return self._info
 
+    def get_with(self, network: str) -> P:
+        """Return what is known, as :meth:`get` does; probe again before a network counts as missing.
+
+        On a busy machine the trial of a network may fail for a moment, and the result is in a file.
+
+        Args:
+            network: the network that the caller needs: ``none``, ``host`` or ``bridge``.
+
+        Raises:
+            EngineUnavailableError: the engine is missing, or runs no container.
+        """
+        if network not in self.info().networks:
+            self.distrust()
+        return self.get()
+
     def distrust(self) -> None:
-        """Forget what is known, because a container did not start; a probe of the last minute stays."""
+        """Forget what is known, because it may be wrong; a probe of the last minute stays."""
         if time.monotonic() - self._tried_at > _TRUSTED_S:
             self._found = None
             forget_probes(self._engine)

@@ -62,7 +62,8 @@ class PodmanDriver:
             DeviceNotFoundError: no CDI spec describes a requested GPU.
             EngineUnavailableError: Podman is missing or cannot run a container.
         """
-        return PodmanContainer(launch, self._settings(), self._probe.distrust)
+        settings = self._probe.get_with(launch.spec.network).settings
+        return PodmanContainer(launch, settings, self._probe.distrust)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
         """Return this library's containers in this user's Podman."""

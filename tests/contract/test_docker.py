@@ -187,6 +187,22 @@ def test_an_unreadable_probe_cache_is_replaced_by_a_new_probe(
     engine.close()
 
 
+def test_a_remembered_probe_that_lacks_a_network_is_repeated_before_the_network_is_refused(
+    opened: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    engine = Engine()
+    cached_probe(engine)
+    engine.close()
+    [path] = (tmp_path / "hyperruntime").iterdir()
+    wrong = json.loads(path.read_text())
+    wrong["settings"]["networks"] = ["none"]
+    path.write_text(json.dumps(wrong))
+    spec = hr.ContainerSpec(image=IMAGE, network="bridge")
+    with hr.open_runtime("docker") as again, again.container(spec) as started:
+        assert len(started.exec(["ls", "/sys/class/net"]).stdout.split()) > 1
+
+
 def test_a_distrusted_probe_cache_is_replaced_by_a_new_probe(
     opened: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

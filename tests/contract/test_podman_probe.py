@@ -83,6 +83,17 @@ def test_a_probe_cache_with_which_no_container_starts_is_replaced_at_once(cache:
     assert json.loads(cache.read_bytes())["settings"]["oci_runtime"] != "no-such-runtime"
 
 
+def test_a_remembered_probe_that_lacks_a_network_is_repeated_before_the_network_is_refused(
+    cache: Path, base_image: str
+) -> None:
+    honest = json.loads(cache.read_bytes())
+    cache.write_text(json.dumps({**honest, "settings": {**honest["settings"], "bridge": False}}))
+    spec = hr.ContainerSpec(image=base_image, network="bridge")
+    with hr.open_runtime("podman") as opened, opened.container(spec) as started:
+        assert len(started.exec(["ls", "/sys/class/net"]).stdout.split()) > 1
+    assert json.loads(cache.read_bytes())["settings"]["bridge"]
+
+
 @pytest.mark.parametrize("default_runtime", ["of the machine", "fails"])
 def test_a_moment_in_which_no_container_starts_does_not_make_the_result_worse(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default_runtime: str
