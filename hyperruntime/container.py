@@ -311,7 +311,7 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
     def close(self) -> None:
         """Kill all its processes and remove it; may be called again. Does nothing in a forked child.
 
-        An engine that does not remove it in time is no error: the removal goes on in the background, until
+        An engine that does not remove it in time raises nothing: the removal goes on in the background, until
         :meth:`Runtime.close`. That method closes all containers of a runtime, many at once.
         """
         if os.getpid() != self._pid:

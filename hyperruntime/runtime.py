@@ -232,7 +232,7 @@ class Runtime(AsyncClosing):
         """Close all its containers, many at once, and stop the driver's services and the guard; may be called again.
 
         Later calls raise an error that says so. Does nothing in a forked child, because the parent owns the runtime.
-        Containers that the engine does not remove in time are no error: see :attr:`left_containers`.
+        Containers that the engine does not remove in time raise nothing: see :attr:`left_containers`.
         """
         if not self._owner.is_here:
             return

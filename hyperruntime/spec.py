@@ -25,7 +25,8 @@ DEFAULT_OUTPUT_LIMIT_BYTES = 10 * 1024**2
 # Source: the grammar of references in the OCI distribution specification and in github.com/distribution/reference.
 _HOST = r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::[0-9]+)?"
 _PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
-_TAG, _DIGEST = r"[A-Za-z0-9_][A-Za-z0-9_.-]*", r"sha256:[0-9a-f]{64}"
+_TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_DIGEST = r"sha256:[0-9a-f]{64}"
 _IMAGE_NAME = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::{_TAG})?(?:@{_DIGEST})?")
 # Podman reads what begins with one of these from other places; containers-transports(5).
 _TRANSPORTS = "containers-storage dir docker docker-archive docker-daemon oci oci-archive ostree sif tarball".split()

@@ -3,7 +3,7 @@
 A control keeps its id and its file, so code under test that makes tests pass by name makes it pass too. It breaks one
 assertion of the test if that surely decides the result, so code that removes assertions makes it pass too. Only the
 characters of a literal or of an operator change. Other tests of a file are changed in the same way, also in runs that
-are no controls, so that nothing but the meaning of the test tells a control from the test itself.
+are not controls, so that only the meaning of a test distinguishes it from its control.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def load_rows(path: str, split: str | None = None, left: LeftOut | None = None) 
         path: a ``.jsonl``, ``.json`` or ``.parquet`` file; or a directory with ``train.jsonl`` or Parquet files, such
             as a snapshot of a data set (``data/test-00000-of-00001.parquet``).
         split: the split of a directory of Parquet files; None means the only one.
-        left: takes the rows that are no objects; None: they raise an error.
+        left: takes the rows that are not objects; None: they raise an error.
 
     Raises:
         SpecError: the path does not exist, cannot be read, has no rows, or has several splits.

@@ -1,7 +1,7 @@
 """What the compose file of a task says about its one container.
 
 A task may have ``environment/docker-compose.yaml``, with changes to the service ``main`` that Harbor starts, and with
-more services. Only ``main`` is supported here. A file ``docker-compose.yml`` is no definition, but a file.
+more services. Only ``main`` is supported here. ``docker-compose.yml`` is an ordinary file, not a definition.
 
 Source: Harbor, ``src/harbor/environments/docker/docker.py``: ``_environment_docker_compose_path``,
 ``_docker_compose_paths`` and ``DockerEnvironmentEnvVars``.

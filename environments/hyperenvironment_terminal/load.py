@@ -100,7 +100,7 @@ def _rows(path: Path, left: LeftOut) -> Iterator[tuple[str, Callable[[], Task]]]
 
     Args:
         path: the file.
-        left: takes a line that is no JSON object; a reader names its line if the row is invalid.
+        left: takes a line that is not a JSON object; a reader names its line if the row is invalid.
     """
     for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         if not line.strip():

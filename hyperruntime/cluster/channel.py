@@ -30,10 +30,13 @@ LARGEST_FRAME_BYTES = 320 << 20  # more than the largest file or listing that a 
 # 16 KiB, and 128 KiB with TLS).
 _DIRECT_BYTES = 8 << 10
 _PREFIX = struct.Struct(">cQQ")
-_FRAME, _PART, _CONFIRM = b"f", b"p", b"c"  # a frame or its last part; a part before the last one
+_FRAME = b"f"  # a frame, or its last part
+_PART = b"p"  # a part before the last one
+_CONFIRM = b"c"
 _PART_BYTES = 4 << 20
 LARGEST_MESSAGE_BYTES = _PART_BYTES + _PREFIX.size + 1  # of a connection; aiohttp takes only shorter ones
-_TURN_MESSAGES, _TURN_BYTES = 64, 1 << 20  # messages or bytes that are read before other work has its turn
+_TURN_MESSAGES = 64  # read before other work has its turn
+_TURN_BYTES = 1 << 20  # read before other work has its turn
 _MOST_PINGS = 256  # of a connection in a second; they wait in memory without a limit
 
 
@@ -114,7 +117,7 @@ class Channel:
             peer_received: the number of the last frame that the other side has.
 
         Raises:
-            PeerFaultError: the other side sent what it must not send.
+            PeerFaultError: the other side sent an invalid message.
         """
         self._carried += 1
         turn = self._carried

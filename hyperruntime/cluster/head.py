@@ -167,7 +167,7 @@ class Node:
         level("node refused", node=self.name, why=str(fault))
 
     def _on_fault(self, fault: PeerFaultError) -> None:
-        self.lose(f"it sent what it must not send: {fault}")
+        self.lose(f"it sent an invalid message: {fault}")
 
     def lose(self, why: str) -> None:
         """Mark the node as lost: its calls fail, and it may not come back."""

@@ -105,7 +105,7 @@ class NodeServer:
                         if await self._carry(session, address, heard + patience):
                             heard, pause = time.monotonic(), FIRST_PAUSE_S
                         if self._fault is not None:
-                            raise NodeLostError(f"the head sent what it must not send: {self._fault}")
+                            raise NodeLostError(f"the head sent an invalid message: {self._fault}")
                     if time.monotonic() - heard > patience:
                         raise NodeLostError(
                             f"the head did not answer for {patience:g} s at {self._invitation.addresses}"

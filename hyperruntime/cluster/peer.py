@@ -115,7 +115,7 @@ class Peer:
         Args:
             name: the name of the other side.
             handlers: for each method that the other side may call. A handler is cancelled if the caller's task is.
-            on_fault: called if the other side sent what it must not send; the channel is closed then.
+            on_fault: called if the other side sent an invalid message; the channel is closed then.
         """
         self.channel, self.name = Channel(self._on_frame), name
         self._handlers = handlers
@@ -133,9 +133,9 @@ class Peer:
             self.refuse(error)
 
     def refuse(self, fault: PeerFaultError) -> None:
-        """End the channel, because the other side sent what it must not send."""
+        """End the channel, because the other side sent an invalid message."""
         self._on_fault(fault)
-        self.close(NodeLostError(f"{self.name} sent what it must not send: {fault}"))
+        self.close(NodeLostError(f"{self.name} sent an invalid message: {fault}"))
 
     async def ask(
         self,

@@ -93,7 +93,7 @@ def forget_probes(engine: str) -> None:
 
 
 class TrustedProbe(Generic[P]):
-    """A probe that is trusted until a container does not start or a network is missing; safe to use from many threads."""
+    """A probe that is trusted until a container fails to start or lacks a network; safe to use from many threads."""
 
     def __init__(self, engine: str, probe: Callable[[], tuple[P, bool]]) -> None:
         """Store the settings; nothing is probed yet.

@@ -16,7 +16,8 @@ import os
 import shutil
 import sys
 
-PATH, PYTHONPATH = "PATH", "PYTHONPATH"
+PATH = "PATH"
+PYTHONPATH = "PYTHONPATH"
 
 
 def python_args(*words: str) -> tuple[str, ...]:

@@ -16,7 +16,8 @@ from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
 
 
 @attrs.define(eq=False)

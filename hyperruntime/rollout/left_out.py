@@ -11,7 +11,8 @@ import attrs
 from hyperruntime.errors import SpecError, UnsupportedOptionError
 from hyperruntime.option_fields import OneOf
 
-SKIP, FAIL = "skip", "fail"
+SKIP = "skip"
+FAIL = "fail"
 UNSUPPORTED = OneOf((SKIP, FAIL))
 """Validator of an environment's option ``unsupported``."""
 _NAMED = 5

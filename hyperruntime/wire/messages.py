@@ -24,7 +24,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 class PeerFaultError(ClusterError, ValueError):
-    """The other side of a connection sent what it must not send, so the connection ends for good."""
+    """The other side of a connection sent an invalid message, so the connection ends for good."""
 
 
 def pack(header: dict[str, Any], body: bytes = b"") -> bytes:

@@ -15,7 +15,8 @@ from hyperruntime.testing import make_agent_repository
 from tests.doubles.window import WAIT_S, Window
 
 COLUMNS = [120, 60]
-THREADS, EACH = 4, 60
+THREADS = 4
+EACH = 60
 LONG = "x" * 100  # longer than the narrow window
 RUN_LINE = re.compile(
     r"(generation \w+): score 0\.\d{4} in \S+; best 0\.\d{4} \(generation \w+\)"

@@ -22,7 +22,8 @@ from hyperruntime.ports import forwarder
 
 pytestmark = pytest.mark.slow  # tests/unit/gateway/test_responses.py is the quick one
 
-SCANNER, SERVER = "compatcanary@0.2.2", "@copilotkit/aimock@1.43.0"
+SCANNER = "compatcanary@0.2.2"
+SERVER = "@copilotkit/aimock@1.43.0"
 MODEL = "gpt-4o"
 REPLIES = [
     ("Call the provided tool", {"toolCalls": [{"name": "compatcanary_echo", "arguments": '{"value": "CANARY_OK"}'}]}),

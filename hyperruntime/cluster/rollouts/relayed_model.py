@@ -98,11 +98,11 @@ def model_handler(model: Model) -> Handler:
         messages, tools = list(asked.messages), list(asked.tools)
         if asked.played is not None:
             if remember is None:
-                raise PeerFaultError("it told a turn to a model that remembers none")
+                raise PeerFaultError("it sent a turn to a model that remembers none")
             try:
                 played = completion_of_json(asked.played)  # of a journal, which may have numbers that are not finite
             except (KeyError, TypeError) as error:
-                raise PeerFaultError(f"it told a turn that cannot be read: {error}") from error
+                raise PeerFaultError(f"it sent a turn that cannot be read: {error}") from error
             remember(messages, tools, played)
             return Answer()
         return Answer(completion_to_json(await model.complete(messages, tools, asked.sampling)))

@@ -27,7 +27,8 @@ from hyperruntime.json_values import is_integer
 
 GENERATE_PATH = "/generate"  # of SGLang and vLLM; only rollouts use it
 BROKEN_STATUSES = RETRIED_STATUSES | {401, 402}
-_OK, _SERVER_ERROR = 200, 500
+_OK = 200
+_SERVER_ERROR = 500
 _SHOWN = 300
 # Statuses that words mean in an error without a number. Source: the error tables of Anthropic, OpenAI and Google.
 _WORD_STATUSES: Mapping[str, int] = {

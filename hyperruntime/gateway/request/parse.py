@@ -14,7 +14,9 @@ from hyperruntime.wire.tokens import bearer_token
 
 MODELS_PATH = "/v1/models"
 COUNT_PATH = "/v1/messages/count_tokens"  # free of charge
-CHAT_PATH, COMPLETIONS_PATH, EMBEDDINGS_PATH = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+CHAT_PATH = "/v1/chat/completions"
+COMPLETIONS_PATH = "/v1/completions"
+EMBEDDINGS_PATH = "/v1/embeddings"
 RESPONSES_PATH = "/v1/responses"
 MESSAGES_PATH = "/v1/messages"
 PATHS: Mapping[str, Wire] = {

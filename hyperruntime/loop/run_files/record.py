@@ -28,7 +28,9 @@ FailureClass = Literal[
 ]
 MarkKind = Literal["no-parent", "no-selection"]
 FAILURES: tuple[str, ...] = get_args(FailureClass)
-ENSEMBLE, TASKS = "ensemble", "tasks"  # what may fail in a generation that has not failed itself
+# What may fail in a generation that has not failed itself.
+ENSEMBLE = "ensemble"
+TASKS = "tasks"
 SCHEMA = 1
 _MOST_LINE_BYTES = 16 * MIB  # a record has no text of an agent but a short detail
 _MOST_GENID = 10**9

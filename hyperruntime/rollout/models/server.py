@@ -34,7 +34,8 @@ _CONNECTIONS = 256
 _REACH_S, _REACH_ONCE_S, _REACH_CONNECT_S, _REACH_PAUSE_S = 4.0, 3.0, 2.5, 0.5
 _GATEWAY_STATUSES = (502, 503, 504)  # of a proxy whose server is down
 _SHOWN = 500
-_OK, _ODD_ANSWERS = 200, 4  # unusable answers of status 200 to one request; more hardly help
+_OK = 200
+_ODD_ANSWERS = 4  # unusable answers of status 200 to one request; more hardly help
 
 
 class ServerRefusedError(ModelError):

@@ -532,7 +532,7 @@ def test_an_answer_or_arguments_that_cannot_be_read_lose_the_node_and_nothing_el
             return Answer(value)
 
         async with pair(on_node={"send": send}) as made:
-            with pytest.raises(NodeLostError, match="it sent what it must not send: the answer of send cannot be read"):
+            with pytest.raises(NodeLostError, match="it sent an invalid message: the answer of send cannot be read"):
                 await made.node.peer.ask(Number, "send")
         args = value if isinstance(value, dict) else {"number": value}
         async with pair(on_head={"take": take}, on_node={}) as made:

@@ -54,7 +54,7 @@ def test_candidates_have_equal_weights_if_all_weights_are_zero() -> None:
     assert weights("score_child_prop", [Candidate(1, 0.5, 1000), Candidate(2, 0.4, 1000)]) == [1.0, 1.0]
 
 
-def test_scores_above_one_and_below_zero_are_told_apart_by_every_rule() -> None:
+def test_every_rule_distinguishes_scores_above_one_and_below_zero() -> None:
     above = [Candidate(number, score, 0) for number, score in enumerate([1.0, 1.3, 1.6, 1.9])]
     for rule in ("score_prop", "score_child_prop", "dgm"):
         found = weights(rule, above)

@@ -250,7 +250,8 @@ def test_a_missing_log_means_no_usage(tmp_path: Path) -> None:
 
 # --- a key and its address come from one source ---
 
-URL, KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
+URL = "OPENAI_BASE_URL"
+KEY = "OPENAI_API_KEY"
 HERE = {URL: "http://here/v1", KEY: "sk-here"}
 THERE = {URL: "http://there/v1", KEY: "sk-there"}
 PUBLIC = "https://api.openai.com/v1"
