@@ -206,19 +206,20 @@ class Channel:
         if kind not in (_FRAME, _PART) or not 0 < number <= self.received + 1:
             raise PeerFaultError(f"it sent frame {number} of kind {kind!r} after frame {self.received}")
         if number == self.received + 1:  # else it came already, over an earlier connection
+            part, is_last = data[_PREFIX.size :], kind == _FRAME
+            self._check_part(part, is_last=is_last)
             self.received = number
             self._owed_bytes += len(data)
-            self._take_part(data[_PREFIX.size :], is_last=kind == _FRAME)
+            self._parts.append(part)
+            if is_last:
+                parts, self._parts = self._parts, []
+                self._on_frame(part if len(parts) == 1 else b"".join(parts))
 
-    def _take_part(self, part: bytes, *, is_last: bool) -> None:
+    def _check_part(self, part: bytes, *, is_last: bool) -> None:
         if not is_last and len(part) != _PART_BYTES:
             raise PeerFaultError(f"it sent a part of {len(part)} bytes, not {_PART_BYTES}")
         if len(self._parts) * _PART_BYTES + len(part) > LARGEST_FRAME_BYTES:
             raise PeerFaultError(f"it sent a frame of more than {LARGEST_FRAME_BYTES} bytes")
-        self._parts.append(part)
-        if is_last:
-            parts, self._parts = self._parts, []
-            self._on_frame(part if len(parts) == 1 else b"".join(parts))
 
     def _owes_much(self) -> bool:
         return self.received - self._confirmed_to_peer >= CONFIRM_EACH or self._owed_bytes >= CONFIRM_BYTES

@@ -25,7 +25,7 @@ from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.process import python_args, run_process, stream_process
 from hyperruntime.images.bootstrap import PACKAGES
 from hyperruntime.images.pull_errors import is_local
-from hyperruntime.images.requirements_file import line_for_the_container
+from hyperruntime.images.requirements_file import write_plain_requirements
 
 PREFIX = "localhost/hyperruntime/"
 BASE = "base"
@@ -201,11 +201,13 @@ def requirements_context(requirements: Path, on_output: Callable[[str], None]) -
 
 def _download_requirements(requirements: Path, target: Path, on_output: Callable[[str], None]) -> str:
     """Download the wheels of a requirements file; return "", or why the container must do it."""
-    if line := line_for_the_container(requirements):
-        reason = f"pip of this machine reads only names and versions from the file of others, not {line!r}"
-        on_output(f"{reason}; the build downloads the packages itself")
-        return reason
-    return download_wheels(pip_args(requirements, target, _PYTHON), target, on_output)
+    with owned_directory() as directory:
+        plain = Path(directory) / "requirements.txt"
+        if line := write_plain_requirements(requirements, plain):
+            reason = f"pip of this machine reads only names and versions from the file of others, not {line!r}"
+            on_output(f"{reason}; the build downloads the packages itself")
+            return reason
+        return download_wheels(pip_args(plain, target, _PYTHON), target, on_output)
 
 
 def download_wheels(

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 from aiohttp import WSMessage, WSMsgType
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hyperruntime
@@ -428,6 +428,7 @@ MESSAGES = st.tuples(
 
 
 @given(st.integers(0, 3), st.lists(MESSAGES, max_size=8))
+@example(0, [(b"p", 1, 0, b"")])
 def test_no_messages_of_a_peer_keep_the_event_loop_or_lose_a_frame(
     count: int, messages: list[tuple[bytes, int, int, bytes]]
 ) -> None:
