@@ -7,7 +7,7 @@ click's options from it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar, get_args, get_origin
@@ -171,16 +171,18 @@ def option_fields(kind: type) -> Iterator[OptionField]:
 
 def at_most(limit: int) -> Callable[[Any], bool]:
     """Return a function for :attr:`Option.harmless`: whether a value is a limit that is not larger than ``limit``."""
-    return lambda value: value is not None and value <= limit
+    return lambda value: isinstance(value, (int, float)) and value <= limit
 
 
-def names_no_code(value: str | Iterable[str]) -> bool:
+def names_no_code(value: object) -> bool:
     """Return whether names are those of plug-ins only: none has an argument, such as a path, or names a file of code.
 
     Args:
-        value: a name, or several.
+        value: a name, or several, also in lists of lists; anything else is no name.
     """
-    return not any(":" in name for name in ([value] if isinstance(value, str) else value))
+    if isinstance(value, str):
+        return ":" not in value
+    return isinstance(value, (list, tuple)) and all(names_no_code(each) for each in value)
 
 
 def host_requests(options: object, given: Collection[tuple[str, ...]] = ()) -> tuple[str, ...]:
@@ -213,10 +215,10 @@ def _requests(
             yield from _requests(now, before, found, given, path)
         elif now != before and path not in given and not (isinstance(found, Option) and found.is_harmless(now)):
             flag = OptionField(path=path, option=found, default=None).flag if isinstance(found, Option) else path[-1]
-            yield _shown(flag, now)
+            yield shown(flag, now)
 
 
-def _shown(flag: str, value: object) -> str:
+def shown(flag: str, value: object) -> str:
     """Return a value as on the command line, on one line of limited length, without control characters."""
     import cattrs
 
@@ -226,8 +228,8 @@ def _shown(flag: str, value: object) -> str:
     return f"{flag} {text if text.isprintable() else ascii(text)}"
 
 
-def _is_names(value: object) -> TypeGuard[tuple[str, ...]]:
-    return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
+def _is_names(value: object) -> TypeGuard[list[str] | tuple[str, ...]]:
+    return isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)
 
 
 def default_of(field: attrs.Attribute[Any]) -> Any:  # noqa: ANN401 - of any field

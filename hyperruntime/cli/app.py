@@ -93,7 +93,7 @@ def app(ctx: click.Context, runtime: str | None, log_level: str, log_json: bool,
 
         generate = app.get_command(ctx, "generate")
         assert generate is not None
-        defaults = {**agent_table(Path(AGENT_FILE), generate), "agent": "."}
+        defaults = {**agent_table(Path(AGENT_FILE), generate, runtime), "agent": "."}
         with generate.make_context("generate", [], parent=ctx, default_map=defaults) as below:
             generate.invoke(below)
     else:

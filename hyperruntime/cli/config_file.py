@@ -67,7 +67,7 @@ def config_table(path: Path, command: click.Command) -> dict[str, Any]:
     return {**gateway, **generate_table(path, command)}
 
 
-def agent_table(path: Path, command: click.Command) -> dict[str, Any]:
+def agent_table(path: Path, command: click.Command, runtime: str) -> dict[str, Any]:
     """Return the ``[generate]`` options of an agent's own file, which anybody may have written.
 
     What names keys, addresses, networks, devices, code or paths of the host is asked for once on a terminal.
@@ -75,6 +75,7 @@ def agent_table(path: Path, command: click.Command) -> dict[str, Any]:
     Args:
         path: the TOML file.
         command: the command whose options are allowed.
+        runtime: the name that the user gave to ``--runtime``.
 
     Raises:
         AgentError: as for :func:`generate_table`.
@@ -82,17 +83,24 @@ def agent_table(path: Path, command: click.Command) -> dict[str, Any]:
         WrongUsageError: the file asks for something of the host, and the user did not accept it.
     """
     from hyperruntime.loop.run_files.options import GenerateOptions
-    from hyperruntime.option_fields import option_fields
+    from hyperruntime.option_fields import option_fields, shown
 
     table = generate_table(path, command, own=True)
-    known = {field.name: field.option for field in option_fields(GenerateOptions)}
-    harmless = {name for name, value in table.items() if name in known and known[name].is_harmless(value)}
-    asked = [f"--{name.replace('_', '-')} {value}" for name, value in table.items() if name not in harmless - _OF_HOST]
+    known = {field.name: field for field in option_fields(GenerateOptions)}
+    params = {param.name: param for param in command.params}
+    asked = []
+    for name, value in table.items():
+        field, now = known.get(name), value
+        if field is not None and callable(field.option.harmless):
+            now = params[name].type_cast_value(click.Context(command), value)
+        if field is None or (now != field.default and (name in _OF_HOST or not field.option.is_harmless(now))):
+            asked.append(shown(f"--{name.replace('_', '-')}", value))
     if asked:
         said = f"{str(path.absolute())!r} is a file of the agent and asks for {', '.join(asked)}"
         is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
         if not (is_terminal and click.confirm(f"{said}; use them?", default=False, err=True)):
-            raise WrongUsageError(f"{said}; give them yourself: `hyperrun generate --agent . --config {path.name}`")
+            command_line = f"hyperrun --runtime {runtime} generate --agent . --config {path.name}"
+            raise WrongUsageError(f"{said}; give them yourself: `{command_line}`")
     return table
 
 

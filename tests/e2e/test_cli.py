@@ -371,7 +371,7 @@ def test_a_run_of_the_current_directory_is_resumed_with_more_generations(tmp_pat
         subprocess.run(["git", *args], cwd=agent, check=True)
     refused = hyperrun("--runtime", "podman", cwd=agent)
     assert refused.returncode == 2
-    assert b"`hyperrun generate --agent . --config hyperrun.toml`" in refused.stderr
+    assert b"`hyperrun --runtime podman generate --agent . --config hyperrun.toml`" in refused.stderr
     words = ["--runtime", "podman", "generate", "--agent", ".", "--config", "hyperrun.toml"]
     done = hyperrun(*words, cwd=agent)
     assert done.returncode == 0, done.stderr

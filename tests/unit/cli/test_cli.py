@@ -266,7 +266,21 @@ def test_the_option_runtime_alone_starts_generate_in_the_directory_of_an_agent(
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize(
-    "line", ['network = "host"', 'gateway = "g.toml"', 'output-dir-parent = "/else"', 'gpus = "all"', 'executor = "x"']
+    "line",
+    [
+        'network = "host"',
+        'gateway = "g.toml"',
+        'output-dir-parent = "/else"',
+        'gpus = "all"',
+        'executor = "x"',
+        'domains = "evil.py:D"',
+        'domains = ["evil.py:D"]',
+        'domains = ["circle_packing", "table:/private"]',
+        'domains = [["evil.py:D"]]',
+        'disk = "1000g"',
+        "limits = {pids = 1000000}",
+        'image = "docker-archive:x"',
+    ],
 )
 def test_the_file_of_an_agent_chooses_nothing_of_the_host_by_itself(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
@@ -277,8 +291,24 @@ def test_the_file_of_an_agent_chooses_nothing_of_the_host_by_itself(
     name, _, value = line.partition(" = ")
     assert code == 2
     assert "is a file of the agent and asks for --" in err
-    assert f"--{name} {value.strip(chr(34))}; give them yourself" in " ".join(err.split())
+    if value.startswith('"'):
+        assert f"--{name} {value.strip(chr(34))}; give them yourself" in " ".join(err.split())
     assert "max-generation 3" not in err
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize(
+    "line",
+    ['network = "none"', 'executor = "local"', 'disk = "1g"', "limits = {pids = 64}", 'domains = ["circle_packing"]'],
+)
+def test_the_file_of_an_agent_may_choose_defaults_and_lower_limits(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hyperrun.toml").write_text(f"[generate]\n{line}\n")
+    _, _, err = run("--runtime", "podman")
+    assert "is a file of the agent" not in err
+    assert "unexpected" not in err
 
 
 def test_an_unexpected_error_prints_one_line_unless_debug_is_set(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def test_a_requirements_file_becomes_an_image_on_top_of_dev(tmp_path: Path, monk
     """The wheels are in the build context, so that the build asks no package index."""
 
     def download(args: list[str], target: Path, on_output: object) -> str:
-        assert args[args.index("--requirement") + 1] == str(tmp_path / "r.txt")
+        assert Path(args[args.index("--requirement") + 1]).read_text().splitlines()[0] == "pandas"
         target.mkdir()
         return ""
 
