@@ -186,7 +186,12 @@ def test_the_hyperrun_toml_of_an_agent_is_a_regular_file_of_limited_size(tmp_pat
     agent, path = str(tmp_path / "agent"), tmp_path / "agent" / "hyperrun.toml"
     make_unsafe(path, kind)
     said = rf"hyperrun\.toml' cannot be read: .*{why}.*; correct or remove it"
-    for read in (detect_contract, agent_needs, lambda _: agent_domains(path.parent), lambda _: agent_table(path, app)):
+    for read in (
+        detect_contract,
+        agent_needs,
+        lambda _: agent_domains(path.parent),
+        lambda _: agent_table(path, app, "podman"),
+    ):
         with pytest.raises(AgentError, match=said):
             read(agent)
 
