@@ -9,14 +9,13 @@ Source: the Dockerfile reference of docs.docker.com.
 
 from __future__ import annotations
 
-import glob
 import os
 import posixpath
 import re
 import shlex
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,18 +23,18 @@ import attrs
 
 from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
+from hyperruntime.images.copied_files import BuildContext
 from hyperruntime.images.dockerfile import json_words, parse_dockerfile, read_dockerfile
-from hyperruntime.images.environment_script import parse_assignments, quoted
-from hyperruntime.images.heredocs import without_heredocs
+from hyperruntime.images.dockerfile_values import GIVEN, assignments, parse_value
+from hyperruntime.images.environment_script import OF_THE_RUN, Reference, Value, quoted
+from hyperruntime.images.older_builders import for_older_builder
 from hyperruntime.images.pull_errors import is_local
 
 _WORK, _PAYLOAD = "/.hyperruntime-build", "payload"
-_HEREDOCS = ".hyperruntime-heredocs"
+_FILES = ".hyperruntime-files"
 _FOR_THE_START = ("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "MAINTAINER", "STOPSIGNAL", "VOLUME")
 _OF_A_SHELL = '"\\$`'
 _ROOT = ("root", "0", "root:root", "0:0")
-_CHMOD = re.compile(r"--chmod=([0-7]{3,4})\s+")
-_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 
 
 @attrs.frozen(kw_only=True)
@@ -75,8 +74,8 @@ def definition_of(
         (folder / _PAYLOAD).mkdir(parents=True)
         if re.match(r"\s*#\s*escape\s*=", read_dockerfile(containerfile), re.IGNORECASE):
             _refuse("# escape", "the escape character must be a backslash")
-        with without_heredocs(containerfile, build_args, f"{_HEREDOCS}/") as (plain, files):
-            maker = _Maker(context.resolve(), folder / _PAYLOAD, build_args, is_here, files)
+        with for_older_builder(containerfile, context, build_args, f"{_FILES}/", reads_octal=False) as (plain, files):
+            maker = _Maker(BuildContext(context, containerfile), folder / _PAYLOAD, build_args, is_here, files)
             for instruction in parse_dockerfile(read_dockerfile(plain)):
                 if instruction.name:
                     maker.take(instruction.name, instruction.rest)
@@ -97,19 +96,21 @@ class _Maker:
 
     def __init__(
         self,
-        context: Path,
+        context: BuildContext,
         payload: Path,
         build_args: Mapping[str, str],
         is_here: Callable[[str], bool],
-        heredocs: Path | None,
+        files: Path | None,
     ) -> None:
         self.workdir = "/"
         self.secrets: dict[str, str] = {}
-        self._heredocs = heredocs
+        self._files = files
         self._is_here = is_here
         self._context, self._payload, self._given = context, payload, build_args
         self._base = ""
-        self._arguments: dict[str, str] = {}
+        self._first: dict[str, Value] = {}  # ARG before FROM
+        self._known: dict[str, Value] = {}
+        self._of_env: set[str] = set()
         self._shell = ["/bin/sh", "-c"]
         self._post: list[str] = []
         self._environment: list[str] = []
@@ -157,24 +158,43 @@ class _Maker:
             _refuse(f"FROM {rest}", "only one stage is supported")
         if not words or words[0] == "scratch" or (len(words) != 1 and words[1].lower() != "as"):
             _refuse(f"FROM {rest}", "FROM must name an image")
-        self._base = _VARIABLE.sub(lambda found: self._arguments.get(found[1], ""), words[0])
+        given = {name: (value,) for name, value in self._given.items() if name in self._first}
+        base = parse_value(words[0], {**self._first, **given}.get)
+        self._base = "".join(part for part in base if isinstance(part, str))
 
     def _take_arg(self, rest: str) -> None:
-        name, _, default = rest.partition("=")
-        name = name.strip()
-        value = self._given.get(name, default.strip("\"'"))
-        self._arguments[name] = value
-        if self._base and name in self._given and re.fullmatch(r"\w+", name, re.ASCII):
-            self.secrets[name] = _plain(shlex.quote(value))
+        for name, text in assignments(rest):
+            if not self._base:
+                if text is not None or name in self._given:
+                    self._first[name] = parse_value(text or "", self._first.get)
+            elif name not in self._of_env:  # ENV overrides ARG
+                self._set_argument(name, text)
+
+    def _set_argument(self, name: str, text: str | None) -> None:
+        if self._given.get(name) and re.fullmatch(r"\w+", name, re.ASCII):
+            self.secrets[name] = _plain(shlex.quote(self._given[name]))
+            self._known[name] = (Reference(name, operator=GIVEN),)
             self._post.append(f"export {name}={{{{ {name} }}}}")
-        elif self._base:
-            self._post.append(_plain(f"export {name}={shlex.quote(value)}"))
+        elif text is not None or name in {**self._first, **self._given}:
+            value = self._first.get(name, ()) if text is None else parse_value(text, self._lookup)
+            self._known[name] = () if name in self._given else value
+            self._post.append(f"export {name}={_rendered(self._known[name])}")
+
+    def _lookup(self, name: str) -> Value | None:
+        """Return the value of a variable; those of the base image are read by the shell."""
+        if name in self._known:
+            return self._known[name]
+        return None if name in OF_THE_RUN else (Reference(name),)
 
     def _take_env(self, rest: str) -> None:
-        name, blank, value = rest.partition(" ")
-        script = f"export {rest}" if "=" in name or not blank else f"export {name}={shlex.quote(value.strip())}"
-        values = parse_assignments(script)
-        lines = [_plain(f"export {name}={quoted(value, _OF_A_SHELL)}", '""') for name, value in values.items()]
+        values: dict[str, Value] = {}
+        for name, text in assignments(rest, old_form=True):
+            if text is None:
+                _refuse(f"ENV {rest}", "each variable must have a value")
+            values[name] = parse_value(text, self._lookup)  # with the values before this instruction
+        lines = [f"export {name}={_rendered(value)}" for name, value in values.items()]
+        self._known |= values
+        self._of_env |= set(values)
         self._post += lines
         self._environment += lines
 
@@ -208,42 +228,25 @@ class _Maker:
         self._take_copy(rest)
 
     def _take_copy(self, rest: str) -> None:
-        option = _CHMOD.match(rest)
-        plain = rest[option.end() :] if option else rest
-        words = json_words(plain) or _split(plain)
-        if len(words) < 2 or words[0].startswith("--") or "$" in plain:
-            _refuse(f"COPY {rest}", "write sources and a target without variables; the only option is --chmod=NUMBER")
+        words = json_words(rest) or _split(rest)
+        if len(words) < 2 or words[0].startswith("--") or "$" in rest:
+            _refuse(f"COPY {rest}", "write sources and a target without variables; options may be --link and --chmod")
         target = posixpath.normpath(posixpath.join(self.workdir, words[-1]))
         found = [path for word in words[:-1] for path in self._sources(word)]
         into = words[-1].endswith(("/", "/.")) or words[-1] in (".", "..") or len(found) > 1
         for path in found:
-            name = self._stage(path, int(option[1], 8) if option else None)
+            name = self._stage(path)
             self._post += [_plain(line) for line in _put(name, target, directory=path.is_dir(), into=into)]
 
-    def _sources(self, word: str) -> list[Path]:
-        if self._heredocs is not None and word.startswith(f"{_HEREDOCS}/"):
-            return [self._heredocs / word.removeprefix(f"{_HEREDOCS}/")]
-        pattern = word.lstrip("/") or "."
-        found = [self._context / name for name in sorted(glob.glob(pattern, root_dir=self._context))]
-        if not found:
-            _refuse(f"COPY {word}", f"the source does not exist in {self._context}")
-        for path in found:
-            if not path.resolve().is_relative_to(self._context):
-                _refuse(f"COPY {word}", "the source must be in the build context")
-        return found
+    def _sources(self, word: str) -> Sequence[Path]:
+        if self._files is not None and word.startswith(f"{_FILES}/"):
+            return [self._files / word.removeprefix(f"{_FILES}/")]
+        return self._context.find(word)
 
-    def _stage(self, path: Path, mode: int | None) -> str:
+    def _stage(self, path: Path) -> str:
         self._copies += 1
         copy = self._payload / str(self._copies) / (path.resolve().name or "tree")
-        copy.parent.mkdir()
-        if path.is_dir():
-            shutil.copytree(path, copy, symlinks=True)
-        else:
-            shutil.copy2(path, copy)
-        if mode is not None:
-            for made in (copy, *copy.rglob("*")):
-                if not made.is_symlink():
-                    made.chmod(mode)
+        self._context.copy(path, copy)
         return f"{_WORK}/{copy.parent.name}/{copy.name}"
 
 
@@ -262,6 +265,17 @@ def _split(rest: str) -> list[str]:
         return shlex.split(rest)
     except ValueError:
         _refuse(rest, "a quote is not closed")
+
+
+def _rendered(value: Value) -> str:
+    """Return a value for a shell: text and variables in double quotes, and the placeholders of given arguments."""
+    groups: list[str] = []
+    for is_given, parts in groupby(value, lambda part: isinstance(part, Reference) and part.operator == GIVEN):
+        if is_given:
+            groups += [f"{{{{ {part.name} }}}}" for part in parts if isinstance(part, Reference)]
+        else:
+            groups.append(_plain(quoted(tuple(parts), _OF_A_SHELL), '""'))
+    return "".join(groups) or '""'
 
 
 def _plain(line: str, quotes: str = "''") -> str:

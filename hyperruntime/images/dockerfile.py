@@ -28,6 +28,7 @@ _PART = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|(<<-?[ \t]*)|([^\s'"\
 _WORD = re.compile(rf"(?:{_PART.pattern})+", re.DOTALL)
 _HEREDOC = re.compile(r"\d*<<(-?)[ \t]*([^<]*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
+_FLAGS = re.compile(r"(?:--\S+\s+)*")
 _SHOWN = 80
 _OF_ARITHMETIC = re.compile(r"\d+|.*[()].*")
 
@@ -120,6 +121,13 @@ def _joined(lines: list[str], at: int) -> tuple[int, str]:
         if at < len(lines):
             text, at = text + lines[at].rstrip("\r\n"), at + 1
     return at, _CONTINUED.sub(r"\1", text).strip()
+
+
+def flags_of(instruction: Instruction) -> tuple[str, str]:
+    """Return the options at the start of an instruction, and the rest."""
+    end = _FLAGS.match(instruction.rest)
+    assert end is not None
+    return end[0], instruction.rest[end.end() :]
 
 
 def split_words(text: str) -> list[str]:

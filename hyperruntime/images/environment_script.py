@@ -10,7 +10,7 @@ import attrs
 from hyperruntime.errors import SpecError
 
 # Set when a container runs; unknown when its image is built.
-_OF_THE_RUN = ("HOME", "USER", "LOGNAME", "PWD", "OLDPWD", "SHELL", "HOSTNAME", "UID", "TERM", "TMPDIR")
+OF_THE_RUN = ("HOME", "USER", "LOGNAME", "PWD", "OLDPWD", "SHELL", "HOSTNAME", "UID", "TERM", "TMPDIR")
 _GAP = re.compile(r"(?:[\s;]|#[^\n]*)*")
 _NAME = re.compile(r"(?a:[A-Za-z_]\w*)(?==|[ \t]*(?:[;\n#]|$)|[ \t]+[A-Za-z_])")
 _END = re.compile(r"$|(?=[;\n#])")
@@ -25,11 +25,13 @@ class Reference:
 
     Attributes:
         name: name of the variable.
-        default: value if the variable is unset or empty.
+        default: the text after the operator.
+        operator: of a shell; ``:-`` gives the default if the variable is unset or empty.
     """
 
     name: str
     default: str = ""
+    operator: str = ":-"
 
 
 Part = str | Reference
@@ -93,7 +95,7 @@ def quoted(value: Value, escaped: str) -> str:
         if not isinstance(part, Reference):
             text += re.sub(f"([{re.escape(escaped)}])", r"\\\1", part)
         else:
-            text += f"${{{part.name}:-{part.default}}}" if part.default else f"${{{part.name}}}"
+            text += f"${{{part.name}{part.operator}{part.default}}}" if part.default else f"${{{part.name}}}"
     return f'"{text}"'
 
 
@@ -156,7 +158,7 @@ class _Scanner:
 
     def _reference(self) -> Reference:
         found = self.take(_REFERENCE)
-        if found is None or (found[1] or found[2]) in _OF_THE_RUN:
+        if found is None or (found[1] or found[2]) in OF_THE_RUN:
             self.refuse()
         return Reference(found[1] or found[2], found[3] or "")
 

@@ -11,18 +11,16 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.dockerfile import (
     Heredoc,
     Instruction,
+    flags_of,
     json_words,
     parse_dockerfile,
     parse_heredoc,
-    read_dockerfile,
     refuse,
     split_words,
     write_dockerfile,
@@ -32,7 +30,6 @@ WAY_OUT = "or build it with Docker 23 or newer and its buildx component"
 _DEFAULT_SHELL = ["/bin/sh", "-c"]
 _POSIX_SHELLS = ("sh", "ash", "bash", "busybox", "dash", "ksh", "zsh")
 _LONGEST_STEP = 100_000  # Linux allows 128 KiB in one argument
-_FLAGS = re.compile(r"(?:--\S+\s+)*")
 _MODE = re.compile(r"--chmod=([0-7]{3,4})")
 _FILE_NAME = re.compile(r"[\w+-][\w.+-]*")
 _PRINTF = {"\\": "\\\\", "%": "%%", "'": "\\047", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -41,34 +38,6 @@ _EXPANSION = re.compile(
     r"|\$\{(?P<name>[^\W\d]\w*)(?:(?P<operator>:?[-+])(?P<word>(?:\\.|[^\\{}])*))?\}|(?P<other>\$\{)",
     re.DOTALL,
 )
-
-
-@contextmanager
-def without_heredocs(
-    containerfile: Path, build_args: Mapping[str, str], prefix: str
-) -> Iterator[tuple[Path, Path | None]]:
-    """Yield a Containerfile without here-documents, and the directory of files that it copies.
-
-    A file without here-documents is yielded as it is, with None.
-
-    Args:
-        containerfile: the file to translate.
-        build_args: values for ``ARG``.
-        prefix: put before the path of each file to copy, which is relative to that directory.
-
-    Raises:
-        SpecError: a here-document cannot be translated.
-    """
-    text = read_dockerfile(containerfile)
-    if "<<" not in text or not any(each.heredocs for each in parse_dockerfile(text)):
-        yield containerfile, None
-        return
-    with owned_directory() as directory:
-        payload = Path(directory) / "files"
-        payload.mkdir()
-        made = Path(directory) / "Containerfile"
-        write_dockerfile(made, translate(text, payload, build_args, prefix))
-        yield made, payload
 
 
 def translate(text: str, payload: Path, build_args: Mapping[str, str], prefix: str) -> str:
@@ -98,7 +67,7 @@ def translate(text: str, payload: Path, build_args: Mapping[str, str], prefix: s
 
 
 def _run(instruction: Instruction, stage: _Stages) -> str:
-    flags, command = _flags(instruction)
+    flags, command = flags_of(instruction)
     first = instruction.heredocs[0]
     if posixpath.basename(stage.shell[0]) not in _POSIX_SHELLS:
         _cannot(instruction, f"the shell {stage.shell[0]} cannot evaluate it; use a POSIX shell in SHELL")
@@ -123,7 +92,7 @@ def _printed(text: str) -> str:
 
 
 def _copies(instruction: Instruction, stage: _Stages, payload: Path, prefix: str) -> Iterator[str]:
-    flags, rest = _flags(instruction)
+    flags, rest = flags_of(instruction)
     *sources, target = split_words(rest)
     if parse_heredoc(target) is not None or "--from=" in flags:
         _cannot(instruction, "a here-document must be a source, without --from")
@@ -143,13 +112,6 @@ def _copies(instruction: Instruction, stage: _Stages, payload: Path, prefix: str
         yield f"COPY {kept} {prefix}{file.parent.name}/{file.name} {target}\n"
     if plain:
         yield f"{instruction.name} {flags}{' '.join(plain)} {target}\n"
-
-
-def _flags(instruction: Instruction) -> tuple[str, str]:
-    """Return the options at the start of an instruction, and the rest."""
-    end = _FLAGS.match(instruction.rest)
-    assert end is not None
-    return end[0], instruction.rest[end.end() :]
 
 
 def _cannot(instruction: Instruction, why: str) -> NoReturn:

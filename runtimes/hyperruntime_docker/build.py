@@ -17,7 +17,7 @@ from hyperruntime.host.process import run_process, stream_process
 from hyperruntime_docker.args import NAME
 from hyperruntime_docker.client import endpoint
 
-HEREDOCS = ".hyperruntime-heredocs"
+CONTAINERFILE = ".hyperruntime.Dockerfile"
 _FIRST_WITH_BUILDKIT = 23
 _OUTPUT = re.compile(r"#\d+ (?:\d+\.\d+ )?(.*)")
 # A step begins; at the end, the failed step and its last lines are repeated.
@@ -82,31 +82,35 @@ def plain_line(line: str) -> str:
 
 
 @contextmanager
-def context_tar(context: Path, containerfile: Path, files: Path | None) -> Iterator[IO[bytes]]:
-    """Yield a build context as a tar, with a Containerfile and a directory of files from elsewhere.
+def context_tar(context: Path, containerfile: Path) -> Iterator[IO[bytes]]:
+    """Yield a build context as a tar, with a Containerfile that no step copies.
 
     Args:
         context: the build context; its ``.dockerignore`` is respected.
-        containerfile: becomes ``HEREDOCS.Dockerfile``.
-        files: becomes the directory ``HEREDOCS``, unless it is None.
+        containerfile: becomes ``CONTAINERFILE``.
     """
     from docker.utils import tar as make_tar
 
     ignore = context / ".dockerignore"
-    text = ignore.read_text() if ignore.is_file() else ""
+    text = ignore.read_text("utf-8-sig", "surrogateescape") if ignore.is_file() else ignore.name
     lines = (line.strip() for line in text.splitlines())
     with make_tar(str(context), exclude=[line for line in lines if line and not line.startswith("#")]) as made:
         with tarfile.open(fileobj=made, mode="a") as tar:
-            tar.add(containerfile, f"{HEREDOCS}.Dockerfile")
-            if files is not None:
-                tar.add(files, HEREDOCS, filter=_of_root)
-            if text:  # a daemon that reads it again, such as Podman's, must not ignore the files
-                kept = f"{text}\n!{HEREDOCS}\n".encode()
-                member = tarfile.TarInfo(ignore.name)
-                member.size = len(kept)
-                tar.addfile(member, io.BytesIO(kept))
+            tar.add(containerfile, CONTAINERFILE)
+            kept = f"{text}\n{CONTAINERFILE}\n".encode(errors="surrogateescape")
+            member = tarfile.TarInfo(ignore.name)
+            member.size = len(kept)
+            tar.addfile(member, io.BytesIO(kept))
         made.seek(0)
         yield made
+
+
+def tar_of_root(files: Path) -> bytes:
+    """Return a directory as a tar whose files belong to root."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        tar.add(files, ".", filter=_of_root)
+    return made.getvalue()
 
 
 def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -10,19 +11,21 @@ from typing import Any
 
 from hyperruntime.driver import Image
 from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError
-from hyperruntime.images.dockerfile import read_dockerfile
-from hyperruntime.images.heredocs import without_heredocs
+from hyperruntime.images.dockerfile import read_dockerfile, write_dockerfile
+from hyperruntime.images.older_builders import for_older_builder
 from hyperruntime.images.pull_errors import explain_pull, with_tag
 from hyperruntime_docker.build import (
-    HEREDOCS,
+    CONTAINERFILE,
     build_by_buildkit,
     buildkit_args,
     context_tar,
     has_buildkit,
+    tar_of_root,
 )
 from hyperruntime_docker.client import Engine, said, translated
 
 _IDENTIFIER = re.compile(r"(sha256:)?[0-9a-f]{64}")
+_FROM_FILES = "--from=hyperruntime-files"
 _HUB = re.compile(r"^(index\.)?docker\.io/(library/)?")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
@@ -137,7 +140,7 @@ class DockerImages:
         """Build a Containerfile with the host's network; return the image's identifier.
 
         Docker 23 and newer build with BuildKit, if the buildx component of the ``docker`` command is installed. Other
-        daemons use their own builder, which cannot read here-documents, so they are translated.
+        daemons use their own builder, for which here-documents, ``--link`` and ``--chmod`` are translated.
 
         Args:
             context: the build context.
@@ -149,7 +152,7 @@ class DockerImages:
 
         Raises:
             ImageBuildError: a step failed.
-            SpecError: a here-document cannot be translated.
+            SpecError: a form of BuildKit cannot be translated.
         """
         with translated(f"image {reference!r} cannot be built"):
             version = str(self._engine.api().version()["Version"])
@@ -182,15 +185,19 @@ class DockerImages:
             "rm": True,
             "forcerm": True,
             "decode": True,
+            "custom_context": True,
+            "dockerfile": CONTAINERFILE,
         }
-        with without_heredocs(containerfile, build_args, f"{HEREDOCS}/") as (plain, files), ExitStack() as stack:
-            if files is None and read_dockerfile(plain).isascii():  # docker-py reads it as text
-                source: dict[str, object] = {"path": str(context), "dockerfile": str(containerfile)}
-            else:
-                tar = stack.enter_context(context_tar(context, plain, files))
-                source = {"fileobj": tar, "custom_context": True, "dockerfile": f"{HEREDOCS}.Dockerfile"}
+        api = self._engine.api(patient=True)
+        made = for_older_builder(containerfile, context, build_args, f"{_FROM_FILES} ", reads_octal=False)
+        with made as (plain, files), ExitStack() as stack:
+            if files is not None:
+                image = json.loads(api.import_image_from_data(tar_of_root(files)).splitlines()[-1])["status"]
+                stack.callback(api.remove_image, image)
+                write_dockerfile(plain, read_dockerfile(plain).replace(_FROM_FILES, f"--from={image}"))
             try:
-                return _follow(self._engine.api(patient=True).build(**source, **options), on_output)
+                tar = stack.enter_context(context_tar(context, plain))
+                return _follow(api.build(fileobj=tar, **options), on_output)
             except APIError as error:
                 return said(error)
 

@@ -15,7 +15,7 @@ from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageN
 from hyperruntime.host.build_processes import end_build_processes
 from hyperruntime.host.engine_program import csv_line
 from hyperruntime.host.process import ProcessResult
-from hyperruntime.images.heredocs import without_heredocs
+from hyperruntime.images.older_builders import for_older_builder
 from hyperruntime.images.pull_errors import SHORT_NAME, explain_pull, is_loopback, with_tag
 from hyperruntime_podman.edge import run_podman, stream_podman
 from hyperruntime_podman.service import PodmanService
@@ -128,7 +128,8 @@ class PodmanImages:
     ) -> str:
         """Build a Containerfile with the host's network; return the image's identifier.
 
-        Its here-documents are translated, because only Podman 5 and newer read them, and not as BuildKit does.
+        Here-documents are translated, because only Podman 5 and newer read them, and not as BuildKit does; so are
+        ``--link`` and symbolic modes of ``COPY``.
 
         Args:
             context: the build context.
@@ -140,9 +141,12 @@ class PodmanImages:
 
         Raises:
             ImageBuildError: a step failed; the message ends with its last lines.
-            SpecError: a here-document cannot be translated.
+            SpecError: a form of BuildKit cannot be translated.
         """
-        with without_heredocs(containerfile, build_args, f"--from={_HEREDOCS} ") as (plain, files):
+        with for_older_builder(containerfile, context, build_args, f"--from={_HEREDOCS} ", reads_octal=True) as (
+            plain,
+            files,
+        ):
             # Docker's image format: in OCI's, Podman ignores SHELL.
             args = [*self._base_args(), "build", "--format", "docker", "--network", "host"]
             args += ["--file", csv_line([str(plain)])]

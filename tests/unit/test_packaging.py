@@ -46,7 +46,7 @@ HOMES = {
     "stevedore": ("hyperruntime/registry.py",),
     "click": ("hyperruntime/cli/",),
     "podman": ("runtimes/hyperruntime_podman/",),
-    "docker": ("runtimes/hyperruntime_docker/",),
+    "docker": ("runtimes/hyperruntime_docker/", "hyperruntime/images/copied_files.py"),
     "openai": (),
     "tenacity": ("hyperruntime/concurrency/retry.py",),
     "parsl": ("hyperruntime/cluster/pilots.py",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tarfile
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from hyperruntime.errors import ImageBuildError
 from hyperruntime.images.build_log import BuildLog
-from hyperruntime_docker.build import HEREDOCS, buildkit_args, context_tar, has_buildkit, plain_line
+from hyperruntime_docker.build import CONTAINERFILE, buildkit_args, context_tar, has_buildkit, plain_line, tar_of_root
 
 # As `docker buildx build --progress plain` writes it.
 PROGRESS = """\
@@ -88,22 +89,29 @@ def test_a_build_by_buildkit_uses_the_builder_of_the_daemon() -> None:
     assert "--no-cache" not in buildkit_args(Path("/c"), "x:1", Path("/f"), {}, force=False)
 
 
-def test_a_context_has_the_files_from_elsewhere_and_not_what_is_ignored(tmp_path: Path) -> None:
-    context, files = tmp_path / "context", tmp_path / "files"
-    (files / "0").mkdir(parents=True)
-    (files / "0" / "EOF").write_text("text")
-    (files / "0" / "EOF").chmod(0o750)
+def test_a_context_has_what_is_not_ignored_and_a_containerfile_that_no_step_copies(tmp_path: Path) -> None:
+    context = tmp_path / "context"
     context.mkdir()
     for name in ("kept", "secret"):
         (context / name).write_text(name)
-    (context / ".dockerignore").write_text("# all\n*\n\n!kept\n")
     (tmp_path / "Dockerfile").write_text("FROM a\n")
-    with context_tar(context, tmp_path / "Dockerfile", files) as made, tarfile.open(fileobj=made) as tar:
-        names = set(tar.getnames())
-        member = tar.getmember(f"{HEREDOCS}/0/EOF")
-        assert (member.uid, member.uname, member.mode & 0o777) == (0, "", 0o750)
-        ignore = tar.extractfile(".dockerignore")
-        assert ignore is not None
-        assert ignore.read().decode() == f"# all\n*\n\n!kept\n\n!{HEREDOCS}\n"
-    assert {"kept", f"{HEREDOCS}.Dockerfile", f"{HEREDOCS}/0/EOF"} <= names
-    assert "secret" not in names
+    for rules, left_out in (("# all\n*\n\n!kept\n", CONTAINERFILE), (None, f".dockerignore\n{CONTAINERFILE}")):
+        if rules:
+            (context / ".dockerignore").write_text(rules)
+        else:
+            (context / ".dockerignore").unlink()
+        with context_tar(context, tmp_path / "Dockerfile") as made, tarfile.open(fileobj=made) as tar:
+            names = set(tar.getnames())
+            ignore = tar.extractfile(".dockerignore")
+            assert ignore is not None
+            assert ignore.read().decode().strip().endswith(left_out)
+        assert {"kept", CONTAINERFILE} <= names
+        assert ("secret" in names) is (rules is None)
+
+
+def test_files_from_elsewhere_belong_to_root_and_keep_their_modes(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "EOF").touch(0o750)
+    with tarfile.open(fileobj=io.BytesIO(tar_of_root(tmp_path))) as tar:
+        member = tar.getmember("./0/EOF")
+    assert (member.uid, member.uname, member.mode & 0o777) == (0, "", 0o750)

@@ -1,0 +1,150 @@
+"""Find and prepare the files that ``COPY`` and ``ADD`` copy, for builders that know less than BuildKit.
+
+Source: the Dockerfile reference of docs.docker.com, "COPY --chmod", "COPY --link" and ".dockerignore files".
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from hyperruntime.errors import SpecError
+from hyperruntime.host.process import run_process
+from hyperruntime.images.dockerfile import Instruction, flags_of, json_words, refuse, split_words
+
+_LINK = re.compile(r"--link(?:=(?:true|false|1|0))?", re.IGNORECASE)
+_OCTAL = re.compile(r"[0-7]{3,4}")
+_SYMBOLIC = re.compile(r"(?:[ugoa]*(?:[-+=](?:[rwxXst]*|[ugo]))+)(?:,[ugoa]*(?:[-+=](?:[rwxXst]*|[ugo]))+)*")
+_ARCHIVE = re.compile(r"\.(tar|tgz|gz|bz2|xz|zst)\b")
+
+
+class BuildContext:
+    """The files of a build context that its ignore file does not exclude.
+
+    Attributes:
+        path: the directory, without links.
+    """
+
+    def __init__(self, path: Path, dockerfile: Path) -> None:
+        """Read the ignore file of a context.
+
+        Args:
+            path: the directory.
+            dockerfile: the Dockerfile; ``NAME.dockerignore`` beside it comes before ``.dockerignore``.
+        """
+        self.path = path.resolve()
+        own = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
+        names = (own, self.path / ".containerignore", self.path / ".dockerignore")
+        self._kept = _kept(self.path, next((name for name in names if name.is_file()), None))
+
+    def find(self, pattern: str) -> tuple[Path, ...]:
+        """Return the files and directories that a source of ``COPY`` means.
+
+        Raises:
+            SpecError: there is none, or one is outside the context.
+        """
+        names = sorted(glob.glob(pattern.lstrip("/") or ".", root_dir=self.path, include_hidden=True))
+        found = tuple(self.path / name for name in names if self._has(self.path / name))
+        if not found:
+            raise SpecError("Containerfile", f"COPY {pattern}", f"the source does not exist in {self.path}")
+        for path in found:
+            if not path.resolve().is_relative_to(self.path):
+                raise SpecError("Containerfile", f"COPY {pattern}", "the source must be in the build context")
+        return found
+
+    def copy(self, source: Path, target: Path) -> None:
+        """Copy a file, or the contents of a directory, without what is excluded; links stay links.
+
+        Args:
+            source: one of :meth:`find`, or a path elsewhere, of which all is copied.
+            target: the file, or the directory, which may exist.
+        """
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=self._excluded)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+
+    def _has(self, path: Path) -> bool:
+        if self._kept is None or path == self.path or not path.is_relative_to(self.path):
+            return True
+        return str(path.relative_to(self.path)) in self._kept
+
+    def _excluded(self, directory: str, names: list[str]) -> list[str]:
+        paths = ((name, Path(directory) / name) for name in names)
+        return [name for name, path in paths if not (self._has(path) and _is_copied(path))]
+
+
+def _is_copied(path: Path) -> bool:
+    return path.is_symlink() or path.is_file() or path.is_dir()  # builders leave out pipes, sockets and devices
+
+
+def _kept(context: Path, ignore_file: Path | None) -> Collection[str] | None:
+    """Return the paths that an ignore file keeps, with the directories above them; None without such a file."""
+    from docker.utils.build import PatternMatcher
+
+    if ignore_file is None:
+        return None
+    lines = (line.strip() for line in ignore_file.read_text("utf-8-sig", "surrogateescape").splitlines())
+    kept = set(PatternMatcher([line for line in lines if line and not line.startswith("#")]).walk(str(context)))
+    return kept | {str(above) for name in kept for above in Path(name).parents}
+
+
+def older_copy(
+    instruction: Instruction, context: BuildContext, payload: Path, prefix: str, *, reads_octal: bool
+) -> Iterator[str]:
+    """Yield a ``COPY`` or ``ADD`` without ``--link`` and symbolic ``--chmod``, which older builders do not know.
+
+    ``--link`` only makes later builds faster. Files whose modes change are copied to ``payload``, and changed there.
+
+    Args:
+        instruction: the instruction.
+        context: the files that it copies.
+        payload: a directory for changed files.
+        prefix: put before the path of a changed file, which is relative to ``payload``.
+        reads_octal: whether the builder knows ``--chmod=NUMBER``.
+
+    Raises:
+        SpecError: an exact translation does not exist.
+    """
+    flags, rest = flags_of(instruction)
+    kept = [flag for flag in flags.split() if not _LINK.fullmatch(flag)]
+    mode = next((flag.partition("=")[2] for flag in kept if flag.startswith("--chmod=")), "")
+    is_octal = _OCTAL.fullmatch(mode)
+    if not mode or (is_octal and reads_octal):
+        yield instruction.source if kept == flags.split() else f"{instruction.name} {' '.join([*kept, rest])}\n"
+        return
+
+    def no(why: str) -> None:
+        refuse(instruction.line, f"{instruction.name} {instruction.rest}", why)
+
+    if not is_octal and not _SYMBOLIC.fullmatch(mode):
+        no("--chmod must be a number such as 755, or a symbolic mode such as u=rwX,go=rX")
+    words = json_words(rest) or [word.strip("\"'") for word in split_words(rest)]
+    if len(words) < 2 or "$" in rest or any(flag.startswith("--from=") for flag in kept):
+        no("with this builder, --chmod needs sources of the build context, without variables")
+    if instruction.name == "ADD" and ("://" in rest or _ARCHIVE.search(rest)):
+        no("with this builder, ADD of archives and URLs cannot have this --chmod; use RUN chmod")
+    found = [path for word in words[:-1] for path in context.find(word)]
+    tree = payload / f"{len(list(payload.iterdir()))}" / "tree"
+    tree.mkdir(parents=True)
+    for path in found:
+        context.copy(path, tree if path.is_dir() else tree / path.name)
+    if run_process(["sh", "-c", 'umask 0; exec chmod -R "$0" -- "$1"', mode, str(tree)]).exit_code != 0:
+        no(f"chmod does not know the mode {mode}")
+    is_file = len(found) == 1 and not found[0].is_dir()
+    name = f"{tree.parent.name}/tree" + (f"/{found[0].name}" if is_file else "")
+    flags = " ".join(flag for flag in kept if not flag.startswith("--chmod="))
+    yield f"COPY {flags} {_with_prefix(prefix, name, words[-1])}\n"
+
+
+def _with_prefix(prefix: str, name: str, target: str) -> str:
+    import json
+
+    option, _, directory = prefix.rpartition(" ")
+    words = (f"{directory}{name}", target)
+    plain = " ".join(words) if not any(re.search(r"[\s\"'\\]", word) for word in words) else json.dumps(words)
+    return f"{option} {plain}".strip()

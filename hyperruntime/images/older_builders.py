@@ -1,0 +1,50 @@
+"""Write Dockerfiles for builders that know less than BuildKit: Podman's, Docker's own before 23, and Apptainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from hyperruntime.host.owner import owned_directory
+from hyperruntime.images.copied_files import BuildContext, older_copy
+from hyperruntime.images.dockerfile import parse_dockerfile, read_dockerfile, write_dockerfile
+from hyperruntime.images.heredocs import translate
+
+
+@contextmanager
+def for_older_builder(
+    containerfile: Path, context: Path, build_args: Mapping[str, str], prefix: str, *, reads_octal: bool
+) -> Iterator[tuple[Path, Path | None]]:
+    """Yield a Containerfile without here-documents, ``--link`` and symbolic modes, and the files that it copies.
+
+    A file that has none of these is yielded as it is, with None.
+
+    Args:
+        containerfile: the file to translate.
+        context: the build context.
+        build_args: values for ``ARG``.
+        prefix: put before the path of each file to copy, which is relative to the directory of these files.
+        reads_octal: whether the builder knows ``--chmod=NUMBER``.
+
+    Raises:
+        SpecError: an exact translation does not exist.
+    """
+    text = read_dockerfile(containerfile)
+    with owned_directory() as directory:
+        payload = Path(directory) / "files"
+        payload.mkdir()
+        plain = translate(text, payload, build_args, prefix) if "<<" in text else text
+        if "--link" in plain or "--chmod" in plain:
+            files = BuildContext(context, containerfile)
+            lines: list[str] = []
+            for each in parse_dockerfile(plain):
+                is_copy = each.name in ("COPY", "ADD") and not each.heredocs
+                lines += older_copy(each, files, payload, prefix, reads_octal=reads_octal) if is_copy else [each.source]
+            plain = "".join(lines)
+        if plain == text:
+            yield containerfile, None
+            return
+        made = Path(directory) / "Containerfile"
+        write_dockerfile(made, plain)
+        yield made, payload

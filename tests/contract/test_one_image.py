@@ -1,0 +1,102 @@
+"""One Dockerfile gives the same image on every engine, as `docker build` documents it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import ImageBuildError, SpecError, UnsupportedOptionError
+
+pytestmark = pytest.mark.engine
+REFERENCE = "localhost/hyperruntime-test-dockerfile:latest"
+
+DOCKERFILE = r"""
+ARG VERSION=1.2 BASE={base}
+FROM ${{BASE}}
+RUN echo "[${{VERSION}}]" > /args
+ARG VERSION
+ARG NONE GIVEN=default
+RUN echo "[$VERSION][${{NONE-unset}}][$GIVEN]" >> /args
+ARG WITH=${{VERSION}}-$GIVEN
+ENV KEPT=${{WITH}} URL=http://h/x?a=b&c=d#e
+ENV JSON={{"a":1}} GLOB=*.py COST=$5(each)
+ENV OLD some  "text" with (brackets) and \'quotes\'
+ENV PATH="/opt/x/bin:${{PATH}}" LATER=$OLD OLD=new SAME=$OLD
+ENV DEF="${{NOTSET:-fall back}}" ALT=${{OLD:+yes}} PRE=$HOME/.cache A=one\ two B=x\
+C
+ARG OLD=argument
+COPY --link . /src
+COPY --link --chmod=a+rX,go-w app run.sh "/modes/"
+COPY --chmod=700 run.sh /run7
+RUN chmod +x /src/run.sh && . /src/run.sh >> /args
+"""
+FILES = {
+    ".dockerignore": "# comment\n.git\nsecret.*\n!secret.keep\n**/cache\nlogs/*\n!logs/last\n",
+    ".git/config": "x",
+    "secret.txt": "key",
+    "secret.keep": "k",
+    "app/main.py": "1",
+    "app/cache/a": "x",
+    "logs/old": "x",
+    "logs/last": "x",
+    "run.sh": "echo $OLD",
+}
+SHOW = """cat /args
+printf '%s|' "$KEPT" "$URL" "$JSON" "$GLOB" "$COST" "$LATER" "$OLD" "$SAME" "$DEF" "$ALT" "$PRE" "$A" "$B"
+case $PATH in /opt/x/bin:/*) echo path;; *) echo "$PATH";; esac
+env | grep -E '^(VERSION|WITH|GIVEN|NONE)='
+cd /src && find . -type f | grep -v ocker | sort
+stat -c '%a %u %n' /modes /modes/* /run7"""
+SEEN = r"""[]
+[1.2][unset][given]
+new
+1.2-given|http://h/x?a=b&c=d#e|{a:1}|*.py|(each)|some  text with (brackets) and 'quotes'|new|"""
+SEEN += """some  text with (brackets) and 'quotes'|fall back|yes|/.cache|one two|xC|path
+./app/main.py
+./logs/last
+./run.sh
+./secret.keep
+755 0 /modes
+644 0 /modes/main.py
+644 0 /modes/run.sh
+700 0 /run7
+"""
+
+
+@pytest.fixture
+def dockerfile(odd_path: Path, base_image: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Dockerfile and its context; Apptainer builds it without Podman and Docker."""
+    monkeypatch.setattr("hyperruntime_apptainer.build.BUILDERS", ())
+    for name, text in FILES.items():
+        path = odd_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o666)
+    path = odd_path / "Dockerfile"
+    path.write_text(DOCKERFILE.format(base=base_image))
+    return path
+
+
+def test_a_dockerfile_gives_the_same_image_on_every_engine(runtime: hr.Runtime, dockerfile: Path) -> None:
+    if runtime.name == "bubblewrap":
+        with pytest.raises(UnsupportedOptionError):
+            runtime.images.build(REFERENCE, containerfile=dockerfile)
+        return
+    runtime.images.build(REFERENCE, containerfile=dockerfile, build_args={"GIVEN": "given"}, force=True)
+    try:
+        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
+            seen = started.exec(["sh", "-c", SHOW])
+    finally:
+        runtime.images.remove(REFERENCE)
+    assert seen.stdout.decode() == SEEN, seen.stderr
+
+
+def test_a_mode_that_no_builder_knows_is_refused_with_its_line(runtime: hr.Runtime, dockerfile: Path) -> None:
+    if runtime.name == "bubblewrap":
+        return
+    dockerfile.write_text(dockerfile.read_text().replace("a+rX,go-w", "z+q"))
+    kind = ImageBuildError if runtime.name == "apptainer" else SpecError
+    with pytest.raises(kind, match=r"line \d+: COPY .*--chmod must be a number"):
+        runtime.images.build(REFERENCE, containerfile=dockerfile)
