@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,7 +17,8 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.layout import LOG, Layout
+from hyperruntime.storage.run_lock import RunLock
 from tests.browser.conftest import OPEN_ALL, Browser
 from tests.browser.test_page import hostile_texts
 from tests.doubles.shown_runs import grow, loop_run, plain, rollout_run
@@ -23,6 +26,7 @@ from tests.doubles.watching import watching
 
 PANEL = "document.querySelector('.panel')"
 STATE = "document.getElementById('connection').dataset.state"
+NOW = "document.querySelector('.now').innerText"
 NO_SERVER = ("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE")
 
 
@@ -64,6 +68,21 @@ def test_a_page_grows_with_its_run_and_keeps_what_the_reader_does(browser: Brows
         assert "+new 5" in browser.run("return document.querySelector('.panel').innerText")
         assert browser.run("return state.table.find.value") == "exit code"
         wait(browser, "document.querySelector('.tiles').innerText.includes('finished')")
+
+
+def test_a_page_names_the_generation_that_is_made_its_step_and_its_time(browser: Browser, tmp_path: Path) -> None:
+    run_dir = loop_run(tmp_path / "generate_1", 8, made=3)
+    layout = Layout(run_dir)
+    layout.partial(3).mkdir(parents=True)
+    layout.phases(3).touch()
+    since = (datetime.now(UTC) - timedelta(minutes=2)).isoformat(timespec="milliseconds")
+    (layout.partial(3) / LOG).write_text(f"== evaluate\n   since {since}\n")
+    with RunLock(run_dir), opened(browser, run_dir, 3):
+        wait(browser, f"/^now: generation 3 .evaluate, 2m [0-9]+s.$/.test({NOW})")
+        before = browser.run(f"return {NOW}")
+        wait(browser, f"{NOW} !== {json.dumps(before)}")
+        layout.phases(3).unlink()
+        wait(browser, f"{NOW} === ''")
 
 
 def test_a_page_comes_back_when_a_server_that_was_killed_starts_again(browser: Browser, tmp_path: Path) -> None:

@@ -106,8 +106,8 @@ class FollowedRun:
         if offset is None:
             return None
         ids = list(dict.fromkeys(self._ids[bisect_right(self._ends, offset) :]))
-        names = ("state", "models", "notes", "options")
-        return {**{name: self._head[name] for name in names}, "rows": self._source.rows(ids)}
+        names = ("state", "models", "notes", "options", "now")
+        return {**{name: self._head[name] for name in names if name in self._head}, "rows": self._source.rows(ids)}
 
     def details(self, name: str) -> dict[str, Any] | None:
         """Return the details of an entry by its name on the page; None if there are none."""
@@ -157,13 +157,9 @@ class LoopSource:
 
     def head(self) -> dict[str, Any]:
         """Return what the page says of the whole run, with its notes."""
-        head = self._run.head()
-        now = [
-            " ".join(filter(None, (one.genid, one.step, f"since {one.started:%Y-%m-%d %H:%M:%S} UTC")))
-            for one in (running_generations(self._run_file.parent) if self._follower.is_owned else ())
-        ]
-        options = {**head["options"], **({"being made": ", ".join(now)} if now else {})}
-        return {**head, "options": options, "notes": [*self._follower.problems, *self._run.notes]}
+        running = running_generations(self._run_file.parent) if self._follower.is_owned else ()
+        now = [[one.genid, one.step, one.started.timestamp()] for one in running]
+        return {**self._run.head(), "now": now, "notes": [*self._follower.problems, *self._run.notes]}
 
     def facts(self) -> dict[str, Any]:
         """Return the head and all columns."""

@@ -82,7 +82,7 @@ function say(now, words) {
 function take(event) {
   const news = JSON.parse(event.data);
   lastPosition = event.lastEventId;
-  Object.assign(runShown, { state: news.state, models: news.models, notes: news.notes, options: news.options });
+  Object.assign(runShown, { state: news.state, models: news.models, notes: news.notes, options: news.options, now: news.now });
   if (news.rows.ids.length) {
     mergeRows(runShown, news.rows);
     if (runShown.kind === "loop") {
@@ -105,4 +105,5 @@ function follow() {
     if (source.readyState === EventSource.CLOSED) setTimeout(follow, 2000);
   };
 }
+setInterval(() => { if (!isOver) places.now.textContent = nowLine(runShown); }, 1000);
 follow();

@@ -43,12 +43,17 @@ function tiles(run) {
     ["total time", text.seconds(sum(run.duration))],
     ["state", run.state],
   ];
-  if (run.options["being made"]) facts.push(["being made", run.options["being made"]]);
   if (Object.keys(run.usage).length) {
     facts.push(["tokens read", text.count(sum(run.usage.input_tokens))], ["tokens written", text.count(sum(run.usage.output_tokens))]);
   }
   if (spent) facts.push(["cost", text.money(spent)]);
   return el("div", { className: "tiles" }, facts.map(([name, value]) => el("div", { className: "tile" }, el("b", {}, value), el("span", {}, name))));
+}
+
+// The generations that are made now: the live page has them, with the second in which each began.
+function nowLine(run) {
+  const made = ([id, step, began]) => `generation ${id} (${[step, text.seconds(Math.max(0, Math.round(Date.now() / 1000 - began)))].filter(Boolean).join(", ")})`;
+  return (run.now || []).length ? `now: ${run.now.map(made).join(", ")}` : "";
 }
 
 function comparison() {
@@ -95,11 +100,12 @@ function groupSection(run) {
     run.items.length > 200 ? el("p", { className: "note" }, `${text.count(run.items.length - 200)} more groups: search the table above for an item.`) : null);
 }
 
-const places = { totals: el("div", {}), notes: el("div", {}), tables: el("div", {}), progress: el("div", { className: "chart" }), lineage: el("div", { className: "chart" }), hint: el("div", { className: "hint" }), panel: el("section", { className: "panel", hidden: true, "aria-live": "polite" }) };
+const places = { totals: el("div", {}), now: el("p", { className: "now" }), notes: el("div", {}), tables: el("div", {}), progress: el("div", { className: "chart" }), lineage: el("div", { className: "chart" }), hint: el("div", { className: "hint" }), panel: el("section", { className: "panel", hidden: true, "aria-live": "polite" }) };
 
 function totals() {
   const run = runs[state.run];
   places.totals.replaceChildren(tiles(run));
+  places.now.textContent = nowLine(run);
   places.notes.replaceChildren(...run.notes.map((note) => el("p", { className: "note" }, note)));
   places.tables.replaceChildren(tables(run));
 }
@@ -165,7 +171,7 @@ function show() {
     el("button", { "aria-pressed": String(state.byTime), onclick: (event) => { state.byTime = !state.byTime; event.target.setAttribute("aria-pressed", String(state.byTime)); charts(); } }, "by time")) : null;
   const body = el("div", { className: "script" },
     runs.length > 1 ? [comparison(), el("div", { className: "bar" }, runs.map((one, k) => el("button", { "aria-pressed": String(k === state.run), onclick: () => { state.run = k; state.column = ""; show(); } }, one.name)))] : null,
-    places.totals, places.notes, controls,
+    places.totals, places.now, places.notes, controls,
     el("div", { className: "columns" },
       el("section", {}, el("h2", {}, loop ? "Progress" : "Rewards"), zoomBar(loop ? "progress" : "rewards", () => state.progress), places.progress),
       loop ? el("section", {}, el("h2", {}, "Lineage"), zoomBar("lineage", () => state.lineage), places.lineage, places.hint) : null),

@@ -126,7 +126,7 @@ def test_a_status_names_the_generation_that_is_made_its_step_and_its_time(
         assert main(["status", str(run_dir)]) == 0
         source = LoopSource(run_dir, Screen())
         source.read_new()
-        assert source.head()["options"]["being made"].startswith("3 evaluate since 20")
+        assert source.head()["now"] == [["3", "evaluate", datetime.fromisoformat(since).timestamp()]]
     assert re.search(r"^now: generation 3 \(evaluate, [\d.]+m?s\)$", capsys.readouterr().out, re.MULTILINE)
     assert main(["status", str(run_dir)]) == 0
     assert "now:" not in capsys.readouterr().out
