@@ -1,8 +1,8 @@
 """Convert Containerfiles to definition files, for machines whose only engine is Apptainer.
 
-A Containerfile may have one stage. Its steps run in the shell, directory and variables that it sets. Instructions
-for the start of a container (``CMD``, ``EXPOSE``, ...) are skipped, because the caller gives the command. Other
-instructions that are not supported raise SpecError.
+The last stage is built, with the stages that it begins from; no stage copies from another. The steps run in the shell,
+directory and variables that they set. Instructions for the start of a container (``CMD``, ``EXPOSE``, ...) are
+skipped, because the caller gives the command. Other instructions that are not supported raise SpecError.
 
 Source: the Dockerfile reference of docs.docker.com.
 """
@@ -24,11 +24,10 @@ import attrs
 from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.copied_files import BuildContext
-from hyperruntime.images.dockerfile import json_words, parse_dockerfile, read_dockerfile
+from hyperruntime.images.dockerfile import Instruction, json_words, parse_dockerfile, read_dockerfile
 from hyperruntime.images.dockerfile_values import GIVEN, assignments, parse_value
 from hyperruntime.images.environment_script import OF_THE_RUN, Reference, Value, quoted
 from hyperruntime.images.older_builders import for_older_builder
-from hyperruntime.images.pull_errors import is_local
 
 _WORK, _PAYLOAD = "/.hyperruntime-build", "payload"
 _FILES = ".hyperruntime-files"
@@ -54,7 +53,7 @@ class Converted:
 
 @contextmanager
 def definition_of(
-    containerfile: Path, context: Path, build_args: Mapping[str, str], is_here: Callable[[str], bool]
+    containerfile: Path, context: Path, build_args: Mapping[str, str], workdir_of: Callable[[str], str]
 ) -> Iterator[Converted]:
     """Yield a definition file that builds the same image as a Containerfile.
 
@@ -64,7 +63,7 @@ def definition_of(
         containerfile: the file to convert.
         context: directory that ``COPY`` and ``ADD`` copy from.
         build_args: values for ``ARG``.
-        is_here: returns whether an image is on this machine already.
+        workdir_of: returns the working directory of a base image, which must be on this machine then.
 
     Raises:
         SpecError: the Containerfile uses an unsupported instruction or form.
@@ -75,10 +74,8 @@ def definition_of(
         if re.match(r"\s*#\s*escape\s*=", read_dockerfile(containerfile), re.IGNORECASE):
             _refuse("# escape", "the escape character must be a backslash")
         with for_older_builder(containerfile, context, build_args, f"{_FILES}/", reads_octal=False) as (plain, files):
-            maker = _Maker(BuildContext(context, containerfile), folder / _PAYLOAD, build_args, is_here, files)
-            for instruction in parse_dockerfile(read_dockerfile(plain)):
-                if instruction.name:
-                    maker.take(instruction.name, instruction.rest)
+            maker = _Maker(BuildContext(context, containerfile), folder / _PAYLOAD, build_args, workdir_of, files)
+            maker.take_all([each for each in parse_dockerfile(read_dockerfile(plain)) if each.name])
         text = maker.text()
         if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):
             _refuse(os.fspath(containerfile), "the file must be UTF-8")
@@ -99,15 +96,15 @@ class _Maker:
         context: BuildContext,
         payload: Path,
         build_args: Mapping[str, str],
-        is_here: Callable[[str], bool],
+        workdir_of: Callable[[str], str],
         files: Path | None,
     ) -> None:
         self.workdir = "/"
         self.secrets: dict[str, str] = {}
         self._files = files
-        self._is_here = is_here
+        self._workdir_of = workdir_of
         self._context, self._payload, self._given = context, payload, build_args
-        self._base = ""
+        self._base, self._begun = "", False
         self._first: dict[str, Value] = {}  # ARG before FROM
         self._known: dict[str, Value] = {}
         self._of_env: set[str] = set()
@@ -117,7 +114,33 @@ class _Maker:
         self._labels: list[str] = []
         self._copies = 0
 
-    def take(self, instruction: str, rest: str) -> None:
+    def take_all(self, instructions: Sequence[Instruction]) -> None:
+        """Convert a Containerfile.
+
+        Args:
+            instructions: its instructions.
+
+        Raises:
+            SpecError: an instruction of a stage that is needed is not supported.
+        """
+        starts = [at for at, each in enumerate(instructions) if each.name == "FROM"]
+        for each in instructions[: starts[0] if starts else None]:
+            self._take(each.name, each.rest)
+        needed, stage = list[int](), len(starts) - 1
+        while stage >= 0:
+            needed.insert(0, stage)
+            base = self._base_of(instructions[starts[stage]].rest)[0]
+            names = [self._base_of(instructions[start].rest)[1] for start in starts[:stage]]
+            stage = max((at for at, name in enumerate(names) if name == base.lower()), default=-1)
+            if stage < 0:
+                self._base = base
+        for stage in needed:
+            self._begin_stage()
+            end = starts[stage + 1] if stage + 1 < len(starts) else None
+            for each in instructions[starts[stage] + 1 : end]:
+                self._take(each.name, each.rest)
+
+    def _take(self, instruction: str, rest: str) -> None:
         """Convert one instruction.
 
         Args:
@@ -132,7 +155,7 @@ class _Maker:
         method = getattr(self, f"_take_{instruction.lower()}", None)
         if method is None:
             _refuse(instruction, "the instruction is not supported without Podman and Docker")
-        if not self._base and instruction not in ("FROM", "ARG"):
+        if not self._begun and instruction != "ARG":
             _refuse(instruction, "FROM must come first")
         method(rest)
 
@@ -140,8 +163,7 @@ class _Maker:
         """Return the text of the definition file."""
         if not self._base:
             _refuse("no FROM", "the file must have FROM and an image")
-        kind = "localimage" if is_local(self._base) or self._is_here(self._base) else "docker"
-        parts = [f"Bootstrap: {kind}\nFrom: {self._base}\n"]
+        parts = [f"Bootstrap: localimage\nFrom: {self._base}\n"]
         if self._copies:
             parts.append(f"%files\n    {_PAYLOAD} {_WORK}\n")
         parts.append("%post\n" + "".join(f"    {line}\n" for line in self._post))
@@ -152,19 +174,28 @@ class _Maker:
             parts.append("%labels\n" + "".join(f"    {line}\n" for line in self._labels))
         return "\n".join(parts)
 
-    def _take_from(self, rest: str) -> None:
+    def _base_of(self, rest: str) -> tuple[str, str]:
+        """Return the base of a stage, and the name of the stage in small letters."""
         words = [word for word in rest.split() if not word.startswith("--platform")]
-        if self._base:
-            _refuse(f"FROM {rest}", "only one stage is supported")
-        if not words or words[0] == "scratch" or (len(words) != 1 and words[1].lower() != "as"):
+        if not words or words[0] == "scratch" or (len(words) != 1 and (len(words) != 3 or words[1].lower() != "as")):
             _refuse(f"FROM {rest}", "FROM must name an image")
         given = {name: (value,) for name, value in self._given.items() if name in self._first}
         base = parse_value(words[0], {**self._first, **given}.get)
-        self._base = "".join(part for part in base if isinstance(part, str))
+        return "".join(part for part in base if isinstance(part, str)), words[2].lower() if len(words) > 1 else ""
+
+    def _begin_stage(self) -> None:
+        """Begin with the base image, or with the stage before: its arguments end, its variables stay."""
+        if not self._begun:
+            self._begun, self.workdir = True, self._workdir_of(self._base)
+            if self.workdir != "/":
+                self._post += [_plain(f"{verb} {shlex.quote(self.workdir)}") for verb in ("mkdir -p", "cd")]
+        elif ended := sorted(set(self._known) - self._of_env):
+            self._post.append(f"unset {' '.join(ended)}")
+            self._known = {name: value for name, value in self._known.items() if name in self._of_env}
 
     def _take_arg(self, rest: str) -> None:
         for name, text in assignments(rest):
-            if not self._base:
+            if not self._begun:
                 if text is not None or name in self._given:
                     self._first[name] = parse_value(text or "", self._first.get)
             elif name not in self._of_env:  # ENV overrides ARG
@@ -211,9 +242,10 @@ class _Maker:
             _refuse(f"USER {rest}", "the user must be root; Apptainer images have no user")
 
     def _take_workdir(self, rest: str) -> None:
-        if "$" in rest:
-            _refuse(f"WORKDIR {rest}", "the path must not contain variables")
-        self.workdir = posixpath.normpath(posixpath.join(self.workdir, rest.strip("\"'")))
+        parts = parse_value(rest, self._lookup)
+        if not parts or not all(isinstance(part, str) for part in parts):
+            _refuse(f"WORKDIR {rest}", "the values of its variables must be in the Containerfile")
+        self.workdir = posixpath.normpath(posixpath.join(self.workdir, *map(str, parts)))
         self._post += [_plain(f"{verb} {shlex.quote(self.workdir)}") for verb in ("mkdir -p", "cd")]
 
     def _take_run(self, rest: str) -> None:

@@ -13,15 +13,17 @@ import platform
 import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from hyperruntime.errors import ImageError
+from hyperruntime.host.engine_limits import engine_call
 from hyperruntime.host.process import run_process
 from hyperruntime.json_values import parse_json
-from hyperruntime_apptainer.args import environment
+from hyperruntime_apptainer.args import NAME, environment
 from hyperruntime_apptainer.store import make_mount_points, unpack
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -213,8 +215,29 @@ def is_sif(head: bytes) -> bool:
     return b"SIF_MAGIC" in head
 
 
+def sif_workdir(sif: Path) -> str:
+    """Return the working directory of the OCI image that a SIF was made of; "/" without one.
+
+    Source: ``apptainer sif list``: a SIF made of an OCI image has its configuration as a ``JSON.Generic`` object.
+    """
+    with engine_call(NAME, "call") as timeout_s:
+        listed = run_process(["apptainer", "sif", "list", str(sif)], timeout_s=timeout_s).stdout.decode(
+            errors="replace"
+        )
+    rows = ([field.strip() for field in line.split("|")] for line in listed.splitlines())
+    for number in (row[0] for row in rows if row[-1] == "JSON.Generic"):
+        with engine_call(NAME, "call") as timeout_s:
+            text = run_process(["apptainer", "sif", "dump", number, str(sif)], timeout_s=timeout_s).stdout
+        with suppress(ValueError):
+            config = parse_json(text)
+            if isinstance(config, dict) and isinstance(config.get("WorkingDir"), str):
+                return _workdir({"config": config})
+    return "/"
+
+
 def _workdir(config: dict[str, Any]) -> str:
-    return str((config.get("config") or {}).get("WorkingDir") or "/")
+    workdir = str((config.get("config") or {}).get("WorkingDir") or "/")
+    return workdir if workdir.startswith("/") else "/"
 
 
 def _blob(tar: tarfile.TarFile, digest: str) -> Any:  # noqa: ANN401 - JSON

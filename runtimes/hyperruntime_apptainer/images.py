@@ -17,10 +17,10 @@ from hyperruntime.host.process import stream_process
 from hyperruntime.images.containerfile_to_definition import definition_of
 from hyperruntime.images.definition_rewrite import checked_definition, read_definition
 from hyperruntime.images.dockerfile import read_dockerfile
-from hyperruntime.images.pull_errors import explain_pull, is_loopback, with_tag
+from hyperruntime.images.pull_errors import explain_pull, is_local, is_loopback, with_tag
 from hyperruntime.spec import is_image_path
 from hyperruntime_apptainer import build, records
-from hyperruntime_apptainer.archive import extract, file_digest, is_sif, pack, read_archive, write_archive
+from hyperruntime_apptainer.archive import extract, file_digest, is_sif, pack, read_archive, sif_workdir, write_archive
 from hyperruntime_apptainer.store import Store, unpack
 
 
@@ -163,7 +163,7 @@ class ApptainerImages:
             if result.exit_code != 0:
                 output = result.stderr.decode(errors="replace")
                 raise explain_pull(reference, output, "apptainer registry login --username NAME", "docker://")
-            return self._store.make(file_digest(sif), reference, partial(_move, sif))
+            return self._store.make(file_digest(sif), reference, partial(_move, sif), workdir=sif_workdir(sif))
 
     def build(
         self,
@@ -215,7 +215,7 @@ class ApptainerImages:
     ) -> str:
         """Build a Containerfile through a definition file that is generated from it."""
         try:
-            with definition_of(containerfile, context, build_args, self.exists) as made:
+            with definition_of(containerfile, context, build_args, partial(self._workdir_of, on_output)) as made:
                 return self.build_definition(
                     made.path.parent,
                     reference,
@@ -266,6 +266,17 @@ class ApptainerImages:
                 raise ImageBuildError(f"{definition} cannot be built; the last lines of the build:\n{error}") from error
             return self._store.make(file_digest(sif), reference, partial(_move, sif), workdir=workdir)
 
+    def _workdir_of(self, on_output: Callable[[str], None], base: str) -> str:
+        """Return the working directory of a base image, which is pulled if it is not in the store.
+
+        Raises:
+            ImageNotFoundError: the image has no registry, and is not in the store.
+            ImagePullError: it cannot be pulled.
+        """
+        if not is_image_path(base) and self._store.find(base) is None and not is_local(base):
+            self.pull(base, on_output=on_output)
+        return self.source(base)[1]
+
     def _path_of_base(self, reference: str) -> str | None:
         entry = self._store.find(reference)
         return None if entry is None else str(self._store.unpacked(entry.id, entry.sif))
@@ -283,7 +294,7 @@ class ApptainerImages:
             shutil.copyfile(archive, directory / "image.sif")
             unpack(directory / "image.sif", directory / "rootfs")
 
-        self._store.make(file_digest(archive), reference, fill)
+        self._store.make(file_digest(archive), reference, fill, workdir=sif_workdir(archive))
         return reference
 
 

@@ -100,3 +100,23 @@ def test_a_mode_that_no_builder_knows_is_refused_with_its_line(runtime: hr.Runti
     kind = ImageBuildError if runtime.name == "apptainer" else SpecError
     with pytest.raises(kind, match=r"line \d+: COPY .*--chmod must be a number"):
         runtime.images.build(REFERENCE, containerfile=dockerfile)
+
+
+def test_commands_begin_in_the_directory_of_the_base_of_a_stage_or_of_a_variable(
+    runtime: hr.Runtime, dockerfile: Path, base_image: str
+) -> None:
+    if runtime.name == "bubblewrap":
+        return
+    base = REFERENCE.replace("dockerfile", "base")
+    text = f"FROM {base} AS first\nENV HERE=deep\nWORKDIR $HERE\nFROM first\nRUN pwd > /seen\n"
+    try:
+        dockerfile.write_text(f"FROM {base_image}\nWORKDIR /srv/project\n")
+        runtime.images.build(base, containerfile=dockerfile, force=True)
+        dockerfile.write_text(text)
+        runtime.images.build(REFERENCE, containerfile=dockerfile, force=True)
+        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
+            assert started.exec(["sh", "-c", "cat /seen; pwd"]).stdout == b"/srv/project/deep\n" * 2
+    finally:
+        for reference in (REFERENCE, base):
+            if runtime.images.exists(reference):
+                runtime.images.remove(reference)

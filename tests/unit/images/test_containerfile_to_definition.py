@@ -16,10 +16,13 @@ from hyperruntime.images.containerfile_to_definition import definition_of
 from hyperruntime.images.definition_file import fill_placeholders, parse_definition
 
 
+_WORKDIRS = {"based": "/of/base"}
+
+
 def made(tmp_path: Path, text: str, **arguments: str) -> str:
     """Return the definition file that is made from a Containerfile."""
     (tmp_path / "Containerfile").write_text(text)
-    with definition_of(tmp_path / "Containerfile", tmp_path, arguments, lambda name: name == "here:1") as found:
+    with definition_of(tmp_path / "Containerfile", tmp_path, arguments, lambda name: _WORKDIRS.get(name, "/")) as found:
         return fill_placeholders(found.path.read_text(), found.build_args)
 
 
@@ -60,6 +63,32 @@ LABEL who="me and you"
     assert environment == b"old form-1\n"
 
 
+def test_the_last_stage_begins_with_the_stages_that_it_names(tmp_path: Path) -> None:
+    """Their variables and directory stay, their arguments end; other stages are not built."""
+    text = f"""ARG OF=based
+FROM other AS unused
+USER ann
+FROM ${{OF}} AS First
+ARG ONE=1
+ENV TWO=2$ONE
+WORKDIR "{tmp_path}/$TWO"
+FROM first
+WORKDIR sub
+RUN echo "[$ONE$TWO]" > seen
+"""
+    definition = parse_definition(made(tmp_path, text))
+    assert definition.base == "based"
+    post = definition.post.text.replace("rm -rf /.hyperruntime-build", "").replace("/of/base", str(tmp_path))
+    assert run_process(["/bin/sh", "-ex", "-c", post], env={"PATH": os.environ["PATH"]}).exit_code == 0
+    assert (tmp_path / "21" / "sub" / "seen").read_text() == "[21]\n"
+
+
+def test_the_working_directory_of_the_base_is_where_steps_begin(tmp_path: Path) -> None:
+    (tmp_path / "Containerfile").write_text("FROM based\nWORKDIR sub\n")
+    with definition_of(tmp_path / "Containerfile", tmp_path, {}, lambda name: "/of/base") as found:
+        assert found.workdir == "/of/base/sub"
+
+
 def test_a_failed_step_ends_the_build(tmp_path: Path) -> None:
     """No later step runs."""
     post = parse_definition(made(tmp_path, "FROM x\nWORKDIR /\nRUN false\nRUN true\n")).post.text
@@ -93,7 +122,7 @@ def test_copies_have_the_targets_of_the_containerfile(tmp_path: Path, line: str,
 @pytest.mark.parametrize(
     "text",
     [
-        "FROM a\nFROM b\n", "FROM scratch\n", "RUN x\n", "FROM a\nUSER ann\n", "FROM a\nCOPY --from=b c d\n",
+        "FROM a\nFROM b\nUSER ann\n", "FROM scratch\n", "RUN x\n", "FROM a\nUSER ann\n", "FROM a\nCOPY --from=b c d\n",
         "FROM a\nADD http://x/y /z\n", "FROM a\nADD x.tar.gz /z\n", "FROM a\nRUN --mount=type=cache x\n",
         "FROM a\nRUN --x <<E\nE\n", "# escape=`\nFROM a\n",
         "FROM a\nCOPY ../x y\n", "FROM a\nONBUILD RUN x\n", "FROM a\nENV A=${B#x}\n",
@@ -121,6 +150,6 @@ def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "Containerfile").write_bytes(b"FROM a\nRUN echo \xff\n")
     with (
         pytest.raises(SpecError, match="UTF-8"),
-        definition_of(tmp_path / "Containerfile", tmp_path, {}, lambda name: True),
+        definition_of(tmp_path / "Containerfile", tmp_path, {}, lambda name: "/"),
     ):
         pass
