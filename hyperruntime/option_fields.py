@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar, get_args, get_origin
 
 import attrs
 
 from hyperruntime.errors import ArchiveError, SpecError, unknown_name
+from hyperruntime.json_values import is_integer, is_number
 
 if TYPE_CHECKING:
     from cattrs import Converter
 
 _OPTION = "option"
 _Options = TypeVar("_Options")
+# What a stored value of each plain type must be; a file of a run may hold anything.
+_PLAIN_KINDS: Mapping[type, Callable[[object], bool]] = {
+    bool: lambda value: isinstance(value, bool),
+    float: is_number,
+    int: is_integer,
+    str: lambda value: isinstance(value, str),
+}
 
 
 @attrs.frozen
@@ -291,10 +299,16 @@ def _converter(*, strict: bool) -> Converter:
     from cattrs import Converter
 
     converter = Converter(forbid_extra_keys=strict)
-    for plain in (bool, float, int, str):
-        converter.register_structure_hook(plain, lambda item, _: item)
+    for plain, is_one in _PLAIN_KINDS.items():
+        converter.register_structure_hook(plain, partial(_of_kind, is_one=is_one))
     converter.register_structure_hook_func(_is_plain, lambda item, _: tuple(item) if isinstance(item, list) else item)
     return converter
+
+
+def _of_kind(item: object, kind: type, *, is_one: Callable[[object], bool]) -> object:
+    if not is_one(item):
+        raise TypeError(f"expected {kind.__name__}, not {type(item).__name__}")
+    return item
 
 
 def why_invalid(error: BaseException, path: str) -> str:

@@ -288,8 +288,13 @@ class ContainerSpec:
 
 def is_image_name(reference: str) -> bool:
     """Return whether every engine reads a reference as the name of an image, never as a path or a transport."""
-    has_transport = reference.partition(":")[0] in _TRANSPORTS
-    return bool(_IMAGE_NAME.fullmatch(reference)) and not has_transport and not reference.endswith(_IMAGE_FILES)
+    is_name = _IMAGE_NAME.fullmatch(reference) is not None and not has_transport(reference)
+    return is_name and not reference.endswith(_IMAGE_FILES)
+
+
+def has_transport(reference: str) -> bool:
+    """Return whether an engine may read a reference from elsewhere than its store and registries."""
+    return reference.partition(":")[0] in _TRANSPORTS
 
 
 def is_image_path(reference: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -99,7 +100,9 @@ def agent_table(path: Path, command: click.Command, runtime: str) -> dict[str, A
         said = f"{str(path.absolute())!r} is a file of the agent and asks for {', '.join(asked)}"
         is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
         if not (is_terminal and click.confirm(f"{said}; use them?", default=False, err=True)):
-            command_line = f"hyperrun --runtime {runtime} generate --agent . --config {path.name}"
+            command_line = shlex.join(
+                ["hyperrun", "--runtime", runtime, *"generate --agent . --config".split(), path.name]
+            )
             raise WrongUsageError(f"{said}; give them yourself: `{command_line}`")
     return table
 

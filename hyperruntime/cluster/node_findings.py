@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -163,6 +164,7 @@ def _engine(name: str, image: str) -> Iterator[Finding]:
 def _visible_gpus(engine: str, image: str) -> Finding:
     """Return whether a container that asks for all GPUs sees those that are granted, and no others."""
     subject = f"{engine}: GPUs visible inside"
+    reason = f"`hyperrun doctor --gpu {shlex.quote(image)}` in a job finds the reason"
     try:
         devices = load_devices()
         kinds = [name for name in devices.names() if name.partition("=")[0].endswith("/gpu")]
@@ -175,11 +177,9 @@ def _visible_gpus(engine: str, image: str) -> Finding:
     except UnsupportedOptionError as error:
         return Finding(subject=subject, ok=None, detail="none", next_step=f"{error.why}, if work needs GPUs")
     except HyperRuntimeError as error:
-        step = "`hyperrun doctor --gpu IMAGE` in a job finds the reason"
-        return Finding(subject=subject, ok=False, detail=str(error), next_step=step)
+        return Finding(subject=subject, ok=False, detail=str(error), next_step=reason)
     detail = f"{', '.join(sorted(seen)) or 'none'}; granted: {', '.join(sorted(expected)) or 'none'}"
-    step = "" if seen == expected else "`hyperrun doctor --gpu IMAGE` in a job finds the reason"
-    return Finding(subject=subject, ok=seen == expected, detail=detail, next_step=step)
+    return Finding(subject=subject, ok=seen == expected, detail=detail, next_step="" if seen == expected else reason)
 
 
 def _limits(limits: Any) -> str:  # noqa: ANN401

@@ -6,6 +6,7 @@ Source: the Dockerfile reference of docs.docker.com, "COPY --chmod", "COPY --lin
 from __future__ import annotations
 
 import glob
+import os
 import re
 import shutil
 from collections.abc import Collection, Iterator
@@ -51,7 +52,7 @@ class BuildContext:
         if not found:
             raise SpecError("Containerfile", f"COPY {pattern}", f"the source does not exist in {self.path}")
         for path in found:
-            if not path.resolve().is_relative_to(self.path):
+            if not Path(os.path.realpath(path)).is_relative_to(self.path):  # also of links in a circle
                 raise SpecError("Containerfile", f"COPY {pattern}", "the source must be in the build context")
         return found
 

@@ -22,6 +22,8 @@ from hyperruntime.json_values import parse_json
 _CAN_HAVE = ("RUN", "COPY", "ADD", "ONBUILD")
 _INSTRUCTION = re.compile(r"([A-Za-z]+)(?:[ \t]+(.*))?", re.DOTALL)
 _CONTINUED = re.compile(r"(^|[^\\])\\[ \t]*$")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # a vertical tab is a blank for some builders, a letter for others
+_BLANKS = re.compile(r"[ \t]+")
 _ESCAPE = re.compile(r"(?:[ \t]*#[ \t]*syntax[ \t]*=.*\n)?[ \t]*#[ \t]*escape[ \t]*=[ \t]*[^\\\s]", re.IGNORECASE)
 # One word: quoted text, escaped characters, `<<` with the blanks after it, other characters.
 _PART = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|(<<-?[ \t]*)|([^\s'"\\])""", re.DOTALL)
@@ -96,6 +98,8 @@ def parse_dockerfile(text: str) -> Iterator[Instruction]:
     while at < len(lines):
         first = at
         at, joined = _joined(lines, at)
+        if odd := next((line for line in lines[first:at] if _CONTROL.search(_without_end(line))), None):
+            refuse(first + 1, _without_end(odd), "it must have no control characters but tabs")
         if not joined:
             yield Instruction(line=first + 1, source=lines[first])
             continue
@@ -111,7 +115,7 @@ def parse_dockerfile(text: str) -> Iterator[Instruction]:
 
 def _joined(lines: list[str], at: int) -> tuple[int, str]:
     """Return the index after an instruction and its text; or after a comment or a blank line, and ""."""
-    text, at = lines[at].strip(), at + 1
+    text, at = _without_end(lines[at]).lstrip(), at + 1
     if text.startswith("#"):
         return at, ""
     while _CONTINUED.search(text) and at < len(lines):
@@ -119,7 +123,7 @@ def _joined(lines: list[str], at: int) -> tuple[int, str]:
         while at < len(lines) and (not lines[at].strip() or lines[at].lstrip().startswith("#")):
             at += 1
         if at < len(lines):
-            text, at = text + lines[at].rstrip("\r\n"), at + 1
+            text, at = text + _without_end(lines[at]), at + 1
     return at, _CONTINUED.sub(r"\1", text).strip()
 
 
@@ -130,10 +134,21 @@ def flags_of(instruction: Instruction) -> tuple[str, str]:
     return end[0], instruction.rest[end.end() :]
 
 
+def _without_end(line: str) -> str:
+    """Return a line without its end; a builder removes no second carriage return and no blanks there."""
+    return line.removesuffix("\n").removesuffix("\r")
+
+
 def split_words(text: str) -> list[str]:
     """Return the words of a text as written, with their quotes; empty if a quote is not closed."""
     words = [found[0] for found in _WORD.finditer(text)]
     return [] if _WORD.sub("", text).strip() else words
+
+
+def trigger(rest: str) -> tuple[str, str]:
+    """Return the instruction, in capitals, that the text after ``ONBUILD`` is, and the text after its name."""
+    name, *others = _BLANKS.split(rest, maxsplit=1)
+    return name.upper(), others[0].strip() if others else ""
 
 
 def json_words(text: str) -> list[str]:
@@ -169,8 +184,8 @@ def _heredocs(name: str, rest: str) -> list[Heredoc]:
     if name not in _CAN_HAVE or "<<" not in rest or json_words(rest):
         return []
     if name == "ONBUILD":
-        name, _, rest = rest.partition(" ")
-        return _heredocs(name.upper(), rest.strip()) if name.upper() != "ONBUILD" else []
+        name, rest = trigger(rest)
+        return _heredocs(name, rest) if name != "ONBUILD" else []
     return [heredoc for word in split_words(rest) if (heredoc := parse_heredoc(word)) is not None]
 
 

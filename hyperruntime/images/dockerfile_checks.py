@@ -11,28 +11,36 @@ Source: the Dockerfile reference of docs.docker.com, "FROM", "RUN --mount", "RUN
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.images.dockerfile import (
-    Instruction,
-    parse_dockerfile,
-    read_dockerfile,
-    refuse,
-    split_words,
-    write_dockerfile,
-)
-from hyperruntime.spec import is_image_name
+from hyperruntime.images.dockerfile import Instruction, parse_dockerfile, read_dockerfile, refuse, write_dockerfile
+from hyperruntime.images.dockerfile_bases import Bases, no, split_flags, without_onbuild
 
-_ESCAPE = re.compile(r"^[ \t]*#[ \t]*escape[ \t]*=[ \t]*[^\\\s]", re.IGNORECASE | re.MULTILINE)
-_VARIABLE = re.compile(r"\$(?:(?P<short>\w+)|\{(?P<name>\w+)(?:(?P<operator>:?[-+])(?P<word>[^${}]*))?\})")
-_AUTOMATIC = re.compile(r"(TARGET|BUILD)(PLATFORM|OS|OSVERSION|ARCH|VARIANT)")
-_STAGE_NAME = re.compile(r"[a-z][a-z0-9_.-]*")
-_UNSURE = set("$\\\"'")
+_DIRECTIVE = re.compile(r"\s*#\s*(?P<name>escape|syntax)\s*=\s*(?P<value>\S*)", re.IGNORECASE)
+_FRONTEND = re.compile(r"(docker\.io/)?docker/dockerfile(-upstream)?(:[\w.-]+)?(@sha256:[0-9a-f]{64})?", re.ASCII)
+_PLAIN = re.compile(r"--[!#-&(-\[\]-_a-~]*")  # ASCII without blanks, quotes and backslashes
+# `--` at the start of a word; builders that read bytes also split a word after one that is not of ASCII.
+_LATE = re.compile(r"(?:^|[^!-~])[\"'\\]*--")
+_INSTRUCTIONS = set(
+    "ADD ARG CMD COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK LABEL MAINTAINER ONBUILD RUN SHELL STOPSIGNAL USER VOLUME "
+    "WORKDIR".split()
+)
+_OPTIONS = {
+    "FROM": ("--platform=",),
+    "COPY": ("--from=", "--chown=", "--chmod=", "--link", "--link=", "--parents", "--parents=", "--exclude="),
+    "ADD": (
+        "--chown=", "--chmod=", "--link", "--link=", "--checksum=", "--keep-git-dir", "--keep-git-dir=", "--exclude=",
+    ),
+}  # fmt: skip
+_FROM = "--from="
+_IGNORES = (".dockerignore", ".containerignore")
 _SAFE_OPTIONS = ("--network=none", "--network=default")
 _NOTHING = frozenset({"type", "required", "id", "target", "dst", "destination", "mode", "uid", "gid", "env"})
 # The fields of a mount that cannot name a file of this machine, by its type; this library passes no secret.
@@ -57,11 +65,14 @@ def checked_dockerfile(dockerfile: Path, context: Path, build_args: Mapping[str,
         build_args: values for ``ARG``.
 
     Raises:
-        SpecError: the file names a base that is not the name of an image, mounts what may lie outside the context, or
-            has another option of RUN than ``--mount``, ``--network=none`` and ``--network=default``.
+        SpecError: the file names a base that is not the name of an image, mounts what may lie outside the context, has
+            an option that is not allowed, or could be read in two ways.
     """
     if dockerfile.suffix == ".in":
         raise SpecError("containerfile", str(dockerfile), "its name must not end with .in: Podman would run cpp on it")
+    own = [dockerfile.with_name(dockerfile.name + name) for name in _IGNORES]
+    for file in (*own, *(context / name for name in _IGNORES), *(context / one.name for one in own)):
+        _check_ignore_file(file, context)
     text = read_dockerfile(dockerfile)
     checked = check_dockerfile(text, context, build_args)
     if checked == text:
@@ -70,11 +81,28 @@ def checked_dockerfile(dockerfile: Path, context: Path, build_args: Mapping[str,
     with owned_directory() as directory:
         copy = Path(directory) / dockerfile.name
         write_dockerfile(copy, checked)
+        for file in own:
+            if file.exists():
+                shutil.copyfile(file, copy.with_name(file.name))
         yield copy
 
 
+def _check_ignore_file(file: Path, context: Path) -> None:
+    """Check that the patterns of what a build leaves out are no other file of this machine.
+
+    Raises:
+        SpecError: the file is a link to the outside, or no regular file.
+    """
+    if os.path.lexists(file):
+        real = Path(os.path.realpath(file))  # `resolve` fails on links that lead to each other
+        if not real.is_file() or (file.is_symlink() and not real.is_relative_to(os.path.realpath(context))):
+            raise SpecError("containerfile", str(file), "it must be a file of the build context")
+
+
 def check_dockerfile(text: str, context: Path, build_args: Mapping[str, str]) -> str:
-    """Return the text of a Dockerfile in which each cache mount has an own identifier, which is not a path.
+    """Return the text of a Dockerfile that every builder reads alike.
+
+    Each cache mount has an own identifier, which is not a path. Bases are names: their variables have their values.
 
     Args:
         text: the text.
@@ -84,95 +112,98 @@ def check_dockerfile(text: str, context: Path, build_args: Mapping[str, str]) ->
     Raises:
         SpecError: see :func:`checked_dockerfile`.
     """
-    if found := _ESCAPE.search(text):
-        refuse(text.count("\n", 0, found.start()) + 1, found[0], "the escape character must be a backslash")
-    bases, sources = _Bases(build_args), []
-    for each in parse_dockerfile(text):
-        source, name, rest = each.source, each.name, each.rest
-        while name == "ONBUILD":
-            name, _, rest = rest.partition(" ")
-            name, rest = name.upper(), rest.strip()
-        flags = _flags(rest)
-        if name == "RUN":
-            for flag in flags:
-                source = source.replace(flag, _checked_option(each, flag, context), 1)
-        elif name in ("COPY", "ADD"):
-            for flag in (flag for flag in flags if flag.startswith("--from=")):
-                bases.check(each, flag.removeprefix("--from="))
-        else:
-            bases.take(each, name, rest.split()[len(flags) :])
-        sources.append(source)
-    return "".join(sources)
+    _check_directives(text)
+    bases = Bases(build_args)
+    return "".join(_checked(each, bases, context) for each in parse_dockerfile(text))
 
 
-class _Bases:
-    """Follows the stages of a Dockerfile, and the variables that the names of bases may have."""
+def check_triggers(base: str, triggers: Sequence[str], context: Path) -> None:
+    """Check what an image does in the build of an image from it (ONBUILD), as if the Dockerfile said so.
 
-    def __init__(self, build_args: Mapping[str, str]) -> None:
-        self._given = build_args
-        self._first: dict[str, str] = {}  # before the first FROM; builders differ about the others
-        self._all: dict[str, str] = {}
-        self._stages: set[str] = set()
-        self._begun = False
-
-    def take(self, instruction: Instruction, name: str, words: list[str]) -> None:
-        """Follow an instruction, and check the base of a FROM."""
-        if name == "ARG":
-            for word in split_words(" ".join(words)):
-                self._assign(word)
-        if name == "FROM" and words:
-            self._begun = True
-            self.check(instruction, words[0])
-            if len(words) > 2 and _STAGE_NAME.fullmatch(words[2].lower()):
-                self._stages.add(words[2].lower())
-
-    def _assign(self, word: str) -> None:
-        variable, equals, default = word.partition("=")
-        for known in (self._all,) if self._begun else (self._all, self._first):
-            if variable in self._given or equals:
-                known[variable] = self._given.get(variable, _expanded(re.sub("[\"']", "", default), known))
-
-    def check(self, instruction: Instruction, base: str) -> None:
-        """Check that a base is a stage, or the name of an image.
-
-        Raises:
-            SpecError: it is neither.
-        """
-        for known in (self._first, self._all):
-            image = _expanded(base.strip("\"'"), known)
-            is_stage = image.lower() in {"scratch", *self._stages} or image.isdecimal()
-            if not is_stage and not is_image_name(image):
-                allowed = "the base must be the name of an image; load an archive first with `hyperrun image load FILE`"
-                refuse(instruction.line, f"{instruction.name} {instruction.rest}", allowed)
-
-
-def _expanded(text: str, known: Mapping[str, str]) -> str:
-    def value(found: re.Match[str]) -> str:
-        name = found["short"] or found["name"]
-        has = known.get(name, "any" if _AUTOMATIC.fullmatch(name) else "")
-        operator = found["operator"] or ""
-        return str(found["word"]) if operator and bool(has) == operator.endswith("+") else has
-
-    return _VARIABLE.sub(value, text)
-
-
-def _flags(rest: str) -> list[str]:
-    words = rest.split()
-    first = next((at for at, word in enumerate(words) if not word.startswith("--")), len(words))
-    return words[:first]
-
-
-def _checked_option(instruction: Instruction, flag: str, context: Path) -> str:
-    """Return an option of RUN; see :func:`_checked_mount`.
+    Args:
+        base: the image.
+        triggers: its instructions.
+        context: the build context.
 
     Raises:
-        SpecError: it is none of ``--mount=``, ``--network=none`` and ``--network=default``.
+        SpecError: they could reach this machine.
     """
-    if flag.startswith("--mount="):
-        return _checked_mount(instruction, flag, context)
-    if flag not in _SAFE_OPTIONS:
-        allowed = f"RUN may not have {flag!r}; allowed are --mount=, {' and '.join(_SAFE_OPTIONS)}"
-        refuse(instruction.line, f"{instruction.name} {instruction.rest}", allowed)
+    try:
+        text = "\n".join(triggers)
+        is_safe = "<<" not in text and check_dockerfile(text, context, {}) == text
+    except SpecError:
+        is_safe = False
+    if not is_safe:
+        allowed = "the base must have no trigger (ONBUILD) that can reach this machine"
+        raise SpecError("Containerfile", f"FROM {base}", allowed)
+
+
+def _checked(each: Instruction, bases: Bases, context: Path) -> str:
+    """Return the source of an instruction, changed where builders could read it in two ways.
+
+    Raises:
+        SpecError: see :func:`checked_dockerfile`.
+    """
+    before, name, rest = without_onbuild(each)
+    if name and name not in _INSTRUCTIONS:
+        no(each, f"{name!r} must be an instruction of Dockerfiles")
+    flags, text = split_flags(rest)
+    if not text[:1].isprintable():  # a blank for some builders, also a byte that is not UTF-8
+        no(each, f"{text[:1]!r} must not follow the options")
+    checked = [_checked_option(each, name, flag, context) for flag in flags]
+    if name in _OPTIONS and _LATE.search(text):
+        no(each, "no word after the options may start with --; write ./--NAME")
+    for flag in flags:
+        if flag.startswith(_FROM):
+            bases.check(each, flag.removeprefix(_FROM))
+    new = bases.begin(each, text) if name == "FROM" else text
+    if name == "ARG":
+        bases.assign(text)
+    return each.source if (checked, new) == (flags, text) else _rewritten(each, [f"{before}{name}", *checked, new])
+
+
+def _rewritten(each: Instruction, words: list[str]) -> str:
+    """Return the source of an instruction in one line; the numbers of later lines stay."""
+    lines = re.findall(r"[^\n]*\n|[^\n]+", each.source)
+    bodies = sum(heredoc.content.count("\n") + 1 for heredoc in each.heredocs)
+    head = len(lines) - bodies
+    end = "\n" if lines[head - 1].endswith("\n") else ""
+    return " ".join(words) + end + "".join(lines[head:]) + "\n" * (head - 1)
+
+
+def _check_directives(text: str) -> None:
+    """Check that the first comments change neither how lines are read nor the program that reads them.
+
+    Raises:
+        SpecError: they do.
+    """
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return
+        found = _DIRECTIVE.match(line)
+        if found and found["name"].lower() == "escape" and found["value"] != "\\":
+            refuse(number, line, "the escape character must be a backslash")
+        if found and found["name"].lower() == "syntax" and not _FRONTEND.fullmatch(found["value"]):
+            refuse(number, line, "the syntax must be that of docker/dockerfile")
+
+
+def _checked_option(instruction: Instruction, name: str, flag: str, context: Path) -> str:
+    """Return an option of an instruction; see :func:`_checked_mount`.
+
+    Raises:
+        SpecError: it is of RUN, and none of ``--mount=``, ``--network=none`` and ``--network=default``; or it is of
+            FROM, COPY or ADD, and unknown.
+    """
+    if name == "RUN":
+        if flag.startswith("--mount="):
+            return _checked_mount(instruction, flag, context)
+        if flag not in _SAFE_OPTIONS:
+            no(instruction, f"RUN may not have {flag!r}; allowed are --mount=, {' and '.join(_SAFE_OPTIONS)}")
+    plain, equals, _ = flag.partition("=")
+    if name in _OPTIONS and plain + equals not in _OPTIONS[name]:
+        no(instruction, f"{name} may not have {flag!r}; allowed are {', '.join(_OPTIONS[name])}")
+    if not _PLAIN.fullmatch(flag):
+        no(instruction, f"the option {flag!r} must be plain text without quotes and backslashes")
     return flag
 
 
@@ -183,21 +214,21 @@ def _checked_mount(instruction: Instruction, flag: str, context: Path) -> str:
         SpecError: the mount may lead elsewhere.
     """
 
-    def no(why: str) -> None:
-        refuse(instruction.line, f"{instruction.name} {instruction.rest}", f"{why}; copy the files with COPY")
+    def refused(why: str) -> None:
+        no(instruction, f"{why}; copy the files with COPY")
 
     pairs = [part.partition("=") for part in flag.partition("=")[2].split(",")]
     fields = {name.lower(): value for name, _, value in pairs}
     kind = fields.get("type", "bind").lower()
-    if _UNSURE & set(flag) or flag not in instruction.source:
-        no("a mount may contain no variables and no quotes")
+    if "$" in flag or not _PLAIN.fullmatch(flag):
+        refused("a mount may contain no variables and no quotes, and only ASCII")
     if odd := sorted(set(fields) - _SAFE.get(kind, frozenset())):
-        no(f"a mount of type {kind} may not have {', '.join(odd)}")
+        refused(f"a mount of type {kind} may not have {', '.join(odd)}")
     if {fields.get("ro", ""), fields.get("readonly", "")} - {"", "true"}:
-        no("a mount must be read-only")
-    inside = (context / fields.get("source", fields.get("src", "")).lstrip("/")).resolve()
-    if kind == "bind" and not inside.is_relative_to(context.resolve()):
-        no("a mount must lie in the build context, also by its links")
+        refused("a mount must be read-only")
+    inside = Path(os.path.realpath(context / fields.get("source", fields.get("src", "")).lstrip("/")))
+    if kind == "bind" and not inside.is_relative_to(os.path.realpath(context)):
+        refused("a mount must lie in the build context, also by its links")
     if kind != "cache":
         return flag
     target = next((fields[name] for name in ("target", "dst", "destination") if name in fields), "")

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -41,8 +42,8 @@ class ReceivedRunError(RunError):
         """Store the fields and make the message."""
         self.path, self.requests = path, tuple(requests)
         super().__init__(
-            f"{path!r} was made elsewhere and asks for {self.listed}; give these options again, or accept them with "
-            "--trust"
+            f"{path!r} was made elsewhere and asks for {self.listed}; accept {'it' if len(requests) == 1 else 'them'} "
+            "with --trust"
         )
 
     @property
@@ -50,6 +51,16 @@ class ReceivedRunError(RunError):
         """The requests in words."""
         *most, last = self.requests
         return f"{', '.join(most)} and {last}" if most else last
+
+
+def how_to_accept(command: str, directory: Path) -> str:
+    """Return the step that makes a run this user's, such as ``accept it first with `hyperrun resume DIR --trust` ``.
+
+    Args:
+        command: the words of the command before the directory.
+        directory: of the run.
+    """
+    return f"accept it first with `hyperrun {command} {shlex.quote(str(directory))} --trust`"
 
 
 def with_own_mark(value: Mapping[str, Any], directory: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -104,7 +105,7 @@ def open_run_file(path: Path, *, below: Path, flags: int = os.O_RDONLY) -> int:
         OSError: it cannot be opened.
     """
     parts = _parts(path, below)
-    with closing_descriptor(os.open(below, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+    with _opened_root(below) as directory:
         return open_below(directory, parts, flags)
 
 
@@ -198,7 +199,7 @@ def is_run_directory(path: Path, *, below: Path) -> bool:
     """Return whether a path is a directory below another one, reached without a symbolic link."""
     try:
         with (
-            closing_descriptor(os.open(below, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as root,
+            _opened_root(below) as root,
             closing_descriptor(_open_directory(root, _parts(path, below))),
         ):
             return True
@@ -215,7 +216,7 @@ def list_run_directory(path: Path, *, below: Path) -> list[str]:
     """
     try:
         with (
-            closing_descriptor(os.open(below, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as root,
+            _opened_root(below) as root,
             closing_descriptor(_open_directory(root, _parts(path, below))) as directory,
         ):
             return sorted(os.listdir(directory))
@@ -230,7 +231,7 @@ def make_run_directory(path: Path, *, below: Path) -> Path:
         UnsafeFileError: it is not below this directory, a component is a symbolic link, or it is not a directory.
         OSError: it cannot be created.
     """
-    with closing_descriptor(os.open(below, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
+    with _opened_root(below) as root:
         os.close(_open_directory(root, _parts(path, below), makes=True))
     return path
 
@@ -275,6 +276,11 @@ def _parts(path: Path, below: Path) -> tuple[str, ...]:
     if not parts or ".." in parts or any("\0" in part for part in parts):
         raise UnsafeFileError(errno.EINVAL, f"it is not below {str(below)!r}", str(path))
     return parts
+
+
+def _opened_root(below: Path) -> AbstractContextManager[int]:
+    """Return a context with a descriptor of a run directory, which may be named by a link."""
+    return closing_descriptor(os.open(below, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 def _open_directory(directory: int, parts: Sequence[str | bytes], *, makes: bool = False) -> int:

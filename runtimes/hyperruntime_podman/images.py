@@ -17,6 +17,7 @@ from hyperruntime.host.engine_program import csv_line
 from hyperruntime.host.process import ProcessResult
 from hyperruntime.images.older_builders import for_older_builder
 from hyperruntime.images.pull_errors import SHORT_NAME, explain_pull, is_loopback, with_tag
+from hyperruntime_podman.bases import get_bases
 from hyperruntime_podman.edge import run_podman, stream_podman
 from hyperruntime_podman.service import PodmanService
 
@@ -141,7 +142,7 @@ class PodmanImages:
 
         Raises:
             ImageBuildError: a step failed; the message ends with its last lines.
-            SpecError: a form of BuildKit cannot be translated.
+            SpecError: a form of BuildKit cannot be translated, or a base would reach this machine in the build.
         """
         with for_older_builder(containerfile, context, build_args, f"--from={_HEREDOCS} ", reads_octal=True) as (
             plain,
@@ -150,11 +151,13 @@ class PodmanImages:
             # Docker's image format: in OCI's, Podman ignores SHELL.
             args = [*self._base_args(), "build", "--format", "docker", "--network", "host"]
             args += ["--file", csv_line([str(plain)])]
-            args += ["--tag", reference, "--pull=missing", *(["--no-cache"] if force else [])]
+            args += ["--tag", reference, "--pull=never", *(["--no-cache"] if force else [])]
             args += ["--build-context", f"{_HEREDOCS}={files}"] if files is not None else []
             for name, value in build_args.items():
                 args += ["--build-arg", f"{name}={value}"]
-            result = stream_podman([*args, str(context)], on_output, partial(end_build_processes, timeout_s=_TIDY_S))
+            result = get_bases(plain, context, _HEREDOCS, on_output) or stream_podman(
+                [*args, str(context)], on_output, partial(end_build_processes, timeout_s=_TIDY_S)
+            )
         if result.exit_code != 0:
             tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-12:])
             if SHORT_NAME.search(tail):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import HyperRuntimeError, SpecError, UnsupportedOptionError
+from hyperruntime.errors import HyperRuntimeError, ImageBuildError, SpecError, UnsupportedOptionError
+from tests.conftest import EngineCommand
 
 REFERENCE = "localhost/hyperruntime-test/attack:latest"
 SECRET = "hosts-own-secret"
@@ -90,8 +91,79 @@ def test_a_reference_is_a_name_and_never_a_transport(runtime: hr.Runtime, tmp_pa
     for use in (runtime.images.pull, runtime.images.ensure):
         with pytest.raises(SpecError, match="hyperrun image load FILE"):
             use(image)
-    with pytest.raises(SpecError, match="hyperrun image load FILE"):
+    with pytest.raises(SpecError, match=r"hyperrun image load FILE|FROM may not have '--all'"):
         built(runtime, tmp_path / "Containerfile", f"FROM {image}\n")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        'COPY --fr"om"={archive} / /x',
+        "COPY --fr\\om={archive} / /x",
+        'ADD --fr"om"={archive} / /x',
+        "ONBUILD COPY --from={archive} / /x",
+        "ONBUILD COPY\t--from={archive} / /x",
+        'COPY --chown="0:0 " --from={archive} / /x',
+        "COPY --chown=0:0 \v--from={archive} / /x",
+        "COPY --chown=0:0 \udc85--from={archive} / /x",
+        "COPY --link a --from={archive} / /x",
+        "ENV X={archive}\nCOPY --from=$X / /x",
+        "ENV X=from={archive}\nCOPY --$X / /x",
+        'FROM --platform="a b" {archive}',
+        "FROM ${{TARGETVARIANT:-{archive}}}",
+        "LABEL x=y \\\r\r\nFROM {archive}",
+        "LABEL x=y \\\v\nFROM {archive}",
+        "LABEL x=y \\\n\x1c\nFROM {archive}",
+    ],
+)
+def test_no_way_to_write_an_option_or_a_line_hides_an_archive_of_the_host(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path, step: str
+) -> None:
+    """Builders read quotes, blanks, variables and ends of lines in different ways; Podman would read the archive."""
+    (tmp_path / "secret.tar").write_bytes(b"")
+    text = f"FROM {base_image}\n" + step.format(archive=f"docker-archive:{tmp_path}/secret.tar")
+    (tmp_path / "Containerfile").write_bytes(f"{text}\n".encode(errors="surrogateescape"))
+    with pytest.raises(SpecError, match=r"line \d+: "):
+        runtime.images.build(REFERENCE, containerfile=tmp_path / "Containerfile", force=True)
+    assert not runtime.images.exists(REFERENCE)
+
+
+def test_the_patterns_of_a_context_are_no_file_of_the_host(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    (tmp_path / ".dockerignore").symlink_to("/etc/passwd")
+    with pytest.raises(SpecError, match=r"\.dockerignore.*a file of the build context"):
+        built(runtime, tmp_path / "Containerfile", f"FROM {base_image}\nRUN <<EOF\ntrue\nEOF\n")
+
+
+def test_a_base_reaches_nothing_of_the_host_in_a_build(
+    runtime: hr.Runtime, base_image: str, engine_command: EngineCommand, tmp_path: Path
+) -> None:
+    """An image from a registry may say ``ONBUILD COPY --from=docker-archive:FILE``, which Podman obeys."""
+    if runtime.name not in ("podman", "docker"):
+        return  # its images have no such instructions
+    evil, kind = (
+        "localhost/hyperruntime-test/trigger:latest",
+        ("--format", "docker") if runtime.name == "podman" else (),
+    )
+    (tmp_path / "x").write_text("of the context\n")
+    runtime.images.save(base_image, tmp_path / "host.tar")
+
+    def built_from(trigger: str) -> bytes:
+        (tmp_path / "base").write_text(f"FROM {base_image}\nONBUILD {trigger}\n")
+        engine_command.run("build", *kind, "--tag", evil, "--file", str(tmp_path / "base"), str(tmp_path))
+        built(runtime, tmp_path / "Containerfile", f"FROM {evil}\n")
+        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as container:
+            return container.exec(["cat", "/x"]).stdout
+
+    try:
+        assert built_from("COPY x /x") == b"of the context\n"
+        with pytest.raises((SpecError, ImageBuildError), match="trigger"):
+            built_from(f"COPY --from=docker-archive:{tmp_path}/host.tar /etc/passwd /x")
+    finally:
+        for image in (REFERENCE, evil):
+            if runtime.images.exists(image):
+                runtime.images.remove(image)
 
 
 def test_a_build_argument_cannot_add_a_section(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from hyperruntime.cli.field_options import all_options, field_values, given_chan
 from hyperruntime.cli.messages import WrongUsageError, note
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
-from hyperruntime.errors import ArchiveError
+from hyperruntime.errors import ArchiveError, SpecError
 from hyperruntime.images.recipes import image_reference, is_on_this_machine
-from hyperruntime.json_values import parse_json
+from hyperruntime.json_values import json_object
 from hyperruntime.option_fields import (
     ABOVE_ZERO,
     NOT_NEGATIVE,
@@ -37,7 +37,7 @@ from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions, new_ru
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.storage.atomic import make_directory, make_new_directory, write_atomic
 from hyperruntime.storage.own_mark import check_requests, has_own_mark, with_own_mark
-from hyperruntime.storage.run_files import read_run_file, refuse_links
+from hyperruntime.storage.run_files import MOST_JSON_BYTES, read_run_file, refuse_links
 from hyperruntime.trainers.loading import load_policy_trainer
 from hyperruntime.trainers.on_policy import TrainOptions, Update
 from hyperruntime.trainers.on_policy import train as run_training
@@ -172,9 +172,11 @@ def _resumed(directory: Path, changes: Mapping[tuple[str, ...], Any], *, trust: 
     path = directory / SETTINGS
     refuse_links(directory)
     try:
-        value = parse_json(read_run_file(path, below=directory))
+        value = json_object(read_run_file(path, below=directory, most_bytes=MOST_JSON_BYTES))
+        if value is None:
+            raise ArchiveError(f"{SETTINGS} is not a JSON object")
         settings = changed(from_json(TrainSettings, value, strict=False), changes)
-    except (OSError, ValueError, ArchiveError) as error:
+    except (OSError, SpecError, ArchiveError) as error:
         raise WrongUsageError(f"{directory} has no training: {error}; give the directory of a training") from error
     check_requests(path, value, host_requests(settings, changes), trust=trust)
     if not has_own_mark(value, directory):

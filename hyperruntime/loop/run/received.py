@@ -19,7 +19,7 @@ from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.model_access import stored_agent
 from hyperruntime.option_fields import host_requests, names_no_code
-from hyperruntime.storage.own_mark import check_requests, has_own_mark
+from hyperruntime.storage.own_mark import check_requests, has_own_mark, how_to_accept
 
 
 def check_received(
@@ -63,8 +63,8 @@ def domains_to_show(view: RunView) -> tuple[Domain, ...]:
         if not has_own_mark(stored, layout.root):
             named = ", ".join(name for name in options.domains if not names_no_code(name))
             raise RunError(
-                f"the run was made elsewhere, and the argument of {named!r} may name any file of this machine; accept "
-                "it first with `hyperrun resume RUN --trust`"
+                f"the run was made elsewhere, and the argument of {named!r} may name any file of this machine; "
+                f"{how_to_accept('resume', layout.root)}"
             )
     return load_domains(options.domains, contract_adapter(options.contract), code=True)
 

@@ -19,7 +19,7 @@ from hyperruntime.rollout.run_files.follow import TrajectoryFollower
 from hyperruntime.rollout.run_files.record import SCORED, Segment, Trajectory
 from hyperruntime.rollout.run_files.run_dir import RUN, TRAJECTORIES
 from hyperruntime.storage.growing_file import GrowingFile
-from hyperruntime.storage.own_mark import has_own_mark
+from hyperruntime.storage.own_mark import has_own_mark, how_to_accept
 from hyperruntime.storage.run_end import end_reason
 from hyperruntime.storage.run_files import read_run_json
 
@@ -144,7 +144,7 @@ class RolloutRun:
         is_hidden = self._tokenizer is None and self._has_key(one)
         return {
             "messages": [self._message(message) for message in one.messages],
-            "tools": [str((tool.get("function") or tool).get("name", "")) for tool in one.tools],
+            "tools": [str((_object(tool.get("function")) or tool).get("name", "")) for tool in one.tools],
             "verdict": self._plain(one.verdict),
             "tool_errors": self._plain(list(one.tool_errors)),
             "error": self._plain(one.error),
@@ -154,7 +154,8 @@ class RolloutRun:
 
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         content = message.get("content")
-        called = [call.get("function") or {} for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+        made = message.get("tool_calls")
+        called = [_object(_object(call).get("function")) for call in (made if isinstance(made, list) else ())]
         calls = [
             {
                 "name": self._screen.text(str(one.get("name", ""))),
@@ -201,7 +202,7 @@ class RolloutRun:
         if not has_own_mark(self._stored(), self._run_dir):
             self._notes.append(
                 "tokens are shown as numbers: the run was made elsewhere, and its tokenizer may be any directory of "
-                "this machine; accept it first with `hyperrun rollout run --resume-from RUN --trust`"
+                f"this machine; {how_to_accept('rollout run --resume-from', self._run_dir)}"
             )
             return None
         try:
@@ -214,6 +215,11 @@ class RolloutRun:
         shown = self._screen.value(value)
         text = json.dumps(shown)
         return shown if len(text) <= _MOST_MESSAGE else shortened(text, _MOST_MESSAGE)
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    """Return an object of a model's or a file's JSON; empty for anything else."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _why(one: Trajectory) -> str:

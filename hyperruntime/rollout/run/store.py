@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -131,7 +132,7 @@ def _resumed_options(run_dir: Path, options: RolloutOptions) -> RolloutOptions:
         if before != now:
             raise RunError(
                 f"{str(run_dir)!r} was started with {field.name}={before!r}, not {now!r}; resume it with "
-                "`hyperrun rollout run --resume-from`, or use another --run-id"
+                f"`hyperrun rollout run --resume-from {shlex.quote(str(run_dir))}`, or use another --run-id"
             )
     return attrs.evolve(stored, **{name: getattr(options, name) for name in _CHANGEABLE})
 

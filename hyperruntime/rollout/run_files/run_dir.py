@@ -31,11 +31,22 @@ T = TypeVar("T", Trajectory, Group, Segment)
 
 RUN, TRAJECTORIES, GROUPS, RESULTS = "run.json", "trajectories.jsonl", "groups.jsonl", "results.jsonl"
 SCHEMA = 1
+
+
+def _has_numbers(value: object) -> bool:
+    return isinstance(value, dict) and all(is_number(each) for each in value.values())
+
+
+_NUMBERS = {int, float, type(None)}
+_TEXTS = ("id", "item_id", "status", "stop_reason", "environment", "model")
 _CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {  # other fields are only shown
-    **dict.fromkeys(("id", "item_id", "status", "stop_reason"), (lambda value: isinstance(value, str), "a text")),
-    "index": (is_integer, "an integer"),
-    **dict.fromkeys(("parts", "verdict", "usage", "timing"), (lambda value: isinstance(value, dict), "an object")),
-    **dict.fromkeys(("messages", "tools", "tool_errors"), (lambda value: isinstance(value, list), "a list")),
+    **dict.fromkeys(_TEXTS, (lambda value: isinstance(value, str), "a text")),
+    **dict.fromkeys(("index", "turns", "tool_calls", "attempts"), (is_integer, "an integer")),
+    **dict.fromkeys(("verdict", "replay"), (lambda value: isinstance(value, dict), "an object")),
+    **dict.fromkeys(("parts", "usage", "timing"), (_has_numbers, "an object of numbers")),
+    **dict.fromkeys(
+        ("messages", "tools", "tool_errors"), (lambda value: _has_only(value, {dict}), "a list of objects")
+    ),
     "reward": (lambda value: value is None or is_number(value), "a finite number"),
     "error": (lambda value: value is None or isinstance(value, dict), "an object"),
 }
@@ -98,11 +109,23 @@ def trajectory_of(value: Mapping[str, Any]) -> Trajectory:
     Raises:
         TypeError, AttributeError: the value is not of a trajectory.
     """
-    segments = tuple(_known(Segment, segment) for segment in value.get("segments", ()))
+    segments = tuple(_segment(segment) for segment in value.get("segments", ()))
     for name, (is_valid, kind) in _CHECKS.items():
         if name in value and not is_valid(value[name]):
             raise TypeError(f"its {name} is not {kind}")
     return _known(Trajectory, {**value, "segments": segments})
+
+
+def _segment(value: Mapping[str, Any]) -> Segment:
+    made = _known(Segment, value)
+    if not (_has_only(made.ids, {int}) and _has_only(made.mask, {int}) and _has_only(made.logprobs, _NUMBERS)):
+        raise TypeError("a segment has other values than lists of numbers")
+    return made
+
+
+def _has_only(value: object, kinds: set[type]) -> bool:
+    """Return whether a value is a list whose values have these types; a segment has up to a million."""
+    return isinstance(value, list) and set(map(type, value)) <= kinds
 
 
 def _known(kind: type[T], value: Mapping[str, Any]) -> T:

@@ -91,17 +91,21 @@ Trajectories with an infrastructure failure have no reward, so they are not incl
 
 
 def _one_shape(message: Mapping[str, Any]) -> dict[str, Any]:
+    calls = message.get("tool_calls")
     return {
         "role": str(message.get("role", "user")),
         "content": _text(message.get("content")),
         "name": message.get("name"),
         "tool_call_id": message.get("tool_call_id"),
-        "tool_calls": [_one_call(call) for call in message.get("tool_calls") or ()],
+        "tool_calls": [
+            _one_call(call) for call in (calls if isinstance(calls, list) else ()) if isinstance(call, Mapping)
+        ],
     }
 
 
 def _one_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call.get("function") or {}
+    function = call.get("function")
+    function = function if isinstance(function, Mapping) else {}
     arguments = function.get("arguments", "")
     return {
         "id": call.get("id"),
@@ -116,7 +120,8 @@ def _one_call(call: Mapping[str, Any]) -> dict[str, Any]:
 def _text(content: Any) -> str:  # noqa: ANN401 - OpenAI's content: text, parts, or null
     if content is None or isinstance(content, str):
         return content or ""
-    texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+    parts = content if isinstance(content, list) else ()
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
     return "".join(text for text in texts if isinstance(text, str))
 
 

@@ -15,7 +15,6 @@ from hyperruntime.host.process import run_process
 from hyperruntime.images.containerfile_to_definition import definition_of
 from hyperruntime.images.definition_file import fill_placeholders, parse_definition
 
-
 _WORKDIRS = {"based": "/of/base"}
 
 

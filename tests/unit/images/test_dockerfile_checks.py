@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from hyperruntime.errors import SpecError
-from hyperruntime.images.dockerfile_checks import check_dockerfile, checked_dockerfile
+from hyperruntime.images.dockerfile_bases import NamedImage, named_images
+from hyperruntime.images.dockerfile_checks import check_dockerfile, check_triggers, checked_dockerfile
 
 REFUSED = [
     "FROM dir:/etc\n",
@@ -18,10 +20,17 @@ REFUSED = [
     "FROM docker://x\n",
     "FROM /a\n",
     "ARG A=docker-archive\nFROM ${A}:/a.tar\n",
-    "ARG B=x\nFROM a\nARG B=dir:/etc\nFROM $B\n",
+    "ARG B=dir:/etc\nFROM a\nARG B=x\nFROM $B\n",
+    "ARG TARGETVARIANT=dir:/etc\nFROM $TARGETVARIANT\n",
+    "FROM ${TARGETVARIANT:-dir:/etc}\n",
+    "FROM ${TARGETVARIANT}docker-archive:a.tar\n",
+    "FROM oci-${BUILDVARIANT}archive:a.tar\n",
+    'ARG A=x\nARG A=dir:/etc"\nFROM ${A+dir:/etc}\n',
+    "FROM a\nCOPY --from=$X / /x\n",
+    "FROM a\nONBUILD COPY\t--from=dir:/etc / /x\n",
+    "FROM a\nONBUILD ONBUILD copy --from=dir:/etc / /x\n",
     "FROM ${A:-docker-archive}:/a.tar\n",
     "FROM $GIVEN\n",
-    "FROM a AS dir:/etc\nCOPY --from=dir:/etc / /x\n",
     "FROM a\nCOPY --from=docker-archive:/a.tar / /x\n",
     "FROM a\nONBUILD COPY --from=docker-archive:/a.tar / /x\n",
     "# escape=`\nFROM a\nRUN x \\\nFROM dir:/etc\n",
@@ -46,6 +55,159 @@ def test_a_dockerfile_cannot_read_the_host(tmp_path: Path, text: str) -> None:
         check_dockerfile(text, tmp_path, {"GIVEN": "dir:/etc"})
 
 
+TWO_WAYS = {
+    "plain text without quotes": [
+        'COPY --chown="0:0 " --from=dir:/etc / /x',
+        "COPY --chown='0:0' / /x",
+        "COPY --chown=0\\ --from=dir:/etc / /x",
+        "COPY --chown=0:0\u00e0--from=dir:/etc / /x",
+        "COPY --chown=0\u2003--from=dir:/etc / /x",
+        'FROM --platform="a b" dir:/etc',
+        'ONBUILD FROM --platform="a" a',
+        'HEALTHCHECK --interval="5s" CMD x',
+    ],
+    "may not have": [
+        'COPY --fr"om"=dir:/etc / /x',
+        "COPY --fr\\om=dir:/etc / /x",
+        'ADD --fr"om"=dir:/etc / /x',
+        "ADD --from=a / /x",
+        "COPY --$X / /x",
+        "COPY --fr${E}om=dir:/etc / /x",
+        "COPY --from dir:/etc / /x",
+        "COPY --FROM=dir:/etc / /x",
+        "COPY -- --from=dir:/etc / /x",
+        "FROM --from=a a",
+        "ONBUILD ADD --unknown=x / /x",
+    ],
+    "after the options": [
+        "COPY --link a --from=dir:/etc / /x",
+        "ADD --link \u00e0--from=dir:/etc / /x",
+        "COPY a '--x' /",
+    ],
+    "must not follow the options": [
+        "COPY --chown=0:0 \udc85--from=dir:/etc / /x",
+        "RUN \udca0--mount=source=link,target=/x x",
+    ],
+    "no control characters": [
+        "COPY --chown=0:0 \v--from=dir:/etc / /x",
+        "RUN x \\\r\r\nFROM dir:/etc",
+        "RUN x \\\v\nFROM dir:/etc",
+        "RUN x \\\n\x1c\nFROM dir:/etc",
+        "RUN x \\\n\x1c# y\nFROM dir:/etc",
+        "RUN x \\\n\fFROM dir:/etc",
+        "RUN a\rFROM dir:/etc",
+    ],
+    "must be an instruction": [
+        "INCLUDE /etc/passwd",
+        "ONBUILD # escape=`",
+        "ONBUILD COPY\u00a0--from=dir:/etc / /x",
+        "{}",
+    ],
+    "after the base, FROM may have only": ["FROM a b", "FROM a AS dir:/etc", "FROM a AS b c", "FROM a AS"],
+}
+
+
+@pytest.mark.parametrize(("why", "step"), [(why, step) for why, steps in TWO_WAYS.items() for step in steps])
+def test_what_builders_read_in_different_ways_is_refused_with_its_line(tmp_path: Path, why: str, step: str) -> None:
+    with pytest.raises(SpecError, match=why) as caught:
+        check_dockerfile(f"FROM a\n{step}\n", tmp_path, {})
+    assert "line 2: " in str(caught.value) or "line 3: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "before", ["", "\ufeff", "\v", "# a\n\u2003", "#!/bin/x\n\n", "\ufeff# syntax=docker/dockerfile:1\n"]
+)
+@pytest.mark.parametrize(
+    "directive", ["# escape=`", "#\fESCAPE = `", "# syntax=registry.invalid/evil", "#syntax\t= docker/dockerfile2"]
+)
+def test_the_first_comments_cannot_change_how_the_file_is_read(tmp_path: Path, before: str, directive: str) -> None:
+    with pytest.raises(SpecError, match=r"escape character must be|syntax must be|no control"):
+        check_dockerfile(f"{before}{directive}\nFROM a\n", tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        ("a:$V", "a:1"),
+        ("a:${V}-slim AS b", "a:1-slim AS b"),
+        ("--platform=$BUILDPLATFORM ${W:-a}", "--platform=$BUILDPLATFORM a"),
+        ("${W:+x}a", "a"),
+        ("a${EMPTY-b}", "a"),
+        ("a${EMPTY:-b}", "ab"),
+        ("a${EMPTY+b}", "ab"),
+        ("'a'", "a"),
+        ("$GIVEN", "given"),
+        ("a:$LATER", "a:"),
+        ("a:$V-$TARGETARCH", "a:1-$TARGETARCH"),
+    ],
+)
+def test_a_base_has_its_value_before_a_builder_reads_it(tmp_path: Path, base: str, expected: str) -> None:
+    """And the numbers of the other lines stay."""
+    text = f"ARG V=1 EMPTY=\nARG GIVEN=x\nFROM scratch\nARG LATER=1\nFROM \\\n# c\n  {base}\nRUN x\n"
+    if expected.endswith(":"):
+        with pytest.raises(SpecError, match="must be the name of an image"):
+            check_dockerfile(text, tmp_path, {"GIVEN": "given"})
+        return
+    found = check_dockerfile(text, tmp_path, {"GIVEN": "given"})
+    assert found == text.replace(f"FROM \\\n# c\n  {base}\n", f"FROM {expected}\n\n\n")
+
+
+def test_a_comment_does_not_stand_for_the_option_of_a_step(tmp_path: Path) -> None:
+    flag = "--mount=type=cache,target=/a/b"
+    found = check_dockerfile(f"FROM a\nRUN \\\n# {flag}\n{flag} <<EOF\nx\nEOF\nRUN y\n", tmp_path, {})
+    assert re.fullmatch(rf"FROM a\nRUN {flag},id=\w+ <<EOF\nx\nEOF\n\n\nRUN y\n", found)
+
+
+@pytest.mark.parametrize("name", [".dockerignore", ".containerignore", "Dockerfile.dockerignore"])
+def test_the_patterns_of_a_context_are_no_file_of_the_host(tmp_path: Path, name: str) -> None:
+    """The classic builder of Docker copies the patterns into the context."""
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_text("ARG A=a\nFROM $A\n")
+    (context / name).symlink_to("patterns")
+    (context / "patterns").write_text("x\n")
+    with checked_dockerfile(context / "Dockerfile", context, {}) as made:
+        assert made.read_text() == "ARG A=a\nFROM a\n"
+        beside = made.with_name(name)
+        assert beside.exists() == (name == "Dockerfile.dockerignore")
+    (context / "patterns").unlink()
+    for hostile in ("/etc/passwd", "/dev/zero", name):
+        (context / name).unlink()
+        (context / name).symlink_to(hostile)
+        with (
+            pytest.raises(SpecError, match="a file of the build context"),
+            checked_dockerfile(context / "Dockerfile", context, {}),
+        ):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("triggers", "is_safe"),
+    [
+        (["RUN x", "COPY . /x", "COPY --chown=1 a /b"], True),
+        (["COPY --from=dir:/etc / /x"], False),
+        (["RUN <<EOF", "COPY --from=dir:/etc / /x", "EOF"], False),
+        (["# escape=`"], False),
+        (["RUN --mount=type=cache,target=/x y"], False),
+        (["RUN --mount=type=bind,source=link,target=/x y"], False),
+        (["?"], False),
+    ],
+)
+def test_an_image_does_in_a_build_what_a_dockerfile_may_do(tmp_path: Path, triggers: list[str], is_safe: bool) -> None:
+    (tmp_path / "link").symlink_to("/etc")
+    if is_safe:
+        check_triggers("a", triggers, tmp_path)
+        return
+    with pytest.raises(SpecError, match=r"FROM a.*no trigger"):
+        check_triggers("a", triggers, tmp_path)
+
+
+def test_the_images_of_a_file_are_those_that_are_no_stages() -> None:
+    copies = "COPY --from=b / /\nCOPY --from=0 / /\nONBUILD COPY --from=c / /\n"
+    text = f"FROM --platform=linux/arm64 a AS b\nFROM scratch\n{copies}FROM b\n"
+    assert list(named_images(text)) == [NamedImage("a", "linux/arm64"), NamedImage("c")]
+
+
 @pytest.mark.parametrize(
     "option",
     ["--network=host", "--network", "--NETWORK=none", "--net\\work=host", "--security=insecure", "--device=/dev/sda",
@@ -63,9 +225,10 @@ def test_a_step_gets_nothing_more_of_this_machine(tmp_path: Path, before: str, o
 @pytest.mark.parametrize(
     "text",
     [
-        "# syntax=docker/dockerfile:1\nARG V=12\nFROM --platform=$BUILDPLATFORM a:${V}-slim AS build\nFROM build\n",
+        "# syntax=docker/dockerfile:1\nARG V=12\nFROM --platform=$BUILDPLATFORM a:12 AS build\nFROM build\n",
+        '\t# c\n  from a as B\ncopy --link --chmod=755 --from=B x y\nADD --keep-git-dir=true x "a b" /y\nCMD ["--x"]\n',
         "FROM a-$TARGETARCH\nFROM scratch\nCOPY --from=0 --chown=1 /x /y\nCOPY --from=docker.io/library/a /x /y\n",
-        "FROM ${A:-ubuntu:22.04}\nRUN --mount=type=bind,source=inside,target=/y --mount=target=/z,ro true\n",
+        "FROM ubuntu:22.04\nRUN --mount=type=bind,source=inside,target=/y --mount=target=/z,ro true\n",
         "FROM a\nRUN --mount=type=secret,id=x --mount=type=ssh --mount=type=tmpfs,target=/t true\nUSER x\n",
         "FROM a\nRUN --network=none x --network=host\nRUN --network=default --mount=type=ssh true\n",
         "FROM a\nRUN <<EOF\nFROM dir:/etc\nEOF\nRUN echo --mount=type=bind,from=x,source=/\n",

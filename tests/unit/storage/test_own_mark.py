@@ -55,7 +55,7 @@ def test_another_user_has_another_mark(tmp_path: Path, monkeypatch: pytest.Monke
     assert has_own_mark(received, tmp_path)
     be("me", tmp_path, monkeypatch)
     assert not has_own_mark(received, tmp_path)
-    with pytest.raises(ReceivedRunError, match=r"asks for --network host; give .* --trust"):
+    with pytest.raises(ReceivedRunError, match=r"asks for --network host; accept it with --trust$"):
         check_requests(tmp_path / "run.json", received, ["--network host"], trust=False)
     check_requests(tmp_path / "run.json", received, ["--network host"], trust=True)
     check_requests(tmp_path / "run.json", received, [], trust=False)
