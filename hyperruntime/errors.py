@@ -129,6 +129,10 @@ class EngineError(HyperRuntimeError):
     """The engine refused or failed an operation; for reasons without an error class of their own."""
 
 
+class EngineLateError(EngineError):
+    """A call of the engine did not end in time, so nothing is known about what the engine can do."""
+
+
 class PruneError(EngineError):
     """Some containers or directories of dead owners could not be removed; the others were.
 

@@ -31,6 +31,7 @@ _Patterns = list[tuple[re.Pattern[bytes], str]]
 _MOST_BYTES = 10 * 1024**2  # of output that nobody has taken; the oldest goes first
 _MOST_READS = 1024  # of a terminal at once, because its program may write for ever
 _KILL_S = 5.0
+_LONG_LOOK_S, _OTHERS = 0.002, 10  # after a long look at the output, others have the event loop for ten times as long
 _COLUMNS = 500  # programs that edit lines wrap longer ones
 _HOLD = "stty -echo 2>/dev/null; echo; exec sleep 2147483647"  # shows that the terminal is ready, and keeps it open
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>])")  # source: ECMA-48
@@ -178,15 +179,21 @@ class _Running:
             threads(EXECS).submit(self.terminal.close)
 
     async def _until(self, look: Callable[[], T | None]) -> T:
-        """Return the first result of ``look`` that is not None; it looks again after new output, and at the end."""
+        """Return the first result of ``look`` that is not None; it looks again after new output, and at the end.
+
+        A look at long output takes long. So after each one the event loop has some time for others, however often the
+        command writes.
+        """
         loop = asyncio.get_running_loop()
         while True:
             waiter, wake = make_waiter()
             self._wakers.add(wake)
             screen = None
+            began = loop.time()
             try:
                 if (seen := look()) is not None:
                     return seen
+                took_s = loop.time() - began
                 if self.terminal is not None and self._is_readable:
                     screen = self.terminal.fileno()
                     loop.add_reader(screen, wake)
@@ -195,6 +202,8 @@ class _Running:
                 self._wakers.discard(wake)
                 if screen is not None:
                     loop.remove_reader(screen)
+            if took_s > _LONG_LOOK_S:
+                await asyncio.sleep(_OTHERS * took_s)
 
     def _take(self, patterns: _Patterns) -> tuple[bytes, str] | None:
         has_ended = self.has_ended  # before the last look at the terminal

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from hyperruntime.cli.streams import hurry, takes_output
+
 if TYPE_CHECKING:
     from hyperruntime.cli.command import State
 
@@ -132,9 +134,7 @@ def leave(number: int, why: str) -> NoReturn:
         number: the signal's number; the exit code is 128 more.
         why: the reason, for the message.
     """
-    ready = select.poll()
-    ready.register(2, select.POLLOUT)
-    if ready.poll(0):
+    if takes_output(2):
         with suppress(OSError):
             os.write(2, f"hyperrun: error: interrupted; {why}; its containers are removed afterwards\n".encode())
     os._exit(EXIT_BY_SIGNAL + number)
@@ -167,6 +167,7 @@ def _is_first(number: int, state: State) -> bool:
     now = time.monotonic()
     if not state.ending:
         state.signal, state.ending, state.ended_at = number, True, now
+        hurry()
         return True
     if now - state.ended_at >= _BURST_S:
         leave(number, _TWICE)

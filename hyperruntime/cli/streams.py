@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
+_PATIENCE_S = 1.0  # with a terminal or a pipe that nobody reads, when the process is to end
 _CLOSED = -1  # no file has this descriptor
 _MODES = {0: os.O_RDONLY, 1: os.O_RDONLY, 2: os.O_WRONLY}  # writing to a closed standard output stays an error
 
@@ -58,6 +59,18 @@ def write_whole(descriptor: int, chunk: ReadableBuffer) -> None:
             raise OutputError(error) from None
 
 
+def takes_output(descriptor: int, wait_s: float = 0.0) -> bool:
+    """Return whether a descriptor takes output now or soon; not if it is a terminal or a pipe that nobody reads.
+
+    Args:
+        descriptor: the descriptor.
+        wait_s: how long to wait for it, in seconds.
+    """
+    ready = select.poll()
+    ready.register(descriptor, select.POLLOUT)
+    return bool(ready.poll(int(wait_s * 1000)))
+
+
 class _Output(io.RawIOBase):
     """Writes to a descriptor. After an error it discards everything; a stream of results raises the first error."""
 
@@ -65,6 +78,7 @@ class _Output(io.RawIOBase):
         super().__init__()
         self.error: OutputError | None = None
         self._descriptor, self._results = descriptor, results
+        self.patience_s: float | None = None  # None: as long as it takes
 
     def fileno(self) -> int:
         if self._descriptor == _CLOSED:
@@ -80,6 +94,8 @@ class _Output(io.RawIOBase):
     def write(self, chunk: ReadableBuffer, /) -> int:
         if self.error is None:
             try:
+                if self.patience_s is not None and not takes_output(self._descriptor, self.patience_s):
+                    raise OutputError(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
                 write_whole(self._descriptor, chunk)
             except OutputError as error:
                 self.error = error
@@ -105,6 +121,13 @@ def guarded_streams() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+def hurry() -> None:
+    """From now on drop messages that standard error does not take: they would keep the process from ending."""
+    raw = getattr(getattr(sys.stderr, "buffer", None), "raw", None)
+    if isinstance(raw, _Output):
+        raw.patience_s = _PATIENCE_S
 
 
 def finish_output() -> None:

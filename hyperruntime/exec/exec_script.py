@@ -112,7 +112,7 @@ def lane_script(request: ExecRequest, sequence: int, mark: Mark, *, announce: bo
 
     The command runs in a subshell that lowers a hard limit to the exec's mark. Every descendant inherits the mark, even
     if it changes its session, process group, parent or environment. The trap runs only if the program could not be
-    executed; where bash drops it, :func:`tells_failure` knows. Warnings of the shell itself are dropped.
+    executed; where bash drops it, ``StartFailure`` knows. Warnings of the shell itself are dropped.
 
     Args:
         request: the command.
@@ -136,24 +136,6 @@ def lane_script(request: ExecRequest, sequence: int, mark: Mark, *, announce: bo
     # On one line: after the status the host may overwrite the script, so the shell must have read all of it.
     lines.append(b'echo "%d $?" >&4;return\n' % sequence)
     return b"\n".join(lines)
-
-
-def tells_failure(request: ExecRequest, lane_dir: str, errors: bytes) -> bool:
-    """Return whether a stream of errors begins with the message of bash or env that the program could not be executed.
-
-    Bash drops its traps before it tries to execute a file. It begins its messages with the path of the script, which
-    has the lane's secret name; env quotes the program's name.
-
-    Args:
-        request: the command, which ended with exit code 126 or 127 and wrote no other output.
-        lane_dir: directory of the lane in the container.
-        errors: the first bytes of the stream that holds its standard error.
-    """
-    if errors.startswith(os.fsencode(f"{lane_dir}/c: ")):
-        return True
-    name = re.escape(request.args[0])
-    pattern = rb"env: [^\n]*?['\"`\x98]%s['\"\x99]: " % name  # the typographic quotes of UTF-8 end in 98 and 99
-    return bool(request.through_env) and re.match(pattern, errors) is not None
 
 
 def quote(argument: str | bytes) -> bytes:

@@ -20,12 +20,13 @@ from hyperruntime.errors import (
     WorkdirNotFoundError,
 )
 from hyperruntime.exec.exec_marks import Mark, Span
-from hyperruntime.exec.exec_script import ExecRequest, tells_failure
+from hyperruntime.exec.exec_script import ExecRequest
 from hyperruntime.exec.lane import EXCHANGE_TARGET, Lane
 from hyperruntime.exec.lane_pool import LanePool
 from hyperruntime.exec.options import ExecOptions
 from hyperruntime.exec.output_streams import OutputStreams
 from hyperruntime.exec.session import Session, is_number
+from hyperruntime.exec.start_failure import StartFailure
 from hyperruntime.exec.stdin import InputSource, Stdin
 from hyperruntime.logs import get_logger
 from hyperruntime.run_as import RunAs
@@ -155,6 +156,8 @@ class Execution:
         return self.session.next_mark(self._group)
 
     def _start(self, lane: Lane) -> None:
+        self._failure = StartFailure(self._request, f"{EXCHANGE_TARGET}/{lane.name}")
+        self._output.expect("stdout" if self._request.merge_output else "stderr", self._failure.may_be)
         lane.start(self._request, self._mark, announce=self.session.announces)
 
     def _open(self, lane: Lane) -> None:
@@ -300,6 +303,8 @@ class Execution:
             raise no_user_error(self._user)
         if self._end is not End.EXIT:
             self._exit_code = TIMEOUT_EXIT_CODE if self._end is End.TIMEOUT else KILLED_EXIT_CODE
+        not_executed = self._was_not_executed()
+        self._output.settle(self._failure.sentence(self._exit_code, self._output.held) if not_executed else None)
         out, err = self._output.buffers.values()
         return ExecResult(
             args=tuple(map(os.fsdecode, self._request.args)),
@@ -308,7 +313,7 @@ class Execution:
             stderr=err.value(),
             timed_out=self._end is End.TIMEOUT,
             truncated=out.truncated or err.truncated,
-            not_executed=self._was_not_executed(),
+            not_executed=not_executed,
             duration_s=time.monotonic() - self._started,
         )
 
@@ -319,8 +324,7 @@ class Execution:
         out, err = self._output.buffers.values()
         if self._has_failed or (out.total_bytes and not self._request.merge_output):
             return self._has_failed
-        lane_dir = f"{EXCHANGE_TARGET}/{self._lane.name}"
-        return tells_failure(self._request, lane_dir, (out if self._request.merge_output else err).start)
+        return self._failure.is_told(self._output.held or (out if self._request.merge_output else err).start)
 
     def _has_ended_tree(self) -> bool:
         """Kill the command and its lane; return whether no process is left."""

@@ -98,6 +98,7 @@ class OutputStreams:
 
     Attributes:
         buffers: the output that was kept.
+        held: the beginning of a stream that is held back, see :meth:`expect`.
     """
 
     def __init__(self, limit_bytes: int, on_output: OutputCallback | None) -> None:
@@ -112,6 +113,8 @@ class OutputStreams:
         self._open: dict[int, Stream] = {}
         self._wide: set[int] = set()
         self._poll: select.poll | None = None
+        self._expected: tuple[Stream, Callable[[bytes], bool]] | None = None
+        self.held = b""
 
     @property
     def is_watched(self) -> bool:
@@ -128,9 +131,28 @@ class OutputStreams:
         Raises:
             OSError: no file descriptors are left.
         """
-        self._poll = None
+        self._poll, self._expected, self.held = None, None, b""
         for name, letter in _NAMES.items():
             self._open[lane.open_stream(letter)] = name
+
+    def expect(self, name: Stream, may_be: Callable[[bytes], bool]) -> None:
+        """Hold back the beginning of a stream while it may be a message; :meth:`settle` decides.
+
+        Args:
+            name: the stream.
+            may_be: whether the first bytes of the stream may belong to the message.
+        """
+        self._expected = name, may_be
+
+    def settle(self, instead: bytes | None) -> None:
+        """Hand over what is held back, or something instead of it.
+
+        Raises:
+            CallerError: the callback failed.
+        """
+        expected, held, self._expected, self.held = self._expected, self.held, None, b""
+        if expected is not None and (chunk := held if instead is None else instead):
+            self._hand_over(expected[0], chunk)
 
     def attend(self, poll: select.poll) -> None:
         """Register the open streams with a poll loop."""
@@ -159,13 +181,21 @@ class OutputStreams:
         if len(chunk) == _PIPE_BYTES and descriptor not in self._wide:
             self._wide.add(descriptor)
             widen(descriptor)
+        if self._expected is not None and self._expected[0] == name:
+            self.held += chunk
+            if not self._expected[1](self.held):
+                self.settle(None)
+            return True
+        self._hand_over(name, chunk)
+        return True
+
+    def _hand_over(self, name: Stream, chunk: bytes) -> None:
         self.buffers[name].write(chunk)
         if self._on_output is not None:
             try:
                 self._on_output(name, chunk)
             except Exception as error:
                 raise CallerError(error) from error
-        return True
 
     def drain(self) -> None:
         """Read the remaining output, and for a moment the output that children of the command still write."""

@@ -6,6 +6,7 @@ The image needs only Python 3.
 from __future__ import annotations
 
 import posixpath
+import re
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 _START_S = 20.0
+_MOST_BYTES = 64  # of the line with the port
+_PORT = re.compile(rb"[0-9]{1,5}\n")
 
 
 class Access(Closing):
@@ -60,8 +63,9 @@ class Access(Closing):
         self._thread.start()
         start_s = _START_S * overload()
         self._started.wait(start_s)
-        if not self._output.endswith(b"\n"):
-            why = self._ended or f"it did not start within {start_s:g} s"
+        if not _PORT.fullmatch(self._output):
+            why = self._ended or ("its python3 is another program" if self._started.is_set() else "")
+            why = why or f"it did not start within {start_s:g} s"
             self.close()
             raise GatewayError(f"the forwarder does not run in {container.spec.image!r}: {why}")
         self.port = int(self._output)
@@ -116,6 +120,6 @@ class Access(Closing):
 
     def _heard(self, stream: str, chunk: bytes) -> None:
         if stream == "stdout" and not self._started.is_set():
-            self._output += chunk
-            if self._output.endswith(b"\n"):
+            self._output += chunk[: _MOST_BYTES - len(self._output)]
+            if self._output.endswith(b"\n") or len(self._output) >= _MOST_BYTES:
                 self._started.set()

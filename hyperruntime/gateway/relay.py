@@ -51,25 +51,37 @@ class Relay:
         self._usage = StreamUsage()
         self._guard = StreamGuard(shared.redactor)
         self._generated = GeneratedTokens() if shared.config.tokens and call.wire == "openai" else None
-        self._tokens: Tokens | None = None
+        self._dropped = Tokens()  # what earlier attempts report: the upstream bills them too
+        self._tokens: Tokens | None = None  # of the last attempt, if it is not a stream
         self._streaming = self._complete = self._ended = False
         self._fault: Judgement | None = None
 
     def used(self) -> Tokens:
         """Return the usage of the exchange so far; zero if the upstream refused the request.
 
-        If the client left before the answer came, the request counts by its size, so that leaving early is not free.
+        An attempt that was repeated counts as it reports. If the client left before the answer came, the request counts
+        by its size, so that leaving early is not free.
         """
+        if self._generated is not None and self._exchange.generated is None:
+            self._exchange.generated = self._generated.to_json()
+        return self._dropped + self._last()
+
+    def _last(self) -> Tokens:
+        """Return the usage of the last attempt."""
         exchange = self._exchange
-        if self._generated is not None and exchange.generated is None:
-            exchange.generated = self._generated.to_json()
-        if self._tokens is not None:
-            return self._tokens
         if self._streaming:
             return self._usage.total(
                 complete=self._complete, request_bytes=exchange.request_bytes, answer_bytes=self._came_bytes
             )
+        if self._tokens is not None:
+            return self._tokens
         return estimate(exchange.request_bytes, 0) if exchange.pending else Tokens()
+
+    def drop(self, answer: Answer | None) -> None:
+        """Count an attempt that is repeated by what its answer reports; None if there was no answer."""
+        if answer is not None and answer.reported is not None and self._call.path != COUNT_PATH:
+            self._dropped += answer.reported
+        self._tokens = None
 
     async def screen(self, answer: Answer, data: bytes) -> Screened:
         """Return the screened body of an answer that is not a stream.

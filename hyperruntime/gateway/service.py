@@ -178,7 +178,7 @@ class Service:
                 relay = Relay(call, exchange, self._shared, self._share)
                 with ExitStack() as after:
                     after.callback(self._charge, rule, exchange, relay)
-                    answer = await self._shared.sender.send(call, rule, upstream, exchange, relay.screen)
+                    answer = await self._shared.sender.send(call, rule, upstream, exchange, relay)
                     after.callback(answer.close)
                     if answer.screened is not None:
                         return await relay.whole(answer, answer.screened)

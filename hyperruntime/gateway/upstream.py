@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from functools import cached_property
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -16,9 +17,10 @@ from hyperruntime.concurrency.retry import RETRIED_STATUSES, SHOULD_RETRY, with_
 from hyperruntime.gateway.answer.headers import STREAM_TYPE, answer_headers, request_id, retry_after
 from hyperruntime.gateway.answer.judgement import USABLE, Judgement, broken, judge_event
 from hyperruntime.gateway.answer.screen import Screened
-from hyperruntime.gateway.answer.sse import event_data, first_event
-from hyperruntime.gateway.answer.usage import asks_for_tokens
+from hyperruntime.gateway.answer.sse import FirstEvent, event_data
+from hyperruntime.gateway.answer.usage import asks_for_tokens, usage_of
 from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream
+from hyperruntime.gateway.log.budget import Tokens
 from hyperruntime.gateway.log.exchange import Exchange
 from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.replay import Replay
@@ -46,6 +48,7 @@ class Answer:
         data: the whole body; empty for a stream.
         screened: the screened body; None for a stream.
         judgement: whether the answer is usable; for a stream, whether its first event is.
+        reported: the usage that it reports; for a stream, that its first event reports; None if it reports none.
     """
 
     status: int
@@ -56,6 +59,7 @@ class Answer:
     data: bytes = b""
     screened: Screened | None = None
     judgement: Judgement = USABLE
+    reported: Tokens | None = None
 
     @property
     def has_events(self) -> bool:
@@ -68,7 +72,16 @@ class Answer:
             self.response.release() if self.response.content.at_eof() else self.response.close()
 
 
-Screen = Callable[[Answer, bytes], Awaitable[Screened]]
+class Reader(Protocol):
+    """Reads the answers to one request, and counts their usage."""
+
+    async def screen(self, answer: Answer, data: bytes) -> Screened:
+        """Return the screened body of an answer that is not a stream."""
+        ...
+
+    def drop(self, answer: Answer | None) -> None:
+        """Hear that another attempt follows, after this answer; None if the attempt got none."""
+        ...
 
 
 class Sender:
@@ -106,7 +119,7 @@ class Sender:
         await self._session.close()
 
     async def send(
-        self, call: ModelRequest, rule: ModelRule, upstream: Upstream, exchange: Exchange, screen: Screen
+        self, call: ModelRequest, rule: ModelRule, upstream: Upstream, exchange: Exchange, reader: Reader
     ) -> Answer:
         """Return the first answer that is not worth a retry, or the last answer.
 
@@ -115,27 +128,27 @@ class Sender:
             rule: the model rule that matches the request.
             upstream: the upstream of the rule.
             exchange: log entry of the request; its attempts and identifiers are filled in.
-            screen: screens the body of an answer that is not a stream.
+            reader: screens the body of an answer that is not a stream, and hears of each attempt that is repeated.
 
         Raises:
             RequestRefusedError: no attempt got an answer; the answer is malformed, too large or a redirect; no
-                answer to the request was recorded; or ``screen`` raises it.
+                answer to the request was recorded; or the reader raises it.
         """
         if upstream.replay:
-            return await self._played(call, upstream, exchange, screen)
+            return await self._played(call, upstream, exchange, reader)
         extra = asks_for_tokens(call, ids=upstream.token_ids) if self._config.tokens else {}
         body = call.encode(rule.send_as, extra)
         deadline = exchange.started + self._config.deadline_s
 
         try:
             answer = await with_retries(
-                lambda: self._attempt(call, upstream, body, exchange, screen),
+                lambda: self._attempt(call, upstream, body, exchange, reader),
                 first_s=self._config.backoff_s,
                 longest_s=self._config.backoff_max_s,
                 errors=_TRANSPORT,
                 asked_s=lambda answer: answer.retry_s if answer.judgement.retry else None,
                 gives_up=lambda made, next_at: made > self._config.retries or next_at > deadline,
-                before_wait=lambda outcome, *_: outcome.close() if isinstance(outcome, Answer) else None,
+                before_wait=lambda outcome, *_: _drop(outcome, reader),
             )
         except _TRANSPORT as error:
             raise _unreachable(upstream, error) from None
@@ -143,19 +156,19 @@ class Sender:
             answer.headers[SHOULD_RETRY] = "false"
         return answer
 
-    async def _played(self, call: ModelRequest, upstream: Upstream, exchange: Exchange, screen: Screen) -> Answer:
+    async def _played(self, call: ModelRequest, upstream: Upstream, exchange: Exchange, reader: Reader) -> Answer:
         """Return the next recorded answer.
 
         Raises:
-            RequestRefusedError: the request was not recorded, or ``screen`` raises it.
+            RequestRefusedError: the request was not recorded, or the reader raises it.
         """
         recorded = self._replays[upstream.name].play(call)
         headers = answer_headers({"Content-Type": recorded.content_type}, self._redactor)
         answer = Answer(status=recorded.status, headers=headers, body=_once(recorded.body))
-        return answer if call.stream and answer.has_events else await self._read(answer, exchange, screen)
+        return answer if call.stream and answer.has_events else await self._read(answer, exchange, reader)
 
     async def _attempt(
-        self, call: ModelRequest, upstream: Upstream, body: bytes, exchange: Exchange, screen: Screen
+        self, call: ModelRequest, upstream: Upstream, body: bytes, exchange: Exchange, reader: Reader
     ) -> Answer:
         """Send the request once; return the judged answer.
 
@@ -172,7 +185,7 @@ class Sender:
             if call.stream and answer.has_events:
                 answer = await self._begun(answer, call.path)
             else:
-                answer = await self._read(answer, exchange, screen)
+                answer = await self._read(answer, exchange, reader)
         except _TRANSPORT:
             exchange.pending = False
             raise
@@ -214,25 +227,25 @@ class Sender:
             ClientError: the connection was lost.
             TimeoutError: the upstream stalled.
         """
-        held = b""
+        first = FirstEvent()
         try:
             async for piece in answer.body:
-                held += piece
-                if first_event(held) or len(held) > self._config.limits.answer_bytes:
+                if first.feed(piece) or len(first.held) > self._config.limits.answer_bytes:
                     break
         except BaseException:
             answer.close()
             raise
-        judgement = judge_event(path, event_data(first_event(held) or held)).fault or USABLE
+        held, message = bytes(first.held), event_data(first.event)
+        judgement = judge_event(path, message).fault or USABLE
         if not held.strip():
             judgement = broken("the stream has no events")
-        return attrs.evolve(answer, body=_after(held, answer.body), judgement=judgement)
+        return attrs.evolve(answer, body=_after(held, answer.body), judgement=judgement, reported=usage_of(message))
 
-    async def _read(self, answer: Answer, exchange: Exchange, screen: Screen) -> Answer:
+    async def _read(self, answer: Answer, exchange: Exchange, reader: Reader) -> Answer:
         """Return the answer with its whole body, screened, so that a broken connection can be retried.
 
         Raises:
-            RequestRefusedError: the answer is too large, or ``screen`` raises it.
+            RequestRefusedError: the answer is too large, or the reader raises it.
             ClientError: the connection was lost.
             TimeoutError: the upstream stalled.
         """
@@ -249,8 +262,15 @@ class Sender:
             answer.close()
         exchange.pending = False
         data = b"".join(pieces)
-        screened = await screen(answer, data)
-        return attrs.evolve(answer, data=data, screened=screened, judgement=screened.judgement, response=None)
+        screened = await reader.screen(answer, data)
+        return attrs.evolve(
+            answer,
+            data=data,
+            screened=screened,
+            judgement=screened.judgement,
+            reported=screened.used if answer.status == _OK else None,
+            response=None,
+        )
 
     def _auth(self, upstream: Upstream) -> dict[str, str]:
         key = self._keys[upstream.name]
@@ -279,6 +299,14 @@ def forwarded_headers(request: web.BaseRequest) -> dict[str, str]:
     names = ("anthropic-version", "anthropic-beta")
     kept = {name: request.headers[name] for name in names if name in request.headers}
     return {"anthropic-version": _ANTHROPIC_VERSION, **kept}
+
+
+def _drop(outcome: Answer | Exception, reader: Reader) -> None:
+    """End an attempt that is repeated."""
+    answer = outcome if isinstance(outcome, Answer) else None
+    reader.drop(answer)
+    if answer is not None:
+        answer.close()
 
 
 def _unreachable(upstream: Upstream, error: Exception) -> RequestRefusedError:

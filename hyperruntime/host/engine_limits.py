@@ -16,7 +16,7 @@ from typing import Literal
 import attrs
 
 from hyperruntime.concurrency.per_process import PerProcess
-from hyperruntime.errors import EngineError
+from hyperruntime.errors import EngineLateError
 from hyperruntime.host.process import overload
 
 Verb = Literal[
@@ -123,7 +123,7 @@ def engine_call(engine: str, verb: Verb) -> Iterator[float]:
     """Measure an engine call; yield its time limit in seconds.
 
     Raises:
-        EngineError: the call raised TimeoutError; the message names the call and the limit.
+        EngineLateError: the call raised TimeoutError; the message names the call and the limit.
     """
     allowed_s, started = limit_s(engine, verb), time.monotonic()
     try:
@@ -131,7 +131,7 @@ def engine_call(engine: str, verb: Verb) -> Iterator[float]:
     except TimeoutError as error:
         what = _WORDS.get(verb, "a call")
         why = f"{engine} did not finish {what} within {allowed_s:.0f} s"
-        raise EngineError(f"{why}; the engine or the machine is overloaded, see `hyperrun doctor`") from error
+        raise EngineLateError(f"{why}; the engine or the machine is overloaded, see `hyperrun doctor`") from error
     finally:
         note_duration(engine, verb, time.monotonic() - started)
 

@@ -8,15 +8,19 @@ import io
 import os
 import posixpath
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+import attrs
+
 from hyperruntime.attached_shell import AttachedShell
 from hyperruntime.driver import Enforcement
 from hyperruntime.errors import (
     EngineError,
+    EngineLateError,
     EngineUnavailableError,
     HyperRuntimeError,
     SpecError,
@@ -45,6 +49,7 @@ n=memory show $c/memory.max $c/memory/memory.limit_in_bytes
 n=pids show $c/pids.max $c/pids/pids.max
 n=cpu show $c/cpu.max $c/cpu/cpu.cfs_quota_us $c/cpu,cpuacct/cpu.cfs_quota_us
 """
+_MOST_LATE = 2  # trials of one probe
 NO_WORKDIR = "hyperruntime: the working directory cannot be entered"
 IMAGE_OPERATIONS = tuple(f"images.{name}" for name in ("remove", "load_rootfs", "load", "save", "pull", "build"))
 _NO_SHELL = re.compile(
@@ -62,6 +67,17 @@ def shown_limits(printed: str) -> dict[str, Enforcement]:
         "cpus": shown.get("cpu", "").split()[:1] == ["50000"],
     }
     return {field: "cgroup" if works else "no" for field, works in seen.items()}
+
+
+def is_fork_limited(printed: str) -> bool:
+    """Return whether a limit on processes works, from what a trial printed that starts more processes than allowed.
+
+    Args:
+        printed: has a line with ``first`` and the first line that its children printed: an error message, or
+            ``unlimited`` if all of them started. Without this line, nothing is known, so no limit counts as enforced.
+    """
+    said = [line.removeprefix("first").strip() for line in printed.splitlines() if line.startswith("first")]
+    return bool(said) and said[0] not in ("", "unlimited")
 
 
 def userland_links() -> tuple[dict[str, str], list[str]]:
@@ -85,29 +101,83 @@ def program_facts(name: str) -> tuple[int, int]:
     return (stat.st_mtime_ns, stat.st_size)
 
 
-def run_probe(
-    engine: str,
-    args: Sequence[str],
-    *,
-    input: bytes | None = None,  # noqa: A002 - subprocess's own word
-    env: Mapping[str, str],
-) -> ProcessResult:
-    """Run a program that tests an engine; return its result, with exit code 124 if it did not end in time.
+@attrs.frozen(kw_only=True)
+class TrialResult(ProcessResult):
+    """How a trial ended.
 
-    Args:
-        engine: the driver's name.
-        args: argv.
-        input: data for its standard input; None means an empty one.
-        env: its whole environment.
-
-    Raises:
-        FileNotFoundError: the program does not exist.
+    Attributes:
+        is_late: whether it did not end in time. It then printed nothing, and says nothing about the engine.
     """
-    try:
-        with engine_call(engine, "probe") as timeout_s:
-            return run_process(args, input=input, timeout_s=timeout_s, cwd="/", env=env)
-    except EngineError as error:
-        return ProcessResult(args=tuple(args), exit_code=124, stdout=b"", stderr=str(error).encode())
+
+    is_late: bool = False
+
+    @property
+    def is_fork_limited(self) -> bool:
+        """Whether a limit on processes works, see :func:`is_fork_limited`."""
+        return is_fork_limited(self.stdout.decode(errors="replace"))
+
+
+class Trials:
+    """The trials of one probe, such as test containers. Safe to use from many threads.
+
+    A late trial is no answer of the engine: what follows from it counts for this process only and is not remembered, so
+    a probe writes no file if :attr:`late` is not 0. After two late trials, no other one runs: each takes minutes.
+
+    Attributes:
+        late: the number of trials that did not end in time.
+    """
+
+    def __init__(self, engine: str, env: Mapping[str, str] | None = None) -> None:
+        """Begin without trials.
+
+        Args:
+            engine: the driver's name.
+            env: the whole environment of the programs; None means an empty one.
+        """
+        self._engine, self._env = engine, env or {}
+        self.late, self._lock = 0, threading.Lock()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no other trial runs."""
+        return self.late >= _MOST_LATE
+
+    def note_late(self) -> None:
+        """Count a trial that did not end in time."""
+        with self._lock:
+            self.late += 1
+
+    def run(self, args: Sequence[str], input: bytes | None = None) -> TrialResult:  # noqa: A002 - subprocess's own word
+        """Run a program that tests the engine; return its result, with exit code 124 if it did not end in time.
+
+        Args:
+            args: argv.
+            input: data for its standard input; None means an empty one.
+
+        Raises:
+            FileNotFoundError: the program does not exist.
+        """
+        why = "it was not tried, because two trials did not end in time"
+        if not self.is_over:
+            try:
+                with engine_call(self._engine, "probe") as timeout_s:
+                    done = run_process(args, input=input, timeout_s=timeout_s, cwd="/", env=self._env)
+                return TrialResult(args=done.args, exit_code=done.exit_code, stdout=done.stdout, stderr=done.stderr)
+            except EngineLateError as error:
+                self.note_late()
+                why = str(error)
+        return TrialResult(args=tuple(args), exit_code=124, stdout=b"", stderr=why.encode(), is_late=True)
+
+    def error(self, found: str) -> EngineUnavailableError:
+        """Return the error for an engine of which no trial worked before some were late.
+
+        Args:
+            found: what is known, such as "it is installed (4.3)".
+        """
+        why = f"{found} but its trial containers did not end in time, so it hangs or this machine is overloaded"
+        return EngineUnavailableError(
+            self._engine, why, "try again when the machine is less busy, or restart the engine"
+        )
 
 
 def refused_images(engine: str, why: str) -> list[Callable[..., NoReturn]]:

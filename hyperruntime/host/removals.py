@@ -31,7 +31,7 @@ class _Removal:
         error: why the last attempt failed, or "".
         is_gone: whether it was removed.
         is_late: whether a caller did not wait for its end.
-        is_over: whether this process does not try again.
+        is_over: whether no thread tries again; one is started by the next :meth:`Removals.remove`.
     """
 
     engine: str
@@ -75,8 +75,10 @@ class Removals:
         patience_s = LIMITS["close"].most_s if to_the_end else limit_s(engine, "close")
         with self._changed:
             removal = self._pending.get(name)
+            is_new = removal is None
             if removal is None:
                 removal = self._pending[name] = _Removal(engine, name, attempt)
+            if is_new or (removal.is_over and not self._closing):
                 self._start(removal)
             self._changed.wait_for(lambda: removal.is_gone or removal.error, patience_s)
             if not removal.is_gone and not removal.is_late:
@@ -92,6 +94,9 @@ class Removals:
         After this, nothing more is tried in this process; the owner's guard has to remove them.
         """
         with self._changed:
+            for removal in self._pending.values():
+                if removal.is_over and not self._closing:
+                    self._start(removal)
             self._closing = True
             self._changed.notify_all()
             patience_s = max((limit_s(one.engine, "close") for one in self._pending.values()), default=0.0)
@@ -99,7 +104,9 @@ class Removals:
             return tuple(self._pending)
 
     def _start(self, removal: _Removal) -> None:
+        """Start the thread of a removal; without one, it is over until the next call."""
         thread = threading.Thread(target=self._run, args=(removal,), name="hyperruntime-removal", daemon=True)
+        removal.error, removal.is_over = "", False
         try:
             thread.start()
         except RuntimeError as error:  # the machine has no more threads

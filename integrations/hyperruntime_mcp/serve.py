@@ -10,6 +10,7 @@ from mcp.server.stdio import stdio_server
 
 import hyperruntime as hr
 from hyperruntime.concurrency.input_lines import input_lines
+from hyperruntime.concurrency.output_text import own_standard_output
 from hyperruntime_mcp.http import HttpSessions
 from hyperruntime_mcp.session import make_server
 
@@ -35,9 +36,9 @@ async def serve(
     if listener is not None:
         await HttpSessions(server, token, hosts, idle_timeout_s).serve(listener)
         return
-    lines = cast(Any, input_lines())  # the SDK's own reader would block the end of the process
+    lines = cast(Any, input_lines())  # the SDK's own reader and writer would block the end of the process
     try:
-        async with stdio_server(stdin=lines) as (received, sent):
+        async with own_standard_output() as output, stdio_server(lines, cast(Any, output)) as (received, sent):
             await server.run(received, sent, server.create_initialization_options())
     except* BrokenPipeError:  # the client is gone
         pass

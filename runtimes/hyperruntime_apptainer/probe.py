@@ -17,15 +17,16 @@ from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.host.engine_program import (
     ALL_IDS,
     TRY_USERS,
+    TrialResult,
+    Trials,
     program_facts,
     program_needed,
-    run_probe,
     userland_links,
 )
 from hyperruntime.host.inherited import process_ceiling
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.probe_cache import ProbeFile
-from hyperruntime.host.process import ProcessResult, find_program
+from hyperruntime.host.process import find_program
 from hyperruntime.host.seccomp import filter_profile
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_apptainer import records
@@ -49,7 +50,7 @@ while read -r name value rest; do case $name in Seccomp:) echo "seccomp $value";
 # Only the first line of output counts: if sh is bash, it retries a failed fork for 15 s.
 _FORK_SCRIPT = """
 { n=0; while [ $n -lt 80 ]; do sleep 600 & n=$((n+1)); done; echo unlimited; } 2>&1 |
-    { read -r said; echo "$said"; kill -9 -1; }
+    { read -r said; echo "first $said"; kill -9 -1; }
 """
 _MEMORY_SCRIPT = "head -c 150000000 /dev/zero | tail -c 150000000 >/dev/null; echo unlimited"
 
@@ -101,8 +102,11 @@ def cached_probe() -> tuple[Probe, bool]:
 def probe() -> Probe:
     """Try a container with all required features, then each limit, and cache the result.
 
+    If a trial did not end in time, nothing is cached.
+
     Raises:
-        EngineUnavailableError: Apptainer is missing or cannot run a container, or this process runs as root.
+        EngineUnavailableError: Apptainer is missing or cannot run a container, two trials did not end in time, or this
+            process runs as root.
     """
     if os.geteuid() == 0:
         why = "if it is run by root, a container is root on this machine too and can write to /proc/sys"
@@ -118,11 +122,14 @@ def probe() -> Probe:
                 found = Probe(
                     version=version, root=tester.root, settings=tester.limits(settings, tried), tried=tuple(tried)
                 )
-                probe_file().write(found)
+                if not tester.trials.late:
+                    probe_file().write(found)
                 return found
             wanted = {"other users": users, "a seccomp filter": seccomp, "a private /sys": sysfs}
             what = ", ".join(name for name, is_wanted in wanted.items() if is_wanted)
             tried.append((f"a container with {what or 'none of these'}", result.error_text))
+            if tester.trials.is_over:
+                raise tester.trials.error(f"it is installed ({version})")
     raise EngineUnavailableError(
         NAME, f"it is installed ({version}) but no container runs: {tried[-1][1]}", "see `hyperrun doctor`"
     )
@@ -143,7 +150,7 @@ def installed_version() -> str:
     for program, step in ((NAME, INSTALL_HINT), ("unshare", _UTIL_LINUX), ("mount", _UTIL_LINUX)):
         if find_program(program) is None:
             raise EngineUnavailableError(NAME, f"there is no `{program}` on PATH", step)
-    result = _try(["apptainer", "--version"])
+    result = _try(Trials(NAME, environment(os.environ)), ["apptainer", "--version"])
     if result.exit_code != 0:
         raise EngineUnavailableError(NAME, f"`apptainer --version` fails: {result.error_text}", INSTALL_HINT)
     return result.stdout.decode().split()[-1].partition("-")[0]
@@ -153,7 +160,7 @@ class _Tester:
     """Runs short scripts in containers of the host's userland, which are started exactly as real ones."""
 
     def __init__(self, directory: str) -> None:
-        self.root = ""
+        self.root, self.trials = "", Trials(NAME, environment(os.environ))
         self._directory = directory
         self._rootfs = Path(directory, "rootfs")
         self._rootfs.mkdir()
@@ -163,7 +170,7 @@ class _Tester:
             (self._rootfs / name).symlink_to(target)
         self._userland = tuple(Mount(source=path, target=path) for path in ("/usr", *directories))
 
-    def run(self, settings: Settings, limits: Limits, script: str) -> ProcessResult:
+    def run(self, settings: Settings, limits: Limits, script: str) -> TrialResult:
         """Run a script in a container and return its result.
 
         Args:
@@ -182,7 +189,7 @@ class _Tester:
         launch = Launch(spec=spec, name="hyperruntime-probe", labels={}, exchange=exchange, private_dir=files)
         args = run_args(launch, settings, places)
         show = 'while read -r d p t o; do case $p in /) echo "root $t";; esac; done </proc/mounts\n'
-        result = _try(args, (show + script + "\n").encode())
+        result = _try(self.trials, args, (show + script + "\n").encode())
         records.remove_tree(files)
         for line in result.stdout.decode(errors="replace").splitlines():
             if line.startswith("root "):
@@ -196,23 +203,25 @@ class _Tester:
             settings: how to call Apptainer.
             tried: extended by the limits that do not work.
         """
-        kinds: dict[str, Enforcement] = {"pids": "rlimit", "memory_bytes": "no", "cpus": "no"}
+        kinds: dict[str, Enforcement] = {"pids": "no", "memory_bytes": "no", "cpus": "no"}
         result = self.run(attrs.evolve(settings, limits={"pids": "rlimit"}), Limits(pids=_PIDS), _FORK_SCRIPT)
-        if b"unlimited" in result.stdout:
-            kinds["pids"] = "no"
-            tried.append(("a limit on processes", "a script started more processes than the limit allows"))
+        if result.is_fork_limited:
+            kinds["pids"] = "rlimit"
+        else:
+            why = "a script started more processes than the limit allows"
+            tried.append(("a limit on processes", why if b"unlimited" in result.stdout else result.error_text))
         wanted = Limits(pids=None, memory_bytes=_MEMORY_BYTES)
         result = self.run(attrs.evolve(settings, limits={"memory_bytes": "cgroup"}), wanted, _MEMORY_SCRIPT)
-        if b"root " in result.stdout and b"unlimited" not in result.stdout:
+        if b"root " in result.stdout and b"unlimited" not in result.stdout and not result.is_late:
             kinds["memory_bytes"] = "cgroup"
         else:
             tried.append(("a limit on memory", result.error_text))
         return attrs.evolve(settings, limits=kinds)
 
 
-def _try(args: list[str], script: bytes | None = None) -> ProcessResult:
+def _try(trials: Trials, args: list[str], script: bytes | None = None) -> TrialResult:
     with program_needed(NAME, args[0], INSTALL_HINT):
-        return run_probe(NAME, args, input=script, env=environment(os.environ))
+        return trials.run(args, script)
 
 
 def probe_file() -> ProbeFile[Probe]:

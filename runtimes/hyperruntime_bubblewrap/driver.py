@@ -21,9 +21,10 @@ from hyperruntime.host.engine_program import (
     IMAGE_OPERATIONS,
     NEED_IDS,
     TRY_USERS,
+    TrialResult,
+    Trials,
     program_needed,
     refused_images,
-    run_probe,
 )
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.seccomp import UNKNOWN_MACHINE, write_filter
@@ -37,7 +38,9 @@ ABLE = EngineInfo(engine=NAME, version="", rootless=True, networks=NETS, refuses
 ONLY_USR = f"this machine's /usr is its only image, and `base` if it has {', '.join(BASE_PROGRAMS)}; use another engine"
 CLEANUP = """import sys, hyperruntime_bubblewrap.driver as driver; name, value = sys.argv[1].split("=", 1)
 driver.end(lambda record: record.labels.get(name) == value)"""
-SCRIPT = b"echo works; { for n in $(seq 20); do sleep 600& done; echo unlimited; } 2>&1|{ read s;echo $s;kill -9 -1;}\n"
+SCRIPT = (
+    b"echo works;{ for n in $(seq 20);do sleep 600& done;echo unlimited;} 2>&1|{ read s;echo first $s;kill -9 -1;}\n"
+)
 
 
 class HostImages:
@@ -167,35 +170,35 @@ def try_here() -> EngineInfo:
     """Run containers to test a process limit; the script reads one line only, because bash retries a fork for 15 s.
 
     Raises:
-        EngineUnavailableError: bubblewrap is missing or cannot run a container, or this process runs as root.
+        EngineUnavailableError: bubblewrap is missing or runs no container in time, or this process runs as root.
     """
     if os.geteuid() == 0:
         raise EngineUnavailableError(NAME, "root in its containers would be the host's root", "run as an ordinary user")
     if not (process.find_program("bwrap") and process.find_program("prlimit")):
         raise EngineUnavailableError(NAME, "`bwrap` or `prlimit` is not on PATH", "install bubblewrap and util-linux")
     with owned_directory(short=True) as place:
-        users = b"users" in run_trial(place, f"{TRY_USERS}\n".encode(), users=True).stdout
-        free, limited = (run_trial(place, SCRIPT, pids, users=users) for pids in (None, 16))
+        users = b"users" in run_trial(trials := Trials(NAME, ENV), place, f"{TRY_USERS}\n".encode(), users=True).stdout
+        free, limited = (run_trial(trials, place, SCRIPT, pids, users=users) for pids in (None, 16))
         unfiltered = "" if write_filter(place) else UNKNOWN_MACHINE
     if b"works" not in free.stdout:
         step = "allow user namespaces: sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns"
         if "temporarily unavailable" in free.error_text:
             step = "raise `ulimit -u` (processes of this user), or end some of its processes"
-        raise EngineUnavailableError(NAME, f"no container runs: {free.error_text}", step)
-    pids: Enforcement = "no" if b"unlimited" in limited.stdout else "rlimit"
-    version = process.run_process(["bwrap", "--version"], env=ENV).stdout.decode().split()[-1]
+        why = f"no container runs: {free.error_text}"
+        raise trials.error("it is installed") if free.is_late else EngineUnavailableError(NAME, why, step)
+    pids: Enforcement = "rlimit" if limited.is_fork_limited else "no"
+    version = trials.run(["bwrap", "--version"]).stdout.decode().rpartition(" ")[2].strip()
     limits = dict[str, Enforcement](memory_bytes="no", cpus="no", pids=pids, tmpfs_bytes="cgroup", shm_bytes="cgroup")
     found = attrs.evolve(ABLE, version=version, limits=limits, unfiltered=unfiltered)
-    reclaim = ("unshare", *ALL_IDS) if users else ()
-    return attrs.evolve(found, users=users, ignores_modes=users, reclaim_args=reclaim)
+    return attrs.evolve(found, users=users, ignores_modes=users, reclaim_args=("unshare", *ALL_IDS) if users else ())
 
 
-def run_trial(place: str, script: bytes, pids: int | None = None, *, users: bool) -> process.ProcessResult:
+def run_trial(trials: Trials, place: str, script: bytes, pids: int | None = None, *, users: bool) -> TrialResult:
     """Return the result of a script in a trial container; ``place`` takes its files."""
     spec, usr = ContainerSpec(image=IMAGE, limits=Limits(pids=pids)), Mount(source="/usr", target="/mnt")
     launch = Launch(spec=spec, name="hyperruntime-trial", labels={}, exchange=usr, private_dir=place)
     args = run_args(launch, write_filter(place), users=users, created=time.time())
-    return run_probe(NAME, args, input=script, env=ENV)
+    return trials.run(args, script)
 
 
 _: type[Driver] = BubblewrapDriver

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hyperruntime.concurrency.per_process import LockedDict, PerProcess
-from hyperruntime.errors import EngineError, EngineUnavailableError, HyperRuntimeError
+from hyperruntime.errors import EngineError, EngineLateError, EngineUnavailableError, HyperRuntimeError
 from hyperruntime.host.engine_limits import limit_s, note_duration
 from hyperruntime_docker.args import NAME
 
@@ -168,6 +168,7 @@ def translated(what: str) -> Iterator[None]:
 
     Raises:
         EngineUnavailableError: the connection to the daemon failed.
+        EngineLateError: the daemon did not answer in time.
         EngineError: the daemon refused.
     """
     from docker.errors import APIError, DockerException
@@ -184,7 +185,7 @@ def translated(what: str) -> Iterator[None]:
         raise unreachable(str(error), endpoint_or_default()) from error
     except ReadTimeout as error:
         note_duration(NAME, "call", limit_s(NAME, "call"))
-        raise EngineError(f"{what}: {_NO_ANSWER}") from error
+        raise EngineLateError(f"{what}: {_NO_ANSWER}") from error
     except (DockerException, RequestException) as error:
         raise EngineError(f"{what}: {error}") from error
 

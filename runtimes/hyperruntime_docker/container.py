@@ -93,7 +93,7 @@ class DockerContainer:
                 connection, early = take_over(api.exec_start(exec_id, socket=True))
                 if not has_started(api, exec_id):
                     with connection:
-                        raise self._explain(read_text(connection, early, _END_TIMEOUT_S), user)
+                        raise self._explain(read_text(connection, early, _END_TIMEOUT_S)[0], user)
             except APIError as error:
                 raise self._explain(said(error), user) from error
         return SocketShell(connection, early, lambda _: self._exec_code(exec_id))

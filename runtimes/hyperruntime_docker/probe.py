@@ -83,14 +83,14 @@ def cached_probe(engine: Engine) -> tuple[Probe, bool]:
 
 
 def probe(engine: Engine, info: Mapping[str, Any]) -> Probe:
-    """Run containers on the daemon and cache the result.
+    """Run containers on the daemon and cache the result, unless one of them did not end in time.
 
     Args:
         engine: the connection to the daemon.
         info: the result of :func:`daemon_info`.
 
     Raises:
-        EngineUnavailableError: no daemon answers, or it cannot run a container.
+        EngineUnavailableError: no daemon answers, or it cannot run a container, or not in time.
     """
     with open_trial(engine) as trial, ThreadPoolExecutor(2) as threads:
         others = {name: threads.submit(trial.works_with, name) for name in ("host", "bridge")}
@@ -109,7 +109,8 @@ def probe(engine: Engine, info: Mapping[str, Any]) -> Probe:
             nvidia=_NVIDIA in (info.get("Runtimes") or {}) or find_program(_NVIDIA_HOOK) is not None,
         ),
     )
-    probe_file(info).write(found)
+    if not trial.trials.late:
+        probe_file(info).write(found)
     return found
 
 

@@ -33,21 +33,22 @@ class Frames:
 
     def __init__(self) -> None:
         """Begin before the first frame."""
-        self._buffer, self._stream, self._left = b"", 0, 0
+        self._rest, self._stream, self._left = b"", 0, 0
 
     def split(self, chunk: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield the parts that the next chunk completes."""
-        self._buffer += chunk
-        while self._buffer:
+        data, at = self._rest + chunk, 0  # the rest is a part of a header
+        self._rest = b""
+        while at < len(data):
             if self._left:
-                data, self._buffer = self._buffer[: self._left], self._buffer[self._left :]
-                self._left -= len(data)
-                yield self._stream, data
-            elif len(self._buffer) >= _HEADER.size:
-                self._stream, self._left = _HEADER.unpack_from(self._buffer)
-                self._buffer = self._buffer[_HEADER.size :]
+                part = data[at : at + self._left]
+                at, self._left = at + len(part), self._left - len(part)
+                yield self._stream, part
+            elif len(data) - at >= _HEADER.size:
+                self._stream, self._left = _HEADER.unpack_from(data, at)
+                at += _HEADER.size
             else:
-                return
+                self._rest, at = data[at:], len(data)
 
 
 class EndTurn:
@@ -182,8 +183,8 @@ def take_over(raw: Any) -> tuple[socket.socket, bytes]:  # noqa: ANN401 - the SD
     return connection, early
 
 
-def read_text(connection: socket.socket, early: bytes, timeout_s: float, last: str = "") -> str:
-    """Return the text of both streams until they end, or until the timeout passes without data.
+def read_text(connection: socket.socket, early: bytes, timeout_s: float, last: str = "") -> tuple[str, bool]:
+    """Return the text of both streams until they end, and whether the timeout passed without data before that.
 
     Args:
         connection: a connection that is attached to a container.
@@ -192,16 +193,20 @@ def read_text(connection: socket.socket, early: bytes, timeout_s: float, last: s
         last: stop reading after this text; "" means never.
     """
     connection.settimeout(timeout_s)
-    frames, chunk, said = Frames(), early, b""
+    frames, chunk, said, is_late = Frames(), early, bytearray(), False
+    wanted = last.encode()
     try:
         while chunk := chunk or connection.recv(_CHUNK_BYTES):
+            searched = max(0, len(said) - len(wanted))
             said += b"".join(data for _, data in frames.split(chunk))
-            if last and last.encode() in said:
+            if wanted and said.find(wanted, searched) >= 0:
                 break
             chunk = b""
+    except TimeoutError:
+        is_late = True
     except OSError:
         pass
-    return said.decode(errors="replace")
+    return said.decode(errors="replace"), is_late
 
 
 def _buffered(raw: Any) -> bytes:  # noqa: ANN401

@@ -14,9 +14,9 @@ from typing import Any
 import attrs
 
 from hyperruntime.driver import Enforcement
-from hyperruntime.errors import EngineError, EngineUnavailableError
+from hyperruntime.errors import EngineError, EngineLateError, EngineUnavailableError
 from hyperruntime.host.engine_limits import limit_s
-from hyperruntime.host.engine_program import SHOW_LIMITS, shown_limits, userland_links
+from hyperruntime.host.engine_program import SHOW_LIMITS, Trials, shown_limits, userland_links
 from hyperruntime.host.owner import LABEL, OwnerIdentity, owned_directory
 from hyperruntime.logs import get_logger
 from hyperruntime.spec import Mount
@@ -48,12 +48,14 @@ class Trial:
         image: the reference of the image.
         exchange: a directory with a FIFO.
         userland: the mounts of the host's userland.
+        trials: counts the containers that did not end in time.
     """
 
     engine: Engine
     image: str
     exchange: str
     userland: Sequence[Mount]
+    trials: Trials = attrs.field(factory=lambda: Trials(NAME))
 
     def limits(self) -> dict[str, Enforcement]:
         """Run a container that answers through the FIFO, and return how each limit is enforced in it.
@@ -83,33 +85,56 @@ class Trial:
         Raises:
             EngineError: the daemon refuses.
         """
-        return self._run([*self.userland, *mounts], script, ALL_FILES, last)
+        return self._run([*self.userland, *mounts], script, ALL_FILES, last)[0]
 
     def works_with(self, network: str) -> bool:
-        """Return whether a container runs with a network; tries twice, because the result is cached."""
-        return any(self._works_with(network) for _ in range(2))
+        """Return whether a container runs with a network; tries twice after a refusal, because the result is cached."""
+        for _ in range(2):
+            try:
+                if "works" in self._try(self.userland, _NETWORK_SCRIPT[network], {"NetworkMode": network}).splitlines():
+                    return True
+            except EngineLateError:
+                return False
+            except (EngineError, EngineUnavailableError):
+                continue
+        return False
 
-    def _works_with(self, network: str) -> bool:
+    def _try(self, mounts: Sequence[Mount], script: str, host: Mapping[str, Any]) -> str:
+        """Return what a trial container prints, whose script prints ``works``.
+
+        Raises:
+            EngineLateError: it did not print this in time, or two others were late before.
+            EngineError: the daemon refuses.
+        """
+        if self.trials.is_over:
+            raise EngineLateError("two trial containers were late")
         try:
-            return "works" in self._run(self.userland, _NETWORK_SCRIPT[network], {"NetworkMode": network}).splitlines()
-        except (EngineError, EngineUnavailableError):
-            return False
+            printed, is_late = self._run(mounts, script, host)
+        except EngineLateError:
+            self.trials.note_late()
+            raise
+        if is_late and "works" not in printed:  # otherwise only the end of the stream is lost
+            self.trials.note_late()
+            raise EngineLateError("a trial container printed nothing in time")
+        return printed
 
     def _run_somehow(self, mounts: list[Mount]) -> str:
         """Run the script with limits; without limits if that fails."""
         try:
-            return self._run(mounts, _SCRIPT, TRIAL_LIMITS)
+            return self._try(mounts, _SCRIPT, TRIAL_LIMITS)
         except EngineError:
             pass
         try:
-            return self._run(mounts, _SCRIPT, {})
+            return self._try(mounts, _SCRIPT, {})
+        except EngineLateError as error:
+            raise self.trials.error("its daemon answers") from error
         except EngineError as error:
             if "bind source path does not exist" in str(error):
                 raise elsewhere() from error
             raise refused(str(error)) from error
 
-    def _run(self, mounts: Sequence[Mount], script: str, host: Mapping[str, Any], last: str = "") -> str:
-        """Run a script in a container and return its output.
+    def _run(self, mounts: Sequence[Mount], script: str, host: Mapping[str, Any], last: str = "") -> tuple[str, bool]:
+        """Run a script in a container; return its output, and whether the timeout passed before the output ended.
 
         The output ends after some seconds without data; if ``last`` is given, with that line or a day without data.
         """

@@ -18,16 +18,17 @@ from hyperruntime.driver import Enforcement, EngineInfo
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.host.engine_program import (
     SHOW_LIMITS,
+    TrialResult,
+    Trials,
     program_facts,
     program_needed,
-    run_probe,
     shown_limits,
     userland_links,
 )
 from hyperruntime.host.inherited import process_ceiling, stricter
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.probe_cache import ProbeFile
-from hyperruntime.host.process import ProcessResult, find_program
+from hyperruntime.host.process import find_program
 from hyperruntime_podman.args import NAME, Settings, probe_args
 from hyperruntime_podman.edge import INSTALL_HINT, environment, store_step, unshare_args
 
@@ -93,50 +94,98 @@ def probe() -> Probe:
     """Try OCI runtimes with and without ulimits and limits; cache the first combination that works.
 
     A busy machine refuses containers for a moment, for example when the user's quota of kernel keys is used up. So when
-    a combination works, those before it are tried again.
+    a combination works, those before it are tried again. If a trial did not end in time, nothing is cached.
 
     Raises:
-        EngineUnavailableError: Podman is missing or cannot run a container.
+        EngineUnavailableError: Podman is missing or cannot run a container, or two trials did not end in time.
     """
-    version, storage = _versions()
+    tester = _Tester()
+    version, storage = tester.versions()
     combinations = list(itertools.product(_candidates(), (True, False)))
     with owned_directory(short=True) as directory:  # the value of --rootfs may end with options after a colon
-        rootfs, userland = _skeleton(Path(directory))
-        candidate, printed, tried = _first(combinations, rootfs, userland)
+        tester.use(Path(directory))
+        candidate, printed, tried = tester.first(combinations)
         if candidate is None:
+            if tester.trials.is_over:
+                raise tester.trials.error(f"it is installed ({version})")
             why = f"it is installed ({version}) but no container runs: {tried[-1][1]}"
             raise EngineUnavailableError(NAME, why, "see `hyperrun doctor`")
-        better, more, tried = _first(combinations[: len(tried)], rootfs, userland)
+        better, more, tried = tester.first(combinations[: len(tried)])
         if better is not None:
             candidate, printed = better, more
         settings = attrs.evolve(candidate, limits=_limits(printed, candidate))
         if settings.limits["pids"] == "rlimit":
-            settings = _apart(settings, printed, rootfs, userland)
-        settings = attrs.evolve(settings, bridge=_bridge_works(settings, rootfs, userland))
+            settings = tester.apart(settings, printed)
+        settings = attrs.evolve(settings, bridge=tester.bridge_works(settings))
     found = Probe(version=version, storage=storage, settings=settings, tried=tuple(tried))
-    probe_file().write(found)
+    if not tester.trials.late:
+        probe_file().write(found)
     return found
 
 
-def _first(
-    combinations: Sequence[tuple[Settings, bool]], rootfs: str, userland: list[str]
-) -> tuple[Settings | None, str, list[tuple[str, str]]]:
-    """Return the first combination that works, what its container printed, and those that failed with the reasons."""
-    tried: list[tuple[str, str]] = []
-    for candidate, limited in combinations:
-        result = _try(probe_args(candidate, rootfs, userland, _SCRIPT, limited=limited))
-        if b"works" in result.stdout:
-            return candidate, result.stdout.decode(errors="replace"), tried
-        tried.append((_describe(candidate, limited=limited), result.error_text))
-    return None, "", tried
+class _Tester:
+    """Runs Podman for a probe."""
 
+    def __init__(self) -> None:
+        self.trials = Trials(NAME, environment())
+        self._rootfs, self._userland = "", [""]
 
-def _versions() -> tuple[str, str]:
-    result = _try(["podman", "info", "--format", "{{.Version.Version}} {{.Store.GraphDriverName}}"])
-    if result.exit_code != 0:
-        raise EngineUnavailableError(NAME, f"`podman info` fails: {result.error_text}", store_step(result.error_text))
-    version, _, storage = result.stdout.decode(errors="replace").strip().partition(" ")
-    return version, storage
+    def use(self, directory: Path) -> None:
+        """Make the root file system of the trial containers in a directory."""
+        self._rootfs, self._userland = _skeleton(directory)
+
+    def versions(self) -> tuple[str, str]:
+        """Return Podman's version and its storage driver."""
+        result = self._run(["podman", "info", "--format", "{{.Version.Version}} {{.Store.GraphDriverName}}"])
+        if result.exit_code != 0:
+            step = store_step(result.error_text)
+            raise EngineUnavailableError(NAME, f"`podman info` fails: {result.error_text}", step)
+        version, _, storage = result.stdout.decode(errors="replace").strip().partition(" ")
+        return version, storage
+
+    def first(
+        self, combinations: Sequence[tuple[Settings, bool]]
+    ) -> tuple[Settings | None, str, list[tuple[str, str]]]:
+        """Return the first combination that works, what its container printed, and those that failed with the reasons.
+
+        After two late trials of this probe, no other combination is tried.
+        """
+        tried: list[tuple[str, str]] = []
+        for candidate, limited in combinations:
+            result = self._container(candidate, _SCRIPT, limited=limited)
+            if b"works" in result.stdout:
+                return candidate, result.stdout.decode(errors="replace"), tried
+            tried.append((_describe(candidate, limited=limited), result.error_text))
+            if self.trials.is_over:
+                break
+        return None, "", tried
+
+    def apart(self, settings: Settings, printed: str) -> Settings:
+        """Return the settings with a user namespace per container if that works; else all containers share a limit."""
+        maps = [line.split()[1:] for line in printed.splitlines() if line.startswith("ids ")]
+        uids, gids = (sum(int(word) for word in words) for words in maps)
+        apart = attrs.evolve(settings, uids=uids, gids=gids)
+        return apart if b"works" in self._container(apart, _SCRIPT).stdout else settings
+
+    def bridge_works(self, settings: Settings) -> bool:
+        """Return whether a container has a network; a refusal is asked for twice, because the result is cached."""
+        network = "slirp4netns" if settings.rootless else "bridge"
+        for _ in range(2):
+            result = self._container(settings, "echo works", network=network)
+            if b"works" in result.stdout or result.is_late:
+                return not result.is_late
+        return False
+
+    def _container(
+        self, settings: Settings, script: str, *, limited: bool = False, network: str = "none"
+    ) -> TrialResult:
+        args = probe_args(settings, self._rootfs, self._userland, script, limited=limited)
+        args[args.index("none")] = network
+        return self._run(args)
+
+    def _run(self, args: list[str]) -> TrialResult:
+        with program_needed(NAME, NAME, INSTALL_HINT):
+            return self.trials.run(args)
 
 
 def _candidates() -> Iterator[Settings]:
@@ -177,31 +226,11 @@ def _limits(printed: str, settings: Settings) -> dict[str, Enforcement]:
     return limits
 
 
-def _apart(settings: Settings, printed: str, rootfs: str, userland: list[str]) -> Settings:
-    """Return the settings with a user namespace per container if that works; else all containers share one limit."""
-    maps = [line.split()[1:] for line in printed.splitlines() if line.startswith("ids ")]
-    uids, gids = (sum(int(word) for word in words) for words in maps)
-    apart = attrs.evolve(settings, uids=uids, gids=gids)
-    works = b"works" in _try(probe_args(apart, rootfs, userland, _SCRIPT, limited=False)).stdout
-    return apart if works else settings
-
-
-def _bridge_works(settings: Settings, rootfs: str, userland: list[str]) -> bool:
-    args = probe_args(settings, rootfs, userland, "echo works", limited=False)
-    args[args.index("none")] = "slirp4netns" if settings.rootless else "bridge"
-    return any(b"works" in _try(args).stdout for _ in range(2))  # the result is cached, so one failure is retried
-
-
 def _describe(settings: Settings, *, limited: bool) -> str:
     parts = [settings.oci_runtime or "default OCI runtime"]
     parts.append("with ulimits" if settings.nofile else "without ulimits")
     parts.append("with limits" if limited else "without limits")
     return ", ".join(parts)
-
-
-def _try(args: list[str]) -> ProcessResult:
-    with program_needed(NAME, NAME, INSTALL_HINT):
-        return run_probe(NAME, args, env=environment())
 
 
 def probe_file() -> ProbeFile[Probe]:

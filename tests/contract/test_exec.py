@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -169,6 +170,59 @@ def test_the_result_tells_a_program_that_could_not_be_executed_from_its_own_exit
         assert not started.exec(["sleep", "20"], timeout_s=0.2).not_executed
         if shell == "bash":
             assert not started.shell().run("no-such-program").not_executed
+
+
+# argv, and the sentence that the caller gets: in dash, busybox and bash, the last two with other reasons
+SENTENCES = {
+    ("no-such-program",): r"the container has no program 'no-such-program'; check its name and PATH",
+    ("/no/such/program",): r"the container has no program '/no/such/program', or not the interpreter that its .*",
+    ("/tmp/p/bad",): r"the container has no program '/tmp/p/bad', or not the interpreter that its first line names",
+    ("/tmp/p/closed",): r"the program '/tmp/p/closed' cannot be executed in the container: permission denied",
+    ("/tmp/p",): r"the program '/tmp/p' cannot be executed in the container: (permission denied|it is a directory)",
+    ("no\nprogram",): r"the container has no program 'no\\nprogram'; check its name and PATH",
+}
+MIMICS = [
+    "hyperruntime: 3: exec: sh: not found",
+    "hyperruntime: exec: line 3: sh: not found",
+    "hyperruntime: 3: exec: s",
+    "hyperruntime: ",
+    "h",
+]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_program_that_could_not_be_executed_is_reported_in_one_plain_sentence(
+    runtime: hr.Runtime, images: dict[str, str], shell: str
+) -> None:
+    with runtime.container(hr.ContainerSpec(image=images[shell])) as started:
+        started.exec(["sh", "-c", MAKE_FILES]).check()
+        for args, sentence in SENTENCES.items():
+            for env, merge in (({}, False), ({"a.b": "1"}, False), ({}, True)):
+                if env and "\n" in args[0]:
+                    continue  # env writes such names in another way
+                heard: list[tuple[str, bytes]] = []
+                result = started.exec(
+                    args, env=env, merge_output=merge, on_output=lambda *each, to=heard: to.append(each)
+                )
+                said = (result.stdout if merge else result.stderr).decode()
+                assert re.fullmatch(f"hyperruntime: {sentence}\n", said), (args, env, said)
+                assert heard == [("stdout" if merge else "stderr", said.encode())]
+                assert (result.not_executed, result.stderr if merge else result.stdout) == (True, b"")
+        process = started.spawn(["no-such-program"])
+        assert (process.wait().exit_code, process.stderr.count(b"\n")) == (127, 1)
+        assert b"has no program" in process.stderr
+
+
+def test_a_command_that_says_the_same_as_a_shell_is_not_changed(container: hr.Container) -> None:
+    for said in MIMICS:
+        for code in (0, 1, 126, 127):
+            heard: list[tuple[str, bytes]] = []
+            args = ["sh", "-c", 'printf %s "$1" >&2; exit "$2"', "sh", said, str(code)]
+            result = container.exec(args, on_output=lambda *each, to=heard: to.append(each))
+            assert (result.exit_code, result.stderr, result.not_executed) == (code, said.encode(), False)
+            assert b"".join(chunk for _, chunk in heard) == said.encode()
+        result = container.exec(["sh", "-c", 'printf %s "$1" >&2; sleep 20', "sh", said], timeout_s=0.5)
+        assert (result.timed_out, result.stderr) == (True, said.encode())
 
 
 def test_input_can_come_from_a_slow_pipe(container: hr.Container) -> None:

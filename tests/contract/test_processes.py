@@ -46,7 +46,7 @@ def test_a_terminal_does_not_need_a_path_to_its_helpers(container: hr.Container)
     with container.terminal(["/bin/sh", "-c", "echo $PATH"], env={"PATH": "/no/such"}) as terminal:
         assert read_until(terminal, b"\n") == b"/no/such\r\n"
     with container.terminal(["no-such-program"]) as terminal:
-        assert b"not found" in read_until(terminal, b"not found")
+        assert b"hyperruntime: the container has no program" in read_until(terminal, b"PATH")
         assert terminal.wait(_WAIT_S) == 127
 
 

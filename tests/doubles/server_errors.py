@@ -126,5 +126,29 @@ OTHERS: dict[str, Error] = {
         {"detail": [{"type": "missing", "msg": "Field required", "input": "the maximum context length is exceeded"}]},
     ),
     "a proxy's limit": (413, "<html><h1>413 Request Entity Too Large</h1></html>"),
+    "OpenRouter, credits": (
+        402,
+        {
+            "error": {
+                "message": "Prompt tokens limit exceeded: 20000 > 9000. To increase, visit "
+                "https://openrouter.ai/settings/credits and upgrade to a paid account",
+                "code": 402,
+            }
+        },
+    ),
+    "OpenRouter, credits for the answer": (
+        402,
+        {
+            "error": {
+                "message": "This request requires more credits, or fewer max_tokens. You requested up to 4096 tokens, "
+                "but can only afford 2000. To increase the context length, add credits; the maximum is exceeded",
+                "code": 402,
+            }
+        },
+    ),
+    "credits, of a proxy": (400, {"error": {"message": "Prompt tokens limit exceeded: add credits", "code": "402"}}),
+    "credits, in an answer": (200, {"error": {"message": "Prompt tokens limit exceeded: add credits", "code": 402}}),
+    "a key": (401, {"error": {"message": "This key's maximum context length is 4096 tokens", "code": 401}}),
+    "a plan": (403, {"error": {"message": "maximum context length of your plan is exceeded", "code": 403}}),
     "a wrong model": _openai("The model `x` does not exist", code="model_not_found", status=404),
 }

@@ -7,6 +7,7 @@ import openai
 import settings
 
 _BAD_REQUEST = (400, 404, 422, 501)
+_ACCOUNT = (401, 402, 403)  # OpenRouter's 402 says "Prompt tokens limit exceeded", and means the credits
 _SEARCHED = 1000  # characters of an answer: a server may quote the conversation after its own words
 _TOO_LONG = re.compile(  # each server has words of its own
     r"context[\s_-]*(length|window|size|limit|shift)|ContextWindow|exceed_context|request_too_large"
@@ -101,7 +102,8 @@ def _translate(error, with_tools):
     low = said.lower()
     if status == 403:
         return RefusedError(f"the model server refuses further requests: {said}")
-    if (400 <= status < 500 or status == 500) and _TOO_LONG.search(f"{said} {error.response.text[:_SEARCHED]}"):
+    could_be_long = status not in _ACCOUNT and (400 <= status < 500 or status == 500)
+    if could_be_long and _TOO_LONG.search(f"{said} {error.response.text[:_SEARCHED]}"):
         return TooLongError(said)
     if status in _BAD_REQUEST and with_tools and ("tool" in low or "function" in low):
         return ToolsUnknownError(said)

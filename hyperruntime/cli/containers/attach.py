@@ -31,6 +31,7 @@ _MODES = frozenset(b"1 25 47 1000 1002 1003 1006 1047 1049 2004".split())
 _SEQUENCE = re.compile(rb"\x1b\[\?([\d;]{1,60})([hl])")
 _USUAL = {b"25": b"h"}
 _LONGEST = 64  # bytes of a sequence
+_END_S = 2.0  # after a signal, for output that our terminal does not take
 _SIGNALS = b"\x03\x1c"  # Ctrl-C and Ctrl-\, which a terminal turns into signals
 
 
@@ -148,8 +149,10 @@ class _Output:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._terminal.close()  # ends the thread
-        self._thread.join()
+        self._thread.join(None if kind is None else _END_S)
         os.close(self.over)
+        if self._thread.is_alive():  # our terminal takes no output: whoever has it does not read
+            return
         with suppress(Exception):
             write_whole(1, self._reset())
         if self._error is not None and kind is None:

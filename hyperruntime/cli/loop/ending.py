@@ -20,6 +20,8 @@ from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.run_files.archive import RunView, load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 
+_PLOTS_S = 5.0  # after a signal: a scheduler kills the process soon, and they can be drawn later
+
 
 def finish(summary: RunSummary, number: int, options: GenerateOptions, as_json: bool) -> int:
     """Print the result of a run, and the next step on standard error; draw its plots; return the exit code.
@@ -44,7 +46,7 @@ def finish(summary: RunSummary, number: int, options: GenerateOptions, as_json: 
         click.echo(summary.run_dir)
     if summary.interrupted:
         note(f"interrupted; {_how_to_resume(summary.run_dir)}")
-        plots_at_end(summary.run_dir, summary.generations, options)
+        plots_at_end(summary.run_dir, summary.generations, options, _PLOTS_S)
     elif summary.used_up:
         note(
             f"{summary.used_up}; resume with a larger one: hyperrun resume {shlex.quote(summary.run_dir)} --budget-..."

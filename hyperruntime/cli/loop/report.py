@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -118,22 +119,35 @@ def _pictures(run_dir: str, folder: str, *, as_json: bool) -> None:
         print_pictures(made)
 
 
-def plots_at_end(run_dir: str, generations: Sequence[GenerationRecord], options: GenerateOptions) -> None:
+def plots_at_end(
+    run_dir: str, generations: Sequence[GenerationRecord], options: GenerateOptions, most_s: float | None = None
+) -> None:
     """Write the plots of a run that has ended; if that fails, only print the reason.
 
     Args:
         run_dir: the run directory.
         generations: the finished generations; nothing is drawn without any.
         options: the run's options.
+        most_s: seconds after which the plots are left out, because the process has to end; None means no limit.
     """
     if not generations:
         return
-    try:
-        pictures = write_plots(generations, Path(run_dir), whose_scores(options.optimize_option))
-    except HyperRuntimeError as error:
-        note(f"no plots: {error}")
+    said = ["no plots: they would take too long, because the machine is busy"]
+
+    def draw() -> None:
+        try:
+            pictures = write_plots(generations, Path(run_dir), whose_scores(options.optimize_option))
+            said.append(f"{len(pictures)} plots are in {run_dir}")
+        except HyperRuntimeError as error:
+            said.append(f"no plots: {error}")
+
+    if most_s is None:
+        draw()
     else:
-        note(f"{len(pictures)} plots are in {run_dir}")
+        drawing = threading.Thread(target=draw, name="hyperrun-plots", daemon=True)
+        drawing.start()
+        drawing.join(most_s)
+    note(said[-1])
     note(f"look at it with: hyperrun report {shlex.quote(run_dir)}")
 
 

@@ -156,14 +156,14 @@ class EpisodeService:
 
     async def _journal(self, args: Mapping[str, Any]) -> bytes:
         """Fetch what earlier attempts did."""
-        data = b""
+        data = bytearray()
         while len(data) < args["journal"]:
             asked = {"id": f"{args['item']}/{args['index']}", "offset": len(data)}
             piece = (await self._head.call(f"{JOURNAL}.{args['run']}", asked)).body
             if not piece:
                 raise HyperRuntimeError("the head has no more of the journal; the trajectory is made elsewhere")
             data += piece
-        return data
+        return bytes(data)
 
     async def _close(self, call: Call) -> Answer:
         run = self._runs.pop(call.args["run"], None)

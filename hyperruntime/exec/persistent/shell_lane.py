@@ -82,7 +82,7 @@ class ShellLane(Lane):
         """Make the directory; see :class:`Lane`. The caller then hands over the first script."""
         super().__init__(exchange, mark, user, checks=checks)
         self.left: bytes | None = None
-        self._partial = bytearray()
+        self._partial, self._searched = bytearray(), 0
         self._before: bytes | None = None
         self._heard, self._undone = 0, 1 << 62  # text numbers: of `left`; states from `_undone` on are invalid
         self._mark = re.compile(b"\n# end %s ([0-9]{1,18})\n" % re.escape(self.name.encode()))
@@ -145,14 +145,21 @@ class ShellLane(Lane):
                 chunk = os.read(self.state, _CHUNK_BYTES)
             except BlockingIOError:
                 return
-            self._partial += chunk
-            *whole, rest = self._mark.split(bytes(self._partial))
-            for state, number in zip(whole[::2], whole[1::2], strict=True):
-                self._take(state, int(number))
-            if whole or len(rest) > 2 * _STATE_LIMIT:
-                self._partial = bytearray(rest[: _STATE_LIMIT + 1] + rest[-_MARK_BYTES:] if not whole else rest)
+            self._add(chunk)
             if len(chunk) < _CHUNK_BYTES:
                 return
+
+    def _add(self, chunk: bytes) -> None:
+        """Take the states that the next bytes complete; each byte is searched about once."""
+        self._partial += chunk
+        while end := self._mark.search(self._partial, max(0, self._searched - _MARK_BYTES)):
+            state, number, length = bytes(self._partial[: end.start()]), int(end[1]), end.end()
+            del self._partial[:length]
+            self._searched = 0
+            self._take(state, number)
+        if len(self._partial) > 2 * _STATE_LIMIT:  # the state is too large, so only its end matters
+            del self._partial[_STATE_LIMIT + 1 : -_MARK_BYTES]
+        self._searched = len(self._partial)
 
     def _take(self, state: bytes, number: int) -> None:
         if len(state) > _STATE_LIMIT or number >= self._undone:

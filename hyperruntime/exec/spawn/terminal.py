@@ -36,7 +36,17 @@ _TRY_AGAIN_S = 0.05
 _END_S = 1.0  # until the end of a dead command is known here
 # $1 is PATH, or empty: it must not hide setsid. The shell leads the session that setsid made, so the first terminal
 # that it opens becomes the terminal of the session.
-_ENTER = 'read -r _hr_tty && exec <>"$_hr_tty" >&0 2>&0 || exit; [ -z "$1" ] || export PATH="$1"; shift; exec "$@"'
+# A shell that cannot execute a program names a line of this script; so it says first what it can know.
+_ENTER = """read -r _hr_tty && exec <>"$_hr_tty" >&0 2>&0 || exit
+[ -z "$1" ] || export PATH="$1"
+shift
+case $1 in
+    */*) if [ -f "$1" ] && [ -x "$1" ]; then exec "$@"; fi
+        [ ! -e "$1" ] || { echo "hyperruntime: the program '$1' cannot be executed in the container"; exit 126; } ;;
+    *) if command -v "$1" >/dev/null; then exec "$@"; fi ;;
+esac
+echo "hyperruntime: the container has no program '$1'; check its name and PATH"
+exit 127"""
 FOREGROUND = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
 _NO_OUTPUT = "the terminal had no output in time; wait longer, or write to it"
 _NO_SETSID = "the image has no `setsid`, which a terminal needs; install util-linux or busybox in the image"

@@ -41,6 +41,7 @@ _PHRASES = re.compile(
     r"|configured context size is \d|range of input length should be|too many (?:input )?tokens",
     re.IGNORECASE | re.DOTALL,
 )
+_OF_ACCOUNT = frozenset({"401", "402", "403"})  # OpenRouter's 402 says "Prompt tokens limit exceeded"
 _RATE = re.compile(r"rate.?limit|per (?:minute|hour|day)|\btpm\b|please wait|throttl|quota", re.IGNORECASE)
 
 
@@ -48,10 +49,12 @@ def is_too_long(status: int, error: object) -> bool:
     """Return whether an error says that the conversation is too long for the model.
 
     Args:
-        status: the HTTP status, or the status that the error in a body means. Servers use any 4xx, and 500.
+        status: the HTTP status, or the status that the error in a body means. Servers use any 4xx but those of the key
+            and the account, and 500.
         error: the parsed body, the error in it, or a text.
     """
-    if not (400 <= status < 500 or status == 500):
+    codes = [status, *(each.get(name) for each in _objects(error) for name in ("code", "status"))]
+    if any(str(code) in _OF_ACCOUNT for code in codes) or not (400 <= status < 500 or status == 500):
         return False
     if any(is_integer(each.get("n_prompt_tokens")) and is_integer(each.get("n_ctx")) for each in _objects(error)):
         return True

@@ -26,6 +26,14 @@ class Tokens:
     output: int = 0
     estimated: bool = False
 
+    def __add__(self, other: Tokens) -> Tokens:
+        """Return the sum of two usages; it is an estimate if one of them is."""
+        return Tokens(
+            input=self.input + other.input,
+            output=self.output + other.output,
+            estimated=self.estimated or other.estimated,
+        )
+
     def cost(self, input_price: float, output_price: float) -> float:
         """Return the cost.
 

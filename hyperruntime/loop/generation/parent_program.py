@@ -184,7 +184,7 @@ class _Capped:
     """Keeps output up to a size limit and discards the rest."""
 
     def __init__(self) -> None:
-        self._kept = b""
+        self._kept = bytearray()
 
     @property
     def text(self) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import signal
 import subprocess
 import sys
+import termios
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -17,6 +21,7 @@ from tests.integrations.mcp.servers import bash, client_of, command, refused, sa
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
 
+_PIPE_BYTES = 60_000  # a full pipe of Linux has 65,536, but for the rest of a page
 TOOLS = ["bash", "read_file", "write_file", "edit_file", "list_files", "search"]
 CLIENT = """
 import asyncio, sys
@@ -75,8 +80,8 @@ async def test_what_a_client_cannot_have_is_one_sentence(runtime_name: str) -> N
             ("terminal_stateful", {"command": "true"}, "not allowed"),
             ("archive_artifacts", {}, "not allowed"),
             ("nothing", {}, "unknown tool 'nothing'"),
-            ("bash", {"command": "sleep 100"}, "ended after 1 s, with all processes"),
-            ("bash", {"command": "sleep 100", "timeout": 1000}, "ended after 2 s"),
+            ("bash", {"command": "sleep 100"}, "timed out after 1 s; it and all processes"),
+            ("bash", {"command": "sleep 100", "timeout": 1000}, "timed out after 2 s"),
         ]:
             sentence = refused(await client.call_tool(tool, args))
             assert why in sentence, (tool, args, sentence)
@@ -156,26 +161,70 @@ async def test_containers_end_when_the_client_is_killed(runtime_name: str, engin
     await until(lambda: not engine_command.containers(f"id={name}"))
 
 
+def begun(runtime_name: str) -> tuple[subprocess.Popen[str], str]:
+    """Start a server, and return it with the name of its container."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    server = subprocess.Popen(command(runtime_name), text=True, **pipes)  # type: ignore[call-overload]
+    ready: dict[str, object] = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    tell(server, OPENING, ready, call(2, "hostname"))
+    assert json.loads(server.stdout.readline())["id"] == 1
+    return server, json.loads(server.stdout.readline())["result"]["content"][0]["text"]
+
+
+def call(number: int, text: str) -> dict[str, object]:
+    params = {"name": "bash", "arguments": {"command": text}}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+
+
+def tell(server: subprocess.Popen[str], *messages: dict[str, object]) -> None:
+    assert server.stdin is not None
+    server.stdin.write("".join(json.dumps(message) + "\n" for message in messages))
+    server.stdin.flush()
+
+
+async def ends(server: subprocess.Popen[str], number: int, code: int, left: Callable[[], object]) -> None:
+    """Send a signal; the server ends well before the limit of 30 s, and nothing is left."""
+    server.send_signal(number)  # its input stays open
+    assert await asyncio.to_thread(server.wait, 25) == code
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.close()
+    server.stdout.close()
+    await until(lambda: not left())
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
 async def test_containers_end_when_the_server_is_ended(
     runtime_name: str, engine_command: EngineCommand, number: int, code: int
 ) -> None:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    server = subprocess.Popen(command(runtime_name), text=True, **pipes)  # type: ignore[call-overload]
-    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call"}
-    call["params"] = {"name": "bash", "arguments": {"command": "hostname"}}
-    ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-    for message in (OPENING, ready, call):
-        server.stdin.write(json.dumps(message) + "\n")
-    server.stdin.flush()
-    assert json.loads(server.stdout.readline())["id"] == 1
-    name = json.loads(server.stdout.readline())["result"]["content"][0]["text"]
+    server, name = await asyncio.to_thread(begun, runtime_name)
     assert engine_command.containers(f"id={name}")
-    server.send_signal(number)  # its input stays open
-    assert await asyncio.to_thread(server.wait, 25) == code
-    server.stdin.close()
-    server.stdout.close()
-    await until(lambda: not engine_command.containers(f"id={name}"))
+    await ends(server, number, code, lambda: engine_command.containers(f"id={name}"))
+
+
+async def test_a_signal_ends_the_server_while_a_command_ignores_signals(
+    runtime_name: str, engine_command: EngineCommand
+) -> None:
+    server, name = await asyncio.to_thread(begun, runtime_name)
+    tell(server, call(3, "trap '' TERM HUP INT; while :; do sleep 1; done"))
+    await asyncio.sleep(1)
+    await ends(server, signal.SIGTERM, 143, lambda: engine_command.containers(f"id={name}"))
+
+
+async def test_a_signal_ends_the_server_whose_client_reads_nothing(
+    runtime_name: str, engine_command: EngineCommand
+) -> None:
+    server, name = await asyncio.to_thread(begun, runtime_name)
+    tell(server, *(call(number, "yes | head -c 60000") for number in range(3, 9)))
+    output = server.stdout
+    assert output is not None
+    await until(lambda: unread(output) >= _PIPE_BYTES)
+    await ends(server, signal.SIGTERM, 143, lambda: engine_command.containers(f"id={name}"))
+
+
+def unread(pipe: IO[str]) -> int:
+    """Return the number of bytes that wait in a pipe."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 async def test_lines_that_are_no_messages_end_nothing(runtime_name: str) -> None:

@@ -50,7 +50,7 @@ umount root; rm -rf root upper work; exit $code"""
 # PID 1: a shell that waits for its child reaps every orphan too.
 INIT = ["/bin/sh", "-c", '"$@"; exit $?', "init"]
 TRIAL = f"""{common.SHOW_LIMITS}{common.TRY_USERS}
-{{ for n in $(seq 150); do sleep 600& done; echo unlimited; }} 2>&1 | {{ read s; echo $s; kill -9 -1; }}
+{{ for n in $(seq 150); do sleep 600& done; echo unlimited; }} 2>&1 | {{ read s; echo first $s; kill -9 -1; }}
 """
 CLEANUP = """import sys, hyperruntime_runc as runc; name, value = sys.argv[1].split("=", 1)
 runc.remove(*(record.id for record in runc.records() if record.labels.get(name) == value))"""
@@ -333,7 +333,7 @@ def try_here() -> EngineInfo:
         step = f"{common.NEED_IDS}; overlay mounts of users need Linux 5.11" if ROOTLESS else "make cgroups writable"
         raise EngineUnavailableError(NAME, f"no container runs: {done.error_text}", step)
     limits = common.shown_limits(said)
-    if limits["pids"] == "no" and "unlimited" not in said:
+    if limits["pids"] == "no" and common.is_fork_limited(said):
         limits["pids"] = "rlimit"
     return EngineInfo(
         engine=NAME,

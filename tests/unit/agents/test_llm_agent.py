@@ -13,7 +13,7 @@ import pytest
 from hyperruntime.errors import AgentError
 from hyperruntime.loop.run_files.contract import AgentNeeds, agent_needs, parse_contract, parse_needs
 from hyperruntime.testing.model import ModelReply, ScriptedModel, calls, fails, says, scripted_model
-from tests.doubles.server_errors import TOO_LONG, Error
+from tests.doubles.server_errors import OTHERS, TOO_LONG, Error
 from tests.unit.agents.llmtemplate import AGENT, git, imported, make_repository, run_meta
 
 Modules = Any  # the modules are imported at run time
@@ -287,6 +287,18 @@ def test_a_full_context_is_recognised_in_the_words_of_each_server(
     start(script=lambda request: ModelReply(status=status, body=json.dumps(body).encode()))
     with pytest.raises(agent.model.TooLongError):
         agent.model.Model("m").ask([{"role": "user", "content": "hi"}])
+
+
+@pytest.mark.parametrize("error", [error for error in OTHERS.values() if error[0] in (401, 402, 403)])
+def test_an_error_of_the_key_or_the_account_is_no_full_context(
+    agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch, error: Error
+) -> None:
+    monkeypatch.setattr(agent.settings, "REQUEST_RETRIES", 0)
+    status, body = error
+    start(script=lambda request: ModelReply(status=status, body=json.dumps(body).encode()))
+    with pytest.raises(agent.model.ModelError) as raised:
+        agent.model.Model("m").ask([{"role": "user", "content": "hi"}])
+    assert not isinstance(raised.value, agent.model.TooLongError)
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import hyperruntime.cli
+from hyperruntime.host.process import wait_until
 
 PATIENCE_S = 120
 
@@ -327,3 +330,31 @@ def test_a_second_signal_ends_a_run_at_once(first: str, second: str, code: int, 
     assert done.stdout == "2\n"
     assert "a second signal came" in done.stderr
     assert done.returncode == code
+
+
+def full_pipe() -> tuple[int, int]:
+    """Return the ends of a pipe that takes no more."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, bytes(1 << 16)):
+            pass
+    os.set_blocking(writer, True)
+    return reader, writer
+
+
+def handles_signals(pid: int) -> bool:
+    """Return whether a process has a handler for SIGTERM. Source: proc(5), SigCgt."""
+    caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def test_a_signal_ends_a_command_whose_messages_nobody_reads(tmp_path: Path) -> None:
+    reader, writer = full_pipe()
+    words = [sys.executable, "-m", "hyperruntime.cli", "watch", str(tmp_path / "none"), "--with-parent"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=writer, cwd=tmp_path) as process:
+        assert wait_until(lambda: handles_signals(process.pid), PATIENCE_S)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(25) == 128 + signal.SIGTERM, "well before the limit of 30 s"
+    os.close(reader)
+    os.close(writer)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.errors import GatewayError, SpecError
+from hyperruntime.gateway.answer import sse
 from hyperruntime.gateway.answer.headers import retry_after
-from hyperruntime.gateway.answer.sse import EventSplitter, event_data
+from hyperruntime.gateway.answer.sse import EventSplitter, FirstEvent, event_data
 from hyperruntime.gateway.answer.usage import GeneratedTokens, StreamUsage, usage_of
 from hyperruntime.gateway.config.source import load_config
 from hyperruntime.gateway.config.values import Budget, GatewayConfig, ModelRule, Upstream
@@ -21,7 +25,7 @@ from hyperruntime.gateway.log.exchange import LineFile
 from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.replay import Recorded, Replay, exchange_line
 from hyperruntime.gateway.request.parse import RequestRefusedError, parse_call
-from hyperruntime.gateway.upstream import endpoint
+from hyperruntime.gateway.upstream import Answer, Sender, endpoint
 
 CHAT = "/v1/chat/completions"
 stream_bytes = st.lists(st.sampled_from([b"data: x", b"\n", b"\r", b"\r\n", b"\n\n", b"\xff", b":"])).map(b"".join)
@@ -55,6 +59,58 @@ def test_an_endless_event_is_rejected() -> None:
     assert splitter.feed(b"data: x\n" * 12) == []
     with pytest.raises(RequestRefusedError, match="longer than 100 bytes"):
         splitter.feed(b"data: x\n")
+
+
+@given(stream_bytes, st.lists(st.integers(0, 60)))
+def test_the_first_event_is_found_however_the_stream_is_split(data: bytes, at: list[int]) -> None:
+    first, splitter = FirstEvent(), EventSplitter(10_000)
+    pieces = cut(data, at)
+    ends = [first.feed(piece) for piece in pieces]
+    events = [event for piece in pieces for event in splitter.feed(piece)]
+    assert first.held == data
+    assert ends[-1] == bool(events)
+    assert first.event == (events[0] if events else data)
+
+
+class Counting:
+    """The pattern of the end of an event; it counts the bytes that are searched."""
+
+    def __init__(self, pattern: re.Pattern[bytes]) -> None:
+        self.pattern, self.searched = pattern, 0
+
+    def search(self, data: bytes, begin: int = 0) -> re.Match[bytes] | None:
+        self.searched += len(data) - begin
+        return self.pattern.search(data, begin)
+
+
+@pytest.mark.parametrize("make", [FirstEvent, lambda: EventSplitter(1 << 30)], ids=["the first event", "all events"])
+def test_a_long_event_in_short_pieces_is_searched_once(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], FirstEvent | EventSplitter]
+) -> None:
+    counting, reader = Counting(sse._END), make()
+    monkeypatch.setattr(sse, "_END", counting)
+    pieces = 20_000
+    for _ in range(pieces):
+        assert not reader.feed(b"data: x\n")
+    assert counting.searched <= pieces * (len(b"data: x\n") + 4)
+
+
+def test_the_beginning_of_a_stream_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counting, pieces = Counting(sse._END), 5_000
+    monkeypatch.setattr(sse, "_END", counting)
+
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(pieces):
+            yield b"data: x\n"
+        yield b"\n"
+
+    async def begun() -> bytes:
+        sender = Sender(GatewayConfig(upstreams=(), models=()), Redactor())
+        answer = await sender._begun(Answer(status=200, headers={}, body=body()), CHAT)
+        return b"".join([piece async for piece in answer.body])
+
+    assert asyncio.run(begun()) == b"data: x\n" * pieces + b"\n"
+    assert counting.searched <= pieces * (len(b"data: x\n") + 4) + 5
 
 
 json_values: Any = st.recursive(

@@ -74,3 +74,53 @@ def test_the_end_tries_once_more_and_names_what_stays() -> None:
     before = container.attempts
     assert removals.settle() == ("c",)
     assert container.attempts > before
+
+
+def without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no thread start, as on a machine that has no more."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+def test_a_removal_whose_thread_could_not_start_is_started_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    removals, container = Removals(), Container()
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        without_threads(patch)
+        assert not removals.remove("podman", "c", container.remove)
+        assert not removals.remove("podman", "c", container.remove)
+    assert (removals.late, removals.pending, container.attempts) == (1, ("c",), 0)
+    assert late(logs) == ["can't start new thread"]
+    assert removals.remove("podman", "c", container.remove, to_the_end=True)
+    assert (removals.late, removals.pending, container.attempts) == (1, (), 1)
+
+
+def test_the_end_starts_a_removal_whose_thread_could_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    removals, container = Removals(), Container()
+    with monkeypatch.context() as patch:
+        without_threads(patch)
+        assert not removals.remove("podman", "c", container.remove)
+        assert container.attempts == 0
+    monkeypatch.setattr(module, "limit_s", lambda engine, verb: 60.0)
+    assert removals.settle() == ()
+    assert container.attempts == 1
+
+
+def test_an_end_without_threads_names_what_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    removals, container = Removals(), Container()
+    monkeypatch.setattr(module, "limit_s", lambda engine, verb: 60.0)
+    without_threads(monkeypatch)
+    assert not removals.remove("podman", "c", container.remove)
+    assert removals.settle() == ("c",), "at once, because nothing is tried"
+    assert container.attempts == 0
+
+
+def test_a_container_that_is_removed_after_the_end_is_tried_once() -> None:
+    removals, container = Removals(), Container(*[EngineError("busy")] * 99)
+    removals.settle()
+    assert not removals.remove("podman", "c", container.remove, to_the_end=True)
+    assert removals.remove("podman", "d", Container().remove, to_the_end=True)
+    assert wait_until(lambda: removals._pending["c"].is_over, 60)
+    assert container.attempts == 1

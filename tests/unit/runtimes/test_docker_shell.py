@@ -132,7 +132,7 @@ def test_all_output_of_a_short_container_is_read(ends: tuple[socket.socket, sock
     ours, daemons = ends
     daemons.sendall(encode([(2, b"and "), (1, b"ever")]))
     daemons.close()
-    assert read_text(ours, encode([(1, b"for ")]), 5) == "for and ever"
+    assert read_text(ours, encode([(1, b"for ")]), 5) == ("for and ever", False)
 
 
 def test_containers_of_a_daemon_that_can_lock_up_end_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
