@@ -391,7 +391,10 @@ class Driver(Protocol):
         ...
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
-        """Return the argv that removes every container with a label; it runs after the owner's death."""
+        """Return the argv that removes every container with a label; it runs after the owner's death.
+
+        It exits with 0 when they are gone. With another exit code it is called again later; with 126 or 127 it is not.
+        """
         ...
 
     def close(self) -> None:

@@ -268,7 +268,9 @@ class Lane:
 
     def _make_fifo(self, name: str) -> None:
         os.mkfifo(self._path(name))
-        os.chmod(self._path(name), 0o644 if name in _READ_INSIDE else 0o622)
+        # The supervisor opens `s` for reading too, as its own user, so that the open never waits: see supervisor.sh.
+        opened_twice = name == "s" and self.user is None
+        os.chmod(self._path(name), 0o644 if name in _READ_INSIDE else 0o666 if opened_twice else 0o622)
 
     def _open_fifo(self, name: str, flags: int) -> int:
         descriptor = os.open(self._path(name), flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

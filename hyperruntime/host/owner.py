@@ -1,9 +1,9 @@
 """Ownership: every container and temporary file has an owning process and is removed when that process ends.
 
 Three mechanisms ensure it, so that one may fail. A container's shell reads end-of-file when the owner's descriptors
-close, and kills all processes. A guard (one ``sh`` per runtime, blocked on a pipe of the owner) then removes the
-remaining containers and temporary files. Labels name the owner, so that ``prune`` can clean up even if the guard was
-killed. Design: docs/decisions/0003-ownership.md.
+close, and kills all processes. A guard (one ``sh`` per runtime, ``guard.sh``) then ends the remaining
+containers and removes them and the temporary files. Labels name the owner, so that ``prune`` can clean up even if the
+guard was killed. Design: docs/decisions/0003-ownership.md.
 """
 
 from __future__ import annotations
@@ -20,13 +20,23 @@ import uuid
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
 
 import attrs
 
 from hyperruntime.errors import StorageError
-from hyperruntime.host.process import DEVNULL, boot_id, is_alive, pid_namespace, process_start_ticks, reap, spawn
+from hyperruntime.host.process import (
+    DEVNULL,
+    HostProcess,
+    boot_id,
+    is_alive,
+    pid_namespace,
+    process_start_ticks,
+    reap,
+    spawn,
+)
 from hyperruntime.host.removals import Removals
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.json_values import parse_json
@@ -37,15 +47,6 @@ NODE_VARIABLE = "HYPERRUNTIME_NODE"
 _RECORD = "owner.json"
 _ALSO = "also"  # file with directories to remove with the private one, one per line
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9/._+-]{1,40}")
-_GUARD = """
-read -r word && [ "$word" = done ] && exit 0
-private=$1; shift
-"$@" >/dev/null 2>&1
-if [ -r "$private/also" ]; then
-    while read -r directory; do rm -rf -- "$directory"; done <"$private/also"
-fi
-rm -rf -- "$private"
-"""
 
 
 class HoldsDescriptors(Protocol):
@@ -183,9 +184,8 @@ class Owner:
         self._pid = os.getpid()
         self.private_dir = _new_path(identity)
         _require_text(self.private_dir)
-        args = ["/bin/sh", "-c", _GUARD, "hyperruntime-guard", self.private_dir, *cleanup_args]
         try:  # before the directory exists, because a kill between the two steps would leave it
-            self._guard = spawn(args, stdout=DEVNULL, stderr=DEVNULL, cwd="/")
+            self._guard = start_guard(self.private_dir, cleanup_args)
         except OSError as error:
             raise StorageError(f"no guard can be started: {error}; end other processes") from error
         release_on_fork(self)
@@ -235,6 +235,21 @@ class Owner:
             with suppress(OSError):
                 self._guard.stdin.close()
             threading.Thread(target=self._guard.wait, name="hyperruntime-guard", daemon=True).start()
+
+
+def start_guard(private_dir: str, cleanup_args: tuple[str, ...]) -> HostProcess:
+    """Start a guard of this process, see ``guard.sh``; the line ``done`` on its standard input dismisses it.
+
+    Args:
+        private_dir: the owner's private directory, which need not exist yet.
+        cleanup_args: argv that removes the owner's containers from the engine; called again until it exits with 0.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    program = resources.files("hyperruntime.host").joinpath("guard.sh").read_text()
+    args = ["/bin/sh", "-c", program, "hyperruntime-guard", private_dir, *cleanup_args]
+    return spawn(args, stdout=DEVNULL, stderr=DEVNULL, cwd="/")
 
 
 def make_short_directory(private_dir: str | None) -> str:

@@ -37,6 +37,7 @@ for process in /proc/[0-9]*; do
     read -r name 2>/dev/null <"$process/comm" && [ "$name" = unshare ] || continue
     grep -qF -- "$1" "$process/cmdline" && kill -KILL "${process#/proc/}"
 done
+exit 0
 """
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 
-from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.errors import EngineError, HyperRuntimeError
 from hyperruntime_docker.client import Engine, translated
 from hyperruntime_docker.container import remove
 
@@ -21,7 +21,7 @@ def remove_labelled(label: str) -> None:
     """Remove all containers with a label.
 
     Raises:
-        HyperRuntimeError: the daemon does not answer, or did not remove a container in the last round.
+        HyperRuntimeError: the daemon does not answer, or there was a container in the last round.
     """
     engine, quiet = Engine(), 0
     failed: HyperRuntimeError | None = None
@@ -38,6 +38,8 @@ def remove_labelled(label: str) -> None:
         if quiet == 2:
             break
         time.sleep(_PAUSE_S)
+    if failed is None and not quiet:
+        failed = EngineError(f"there are ever more containers with the label {label}; remove them again")
     if failed is not None:
         raise failed
 

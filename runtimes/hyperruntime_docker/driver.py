@@ -18,7 +18,9 @@ from hyperruntime_docker.images import DockerImages
 from hyperruntime_docker.probe import cached_probe
 from hyperruntime_docker.shell import EndTurn
 
-_BY_COMMAND = 'ids=$(docker ps --all --quiet --filter "label=$1") && [ -n "$ids" ] && docker rm --force --volumes $ids'
+_BY_COMMAND = (
+    'ids=$(docker ps --all --quiet --filter "label=$1") && { [ -z "$ids" ] || docker rm --force --volumes $ids; }'
+)
 
 
 class DockerDriver:

@@ -17,7 +17,21 @@ from hyperruntime_podman.images import PodmanImages
 from hyperruntime_podman.probe import cached_probe
 from hyperruntime_podman.service import PodmanService
 
-_REMOVALS = 10
+# A list may fail because a container is being removed, and Podman gives up if processes are slow to end: then it asks
+# again, and in the end fails, so that the guard goes on later.
+_CLEANUP = """
+command -v podman || exit
+n=0
+while [ $n -lt 10 ]; do
+    n=$((n + 1))
+    if ids=$(podman ps --all --quiet --filter "label=$1"); then
+        [ -n "$ids" ] || exit 0
+        podman rm --force --ignore --volumes --time 0 $ids && continue
+    fi
+    sleep 1
+done
+exit 1
+"""
 
 
 class PodmanDriver:
@@ -82,11 +96,8 @@ class PodmanDriver:
         remove(container_id)
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
-        """Return the argv that removes every container with a label."""
-        found = 'ids=$(podman ps --all --quiet --filter "label=$1") && [ -n "$ids" ]'
-        again = f"[ $n -lt {_REMOVALS} ] && {found}"  # Podman gives up if processes are slow to end
-        script = f"n=0; while {again}; do podman rm --force --ignore --volumes --time 0 $ids; n=$((n+1)); done"
-        return (*environment_args(), "/bin/sh", "-c", script, "cleanup", label)
+        """Return the argv that removes every container with a label; it exits with 0 when Podman lists none."""
+        return (*environment_args(), "/bin/sh", "-c", _CLEANUP, "cleanup", label)
 
     def close(self) -> None:
         """End the API service."""

@@ -124,15 +124,17 @@ class LeaksContainers(FakeDriver):
         return live
 
 
-class LeavesOrphans(FakeDriver):
-    """Lets another program inherit the input of a container, which then outlives its owner by two minutes."""
+class LeavesRecords(FakeDriver):
+    """Lists a container for two minutes after its owner's death, although the guard has ended its processes."""
 
     leaked: list[HostProcess]
 
     def launch(self, launch: Launch) -> FakeLiveContainer:
         live = super().launch(launch)
-        orphan = spawn(["sleep", "120"], stdin=DEVNULL, stdout=live.shell.input, stderr=DEVNULL)
-        self.leaked = [*getattr(self, "leaked", ()), orphan]
+        args = unshare_args(launch, 0.0)
+        record = args[args.index("hyperruntime-fake") :][:5]
+        stays = spawn(["unshare", "--fork", "sh", "-c", "sleep 120; exit", *record], stdin=DEVNULL, stdout=DEVNULL)
+        self.leaked = [*getattr(self, "leaked", ()), stays]
         return live
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:

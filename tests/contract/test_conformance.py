@@ -71,7 +71,7 @@ FAULTS: list[tuple[type[FakeDriver], str, str]] = [
     (faulty.IgnoresWorkdir, "spec.clear-errors", "no error"),
     (faulty.ForgetsLabels, "owner.listing", "its label"),
     (faulty.LeaksContainers, "owner.close-removes", "still listed"),
-    (faulty.LeavesOrphans, "owner.killed", "s still listed"),
+    (faulty.LeavesRecords, "owner.killed", "s still listed"),
     (faulty.NeverPrunes, "owner.prune", "pruning leaves"),
     (faulty.ClaimsBridge, "network.bridge", "does not declare"),
     (faulty.DeniesHost, "network.host", "declares that it refuses network.host, but it does not"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
@@ -15,7 +17,9 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import ContainerStateError, EngineError
 from hyperruntime.host.owner import LABEL, OwnerIdentity
-from hyperruntime.host.process import run_process
+from hyperruntime.host.process import run_process, wait_until
+from hyperruntime.host.process_tree import find_namespace
+from tests.conftest import SHELLS
 
 pytestmark = pytest.mark.engine
 
@@ -127,3 +131,44 @@ def test_a_closed_runtime_has_ended_its_containers_and_says_that_it_is_closed(
     for call in calls:
         with pytest.raises(EngineError, match="the runtime is closed; open another one"):
             call()
+
+
+@pytest.mark.parametrize("user", [None, "65534"])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_container_ends_by_itself_if_its_owner_dies_while_it_starts_a_shell(
+    runtime: hr.Runtime, images: dict[str, str], shell: str, user: str | None
+) -> None:
+    """Nobody reads the FIFO that the new shell opens, and no guard helps."""
+    if user is not None and not (runtime.info.users and "user" not in runtime.info.refuses):
+        return
+    script = textwrap.dedent(
+        """
+        import json, os, sys
+        import hyperruntime as hr
+        from hyperruntime.exec.lane import Lane
+        name, image, user = sys.argv[1:]
+        with hr.open_runtime(name) as runtime:
+            pids = None if runtime.info.limits["pids"] == "no" else 1000
+            spec = hr.ContainerSpec(image=image, user=user or None, limits=hr.Limits(pids=pids))
+            container = runtime.container(spec)
+            container.exec(["true"]).check()
+            session = container._sessions.find(None)
+            lane = session.lanes.make(Lane, None)
+            print(json.dumps([container.name, runtime._owner.private_dir]), flush=True)
+            os.kill(runtime._owner._guard.pid, 9)
+            os.close(lane.status)
+            os.close(lane.go)
+            session._request_lane(lane)
+            os.kill(os.getpid(), 9)
+        """
+    )
+    args = [sys.executable, "-W", "ignore", "-c", script, runtime.name, images[shell], user or ""]
+    killed = run_process(args, timeout_s=120)
+    assert killed.exit_code == -9, killed.stderr
+    name, private = json.loads(killed.stdout)
+    try:
+        assert wait_until(lambda: find_namespace(f"{name}/x") is None, 60.0, 0.1)
+        assert wait_until(lambda: name not in [one.record.id for one in runtime.containers()], 60.0, 0.1)
+    finally:
+        runtime._driver.remove_container(name)
+        shutil.rmtree(private)

@@ -27,10 +27,13 @@ _hr_set_switch() {
 # The name is passed in the environment, which other users cannot read. The process group is reported first, before the
 # user has a process that could report a false one. `begun` says that the right side exists: without it the lane is
 # reported as not started although its left side runs, so the host hands over a command only after it.
-_hr_begin='exec 4>"$1/$_hr_name/s"
-. "$1/$2.sh" | { trap "" PIPE; echo "0 begun" >&4; kill -KILL $$; }'
-_hr_enter='exec 4>"$1/$_hr_name/s"
-echo "0 group $$" >&4
+# To open a FIFO for writing waits for a reader: for ever if the owner has just died, and then the supervisor, which waits
+# for this, would not see that its input has ended. Opened for reading and writing first, the FIFO has a reader.
+_hr_open='[ ! -r "$1/$_hr_name/s" ] || exec 5<>"$1/$_hr_name/s"
+exec 4>"$1/$_hr_name/s" 5>&-
+'
+_hr_begin=$_hr_open'. "$1/$2.sh" | { trap "" PIPE; echo "0 begun" >&4; kill -KILL $$; }'
+_hr_enter=$_hr_open'echo "0 group $$" >&4
 {
     if [ "$4" ]; then
         $3 /bin/sh -c :
@@ -41,8 +44,7 @@ echo "0 group $$" >&4
 # Make the user kill all its processes in one call, then report whether its uid has none. The test starts a process with a
 # limit that allows no other: the kernel also counts processes that fork all the time, and processes of the same uid in
 # other containers. The option is -p in dash and -u in other shells.
-_hr_clear='exec 4>"$1/$_hr_name/s"
-_hr_as=$3
+_hr_clear=$_hr_open'_hr_as=$3
 _hr_is_alone() { ( { ulimit -u 0 || ulimit -p 0; } && exec $_hr_as /bin/sh -c : ); }
 {
     _hr_is_alone || { $_hr_as /bin/sh -c "kill -KILL -1"; _hr_is_alone; }
@@ -61,7 +63,9 @@ _hr_start_lane() {
         export _hr_name="$_hr_new"
         exec $_hr_setsid /bin/sh "$@" </dev/null >/dev/null
     )'
-    [ $? -gt 128 ] || echo "0 fork" >"$_hr_dir/$_hr_new/s"
+    [ $? -gt 128 ] && return
+    set -- "$_hr_dir/$_hr_new/s" # without a fork, see _hr_open
+    if [ -r "$1" ]; then echo "0 fork" 5<>"$1" >"$1"; else echo "0 fork" >"$1"; fi
 }
 
 # Set $_hr_switch to the way a lane switches users: 0 cannot, because this is not root; 1 cannot, because the image has no

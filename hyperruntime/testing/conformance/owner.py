@@ -14,10 +14,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hyperruntime.container import Container
 from hyperruntime.driver import Driver
+from hyperruntime.errors import ExecStartError, UnsupportedOptionError
 from hyperruntime.host.process import PIPE, HostProcess, python_args, spawn
 from hyperruntime.host.python import PYTHONPATH, safe_python_path
 from hyperruntime.runtime import Runtime
@@ -25,6 +28,7 @@ from hyperruntime.testing.conformance.context import LABEL, RUN_ID, Context
 
 MODULE = "hyperruntime.testing.conformance.owner"
 STOP_ALL = "kill -STOP -1; sleep 600"
+_OPENING = 4  # threads for each container
 HIDE = "trap '' TERM; setsid sleep $1 & sleep $1"
 
 
@@ -53,7 +57,8 @@ def main(module: str, name: str, image: str, count: str, mark: str, how: str) ->
         count: number of containers.
         mark: seconds that the commands in the containers sleep; also the containers' label.
         how: ``fork``: fork a child that lives on; ``stop``: stop all processes in the containers; ``job``: close them
-            on SIGTERM; else nothing.
+            on SIGTERM; ``use``: have a process, a terminal, a port and a shell open in each, and go on to open more;
+            else nothing.
     """
     driver = getattr(importlib.import_module(module), name)()
     driver.probe()
@@ -81,6 +86,10 @@ def own(context: Context, count: int, mark: str, how: str) -> None:
         for container in containers:
             threading.Thread(target=container.exec, args=(["sh", "-c", STOP_ALL],), daemon=True).start()
         time.sleep(0.5)
+    for container in containers if how == "use" else ():
+        _open_all(container, mark)
+        for _ in range(_OPENING):
+            threading.Thread(target=_open_more, args=(container, mark), daemon=True).start()
     child = os.fork() if how == "fork" else 0
     if how == "fork" and child == 0:
         time.sleep(120)
@@ -92,6 +101,24 @@ def own(context: Context, count: int, mark: str, how: str) -> None:
     private = os.path.dirname(containers[0]._dir)  # noqa: SLF001 - these files must be removed too
     print(json.dumps({"pid": os.getpid(), "child": child, "private": private}), flush=True)
     select.select([reader], [], [], 600)
+
+
+def _open_all(container: Container, mark: str) -> None:
+    """Open one of each kind; the image may lack the programs for a terminal, a port or a shell."""
+    container.spawn(["sleep", mark])
+    with suppress(UnsupportedOptionError):
+        container.terminal(["sh", "-c", HIDE, "terminal", mark])
+    with suppress(UnsupportedOptionError):
+        container.forward(8080)
+    with suppress(ExecStartError):
+        container.shell().run(f"sleep {mark} & cd /")
+
+
+def _open_more(container: Container, mark: str) -> None:
+    """Open and close processes without an end, so that one is being opened when the owner is killed."""
+    while True:
+        with container.spawn(["sleep", mark]), container.spawn(["sleep", mark]):
+            pass
 
 
 if __name__ == "__main__":

@@ -79,6 +79,12 @@ def killed_while_stopped(context: Context) -> None:
     _expect_gone(context, "1", "stop", signal.SIGKILL)
 
 
+@check("owner.killed-in-use", deadline_s=240)
+def killed_in_use(context: Context) -> None:
+    """If an owner is killed with processes, terminals, ports and shells open or being opened, nothing of it is left."""
+    _expect_gone(context, "2", "use", signal.SIGKILL)
+
+
 @check("owner.terminated", deadline_s=240)
 def terminated(context: Context) -> None:
     """If an owner is ended with SIGTERM, nothing of it is left."""
