@@ -146,10 +146,11 @@ class Domain(Protocol):
         protected_paths: paths of an agent repository that no patch may change (directories end with ``/``).
         task_timeout_s: seconds that one task may take, all turns together.
 
-    Three optional attributes: ``interface_version`` is the version of this interface that the class was written for
+    Four optional attributes: ``interface_version`` is the version of this interface that the class was written for
     (docs/versions.md). With ``container_per_task = True`` each task runs in a fresh container. With
     ``parallel_tasks = True``, for agents that mostly wait for a model or a simulation, ``--eval-workers`` tasks run at
-    once, and dialogues are called from several threads.
+    once, and dialogues are called from several threads. ``left_out`` says, by name, why rows of a data set are not
+    among the tasks; see :class:`~hyperruntime.datasets.left_out.LeftOut`.
     """
 
     name: str

@@ -35,6 +35,7 @@ class EngineInfo:
         gpus: whether described GPUs can be given to a container; not whether the machine has GPUs.
         users: whether an exec can run as another user than the container's.
         ignores_modes: whether root in a container passes over the modes of files (it has CAP_DAC_OVERRIDE).
+        image_owners: whether files of an image keep their owners; False: all belong to the container's root.
         unfiltered: why commands run without a seccomp filter here, or "".
         refuses: other fields that raise :class:`~hyperruntime.errors.UnsupportedOptionError` here, under the name in
             the error's ``field``: a field of the spec (``read_only_rootfs``, ``user``, ``mounts``), a limit that is not
@@ -55,6 +56,7 @@ class EngineInfo:
     gpus: bool = False
     users: bool = True
     ignores_modes: bool = True
+    image_owners: bool = True
     unfiltered: str = ""
     refuses: frozenset[str] = frozenset()
     reclaim_args: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hyperdomain_polyglot.exercise import Exercise, read_directory, read_shipped
+from hyperruntime.datasets.left_out import LeftOut
 from hyperruntime.domain import Domain, Score, Split, Task, Trial, TrialResult, TriedDomain
 
 __all__ = ["Polyglot"]
@@ -53,7 +54,7 @@ class Polyglot:
         Args:
             directory: a directory of exercises; None means our own exercises.
         """
-        self._directory = directory
+        self._directory, self._left = directory, LeftOut()
         self.splits: tuple[Split, ...] = _SHIPPED if directory is None else _DIRECTORY
 
     @cached_property
@@ -61,11 +62,21 @@ class Polyglot:
         """The exercises of each split, by id.
 
         Raises:
-            SpecError: the directory holds no exercise, or an exercise cannot be read.
+            SpecError: the directory holds no exercise that can be read; others are left out.
         """
         if self._directory is None:
             return read_shipped()
-        return {"train": read_directory(self._directory)}
+        return {"train": read_directory(self._directory, self._left)}
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Why exercises of the directory are not among the tasks, by name.
+
+        Raises:
+            SpecError: the directory holds no exercise that can be read.
+        """
+        assert self._exercises
+        return self._left.reasons
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
         """Return the exercises of a split, without their tests.
@@ -76,7 +87,7 @@ class Polyglot:
 
         Raises:
             KeyError: the split is unknown.
-            SpecError: the directory holds no exercise, or an exercise cannot be read.
+            SpecError: the directory holds no exercise that can be read; others are left out.
         """
         exercises = self._exercises[split]
         return tuple(Task(id=name, inputs=exercise.inputs) for name, exercise in exercises.items())[:limit]

@@ -19,6 +19,7 @@ import attrs
 
 from hyperdomain_polyglot.cases import Cases
 from hyperdomain_polyglot.suite import LANGUAGES, Suite
+from hyperruntime.datasets.left_out import LeftOut
 from hyperruntime.errors import SpecError
 from hyperruntime.json_values import parse_json
 
@@ -74,13 +75,17 @@ def _read_shipped(folder: Traversable, name: str) -> Exercise:
     )
 
 
-def read_directory(directory: str) -> dict[str, Exercise]:
+def read_directory(directory: str, left: LeftOut) -> dict[str, Exercise]:
     """Return the exercises below a directory by ``LANGUAGE__NAME``: languages take turns, exercises are in name order.
 
     So the first stage, which decides whether the other exercises are tried, has several languages.
 
+    Args:
+        directory: a directory with tracks, or one track.
+        left: takes the exercises that cannot be read.
+
     Raises:
-        SpecError: the directory holds no exercise of a known language, or an exercise cannot be read.
+        SpecError: the directory holds no exercise of a known language that can be read.
     """
     root = Path(directory).absolute()
     below = "exercises/practice/*/.meta/config.json"
@@ -92,7 +97,9 @@ def read_directory(directory: str) -> dict[str, Exercise]:
     for turn in zip_longest(*(of_language[language] for language in sorted(of_language) if language in LANGUAGES)):
         for folder in filter(None, turn):
             language = folder.parents[2].name
-            exercises[f"{language}__{folder.name}"] = _read_public(folder, language)
+            with left.reading(name := f"{language}__{folder.name}"):
+                exercises[name] = _read_public(folder, language)
+    left.check_any(len(exercises), "polyglot", directory)
     if not exercises:
         known = ", ".join(LANGUAGES)
         raise SpecError("polyglot", directory, f"a directory with LANGUAGE/exercises/practice/NAME for one of {known}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hyperdomain_table.definition import Definition, load_definition
 from hyperdomain_table.rows import Row, read_rows
+from hyperruntime.datasets.left_out import LeftOut
 from hyperruntime.domain import Domain, Score, Split, Task
 
 __all__ = ["Table"]
@@ -56,11 +57,26 @@ class Table:
         self.image: str = self.definition.image
         self.agent: str = self.definition.agent
         self.task_timeout_s: float = self.definition.task_timeout_s
+        self._left = LeftOut()
 
     @cached_property
     def _rows(self) -> dict[str, dict[str, Row]]:
         """The rows of each split, by id, in the order of the file."""
-        return {split.name: read_rows(self.definition, path) for split, path in self.definition.files.items()}
+        several = len(self.definition.files) > 1
+        return {
+            split.name: read_rows(self.definition, path, self._left, f"{split.name}, " if several else "")
+            for split, path in self.definition.files.items()
+        }
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Why rows are not among the tasks, by name.
+
+        Raises:
+            SpecError: a file cannot be read or has no valid row.
+        """
+        assert self._rows
+        return self._left.reasons
 
     @cached_property
     def _labels(self) -> tuple[str, ...]:
@@ -82,7 +98,7 @@ class Table:
 
         Raises:
             KeyError: the split is unknown.
-            SpecError: a file cannot be read, or a row is invalid.
+            SpecError: a file cannot be read, or has no valid row; others are left out.
         """
         rows = self._rows[split]
         return tuple(Task(id=task_id, inputs=row.inputs) for task_id, row in rows.items())[:limit]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from hyperdomain_table.definition import Definition
+from hyperruntime.datasets.json_lines import json_lines
+from hyperruntime.datasets.left_out import LeftOut
 from hyperruntime.errors import SpecError
-from hyperruntime.json_values import parse_json
 from hyperruntime.units import MIB
 
 _MAX_FIELD_BYTES = 64 * MIB
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # a byte that could not be decoded
 _MAX_ID = 120  # an id becomes part of a file's name
 
 
@@ -33,46 +36,76 @@ class Row:
     label: str
 
 
-def read_rows(definition: Definition, path: Path) -> dict[str, Row]:
+def read_rows(definition: Definition, path: Path, left: LeftOut, prefix: str = "") -> dict[str, Row]:
     """Return the rows of a file, by id, in the order of the file.
 
     Args:
         definition: the definition of the data set.
         path: the file.
+        left: takes the rows that lack a column, repeat an id, have an invalid label, or cannot be read.
+        prefix: put before their names.
 
     Raises:
-        SpecError: the file cannot be read or is empty, or a row lacks a column, repeats an id or has an invalid label.
+        SpecError: the file cannot be read, or has no valid row; a row is invalid, and ``left`` takes none.
     """
     rows: dict[str, Row] = {}
+    of_file = LeftOut(left.unsupported)
     try:
-        for number, record in enumerate(_records(path), start=1):
-            name, row = _row(definition, record, number, f"{path}, row {number}")
-            if name in rows:
-                raise SpecError("id", name, f"each id once ({path}, row {number})")
-            rows[name] = row
+        for number, record in _records(path, of_file, prefix):
+            with of_file.reading(f"{prefix}{_name(definition, record, number)}"):
+                name, row = _row(definition, record, number, f"{path}, row {number}")
+                if name in rows:
+                    raise SpecError("id", name, f"each id once ({path}, row {number})")
+                rows[name] = row
+        of_file.check_any(len(rows), "file", str(path))
         if not rows:
             raise SpecError("file", str(path), "a table with at least one row")
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError) as error:
         if isinstance(error, SpecError):
             raise
         raise SpecError("file", str(path), f"a readable table in UTF-8 ({error})") from error
+    left.take(of_file)
     return rows
 
 
-def _records(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        if path.suffix == ".csv":
-            csv.field_size_limit(_MAX_FIELD_BYTES)  # for the whole process: the default is too small for papers
-            yield from csv.DictReader(file, strict=True)
-        else:
-            yield from (_json_record(line, path) for line in file if line.strip())
+def _records(path: Path, left: LeftOut, prefix: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the records of a file that can be read, with their numbers."""
+    if path.suffix == ".csv":
+        yield from _csv_records(path, left, prefix)
+    else:
+        yield from ((line.record, line.value) for line in json_lines(path, left, prefix))
 
 
-def _json_record(line: str, path: Path) -> Mapping[str, Any]:
-    value = parse_json(line)
-    if not isinstance(value, dict):
-        raise SpecError("file", str(path), "one JSON object on each line")
-    return value
+def _csv_records(path: Path, left: LeftOut, prefix: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    csv.field_size_limit(_MAX_FIELD_BYTES)  # for the whole process: the default is too small for papers
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        reader = csv.DictReader(file, strict=True)
+        _check_utf8(reader.fieldnames or (), str(path), "text in UTF-8 in its first line")
+        for number in count(1):
+            name, begin = f"{prefix}row {number}", reader.reader.line_num + 1
+            with left.reading(name):
+                try:
+                    record = next(reader)
+                except StopIteration:
+                    return
+                except csv.Error as error:  # the reader goes on with the next line
+                    where = f"{path}, lines {begin} to {reader.reader.line_num}"
+                    raise SpecError("row", number, f"a row of CSV ({where}: {error})") from None
+                _check_utf8(record.values(), f"{path}, row {number}", "text in UTF-8")
+            if name not in left.reasons:
+                yield number, record
+
+
+def _check_utf8(texts: Iterable[Any], where: str, allowed: str) -> None:
+    for text in texts:
+        if isinstance(text, str) and _NOT_UTF8.search(text):
+            raise SpecError(where, text, allowed)
+
+
+def _name(definition: Definition, record: Mapping[str, Any], number: int) -> str:
+    """Return the name of a row in messages: its id, which may be invalid, or its number."""
+    key = definition.id or "id"
+    return f"row {number}" if record.get(key) in (None, "") else f"row {number}, id {str(record[key])[:_MAX_ID]}"
 
 
 def _row(definition: Definition, record: Mapping[str, Any], number: int, where: str) -> tuple[str, Row]:

@@ -20,13 +20,13 @@ from hyperenvironment_swe.locate import is_cut, locate_tests
 from hyperenvironment_swe.rows import builtin_rows, load_rows
 from hyperenvironment_swe.state import State, files_of_tests, pytest_settings, read_out, write_state
 from hyperenvironment_swe.verdicts import base_faults, not_installed, nothing, verdict
+from hyperruntime.datasets.left_out import SKIP, UNSUPPORTED, LeftOut
 from hyperruntime.errors import SpecError
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import ABOVE_ZERO, AtLeast
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Environment, Fresh, Item, Outcome, Verdict
-from hyperruntime.rollout.left_out import SKIP, UNSUPPORTED, LeftOut
 from hyperruntime.rollout.origins import source_of
 from hyperruntime.rollout.repositories import Checkout, Repositories
 from hyperruntime.spec import Mount

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -12,10 +13,12 @@ from typing import Any
 
 from filelock import FileLock
 
+from hyperruntime.datasets.json_lines import json_lines
+from hyperruntime.datasets.left_out import FAIL, LeftOut
 from hyperruntime.errors import ExtraMissingError, SpecError, StorageError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.json_values import parse_json
-from hyperruntime.rollout.left_out import FAIL, LeftOut
+from hyperruntime.storage.text_file import read_utf8
 
 _TRAIN = "train.jsonl"
 # The name of a data file: its split, and which part of it, as ``datasets`` writes them.
@@ -41,24 +44,22 @@ def load_rows(path: str, split: str | None = None, left: LeftOut | None = None) 
     """
     files = _files(path, split)
     left = left or LeftOut(FAIL)
-    number = 0
+    count = 0
     try:
         for file in files:
-            rows = _parquet_rows(file) if file.suffix == ".parquet" else _json_rows(file.read_text("utf-8"))
-            for row in rows:
-                number += 1
-                with left.reading(f"row {number}"):
-                    if isinstance(row, ValueError):
-                        raise SpecError("items", path, f"rows that are JSON objects: {row}")
-                    if not isinstance(row, dict):
-                        raise SpecError("items", path, f"rows that are JSON objects; row {number} is not")
+            for row in _rows(file, left):
+                count += 1
                 if isinstance(row, dict):
                     yield row
+                else:
+                    with left.reading(f"row {count}"):
+                        why = row if isinstance(row, ValueError) else f"row {count} is not"
+                        raise SpecError("items", path, f"rows that are JSON objects: {why}")
     except (ValueError, OSError) as error:
         if isinstance(error, SpecError):
             raise
         raise SpecError("items", path, f"rows that are JSON objects: {error}") from None
-    if not number:
+    if not count and not left.reasons:
         raise SpecError("items", path, "at least one row, each a JSON object")
 
 
@@ -106,8 +107,30 @@ def _files(path: str, split: str | None) -> list[Path]:
     return splits[split] if split is not None else next(iter(splits.values()))
 
 
-def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file, a batch at a time, because files of data sets are large."""
+def _rows(file: Path, left: LeftOut) -> Iterator[Any]:
+    """Yield the rows of a file; a row that cannot be read is yielded as the error."""
+    if file.suffix == ".parquet":
+        yield from _parquet_rows(file)
+    elif _is_array(file):
+        yield from parse_json(read_utf8(file, "items"))
+    else:
+        yield from (line.value for line in json_lines(file, left))
+
+
+def _is_array(file: Path) -> bool:
+    """Return whether a file begins as JSON, not as JSON lines."""
+    with file.open("rb") as opened:
+        while begin := opened.read(4096):
+            if text := begin.removeprefix(codecs.BOM_UTF8).lstrip():
+                return text.startswith(b"[")
+    return False
+
+
+def _parquet_rows(file: Path) -> Iterator[dict[str, Any] | ValueError]:
+    """Yield the rows of a file, a batch at a time, because files of data sets are large.
+
+    A row whose text is not UTF-8 is yielded as the error.
+    """
     if find_spec("pyarrow") is None:
         raise ExtraMissingError("Parquet files", "pyarrow", "swe")
     with file.open("rb") as opened:
@@ -116,17 +139,15 @@ def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=_BATCH_ROWS):
-        yield from batch.to_pylist()
+        try:
+            yield from batch.to_pylist()
+        except UnicodeDecodeError:
+            yield from (_parquet_row(batch.slice(place, 1)) for place in range(batch.num_rows))
 
 
-def _json_rows(text: str) -> Iterator[Any]:
-    """Yield the values of JSON, or of JSON lines; a line that is not JSON is yielded as the error."""
-    if text.lstrip().startswith("["):
-        yield from parse_json(text)
-        return
-    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: text may contain U+2028
-        if line.strip():
-            try:
-                yield parse_json(line)
-            except ValueError as error:
-                yield ValueError(f"line {number} is not JSON ({error})")
+def _parquet_row(batch: Any) -> dict[str, Any] | ValueError:  # noqa: ANN401 - of pyarrow
+    try:
+        (row,) = batch.to_pylist()
+    except UnicodeDecodeError as error:
+        return error
+    return dict(row)

@@ -19,15 +19,16 @@ import yaml
 
 from hyperruntime.adapters.compose import Service, read_service, read_variables
 from hyperruntime.errors import SpecError, UnsupportedOptionError
+from hyperruntime.exec.named_user import is_root
+from hyperruntime.spec import check_user
 from hyperruntime.storage.text_file import read_utf8
 
 NAME = "docker-compose.yaml"
+ROOT = "root"
 _MAIN = "main"
 # Variables that Harbor sets for this file: what they stand for is done here without it.
-_OF_HARBOR = re.compile(
-    r"\$\{?(?:MAIN_IMAGE_NAME|PREBUILT_IMAGE_NAME|CPUS|MEMORY|(?:HOST|ENV)_(?:VERIFIER_LOGS|AGENT_LOGS|ARTIFACTS)_PATH)"
-    r"(?::-[^}]*)?\}?"
-)
+_NAMES = r"(?:MAIN_IMAGE_NAME|PREBUILT_IMAGE_NAME|CPUS|MEMORY|(?:HOST|ENV)_(?:VERIFIER_LOGS|AGENT_LOGS|ARTIFACTS)_PATH)"
+_OF_HARBOR = re.compile(rf"\$\{{?{_NAMES}(?::-[^}}]*)?\}}?")
 _CONTEXT = re.compile(r"\$\{?CONTEXT_DIR\}?")
 _AT_THE_TOP = {"services", "version", "name", "volumes", "networks"}  # an unused volume changes nothing
 
@@ -40,6 +41,7 @@ class Main:
         image: reference of a ready image, or "".
         recipe: its Dockerfile, or None.
         workdir: working directory, or "".
+        user: user of agents and tests as :func:`user_text` returns it, or "".
         env: environment variables; ``${NAME}`` takes a value of the host.
         limits: limits, by the name of the field of :class:`~hyperruntime.Limits`.
         has_network: False if it has none; None if the file does not say.
@@ -48,6 +50,7 @@ class Main:
     image: str = ""
     recipe: Path | None = None
     workdir: str = ""
+    user: str = ""
     env: Mapping[str, str] = attrs.field(factory=dict)
     limits: Mapping[str, Any] = attrs.field(factory=dict)
     has_network: bool | None = None
@@ -66,16 +69,15 @@ def read_main(folder: Path) -> Main:
     if not path.is_file():
         return Main()
     try:
-        given = _main(path)
-        variables = read_variables(given.pop("environment", {}))
+        given, variables = _main(path)
         service = read_service({"services": {_MAIN: given}}, folder)
         return _as_main(service, variables, folder)
     except UnsupportedOptionError as error:
         raise SpecError("task", str(path), f"{error.field} of the service {_MAIN!r}: {error.why}") from None
 
 
-def _main(path: Path) -> dict[str, Any]:
-    """Return the keys of ``main``, without those that only repeat what Harbor does by itself."""
+def _main(path: Path) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """Return the keys of ``main`` and its variables, without those that only repeat what Harbor does by itself."""
     try:
         config = yaml.safe_load(read_utf8(path, "task", may_be_link=False)) or {}
         services = config.get("services") or {_MAIN: {}}
@@ -88,7 +90,24 @@ def _main(path: Path) -> dict[str, Any]:
         raise SpecError("task", str(path), f"a task with one container, {_MAIN!r}; it also has the service {names}")
     if unknown or config.get("networks"):
         raise SpecError("task", str(path), f"a file without {(*unknown, 'networks')[0]}, which is not supported")
-    return {key: kept for key, value in main.items() if (kept := _without_harbors(value)) not in (None, [], {})}
+    variables = _variables(read_variables(main.pop("environment", {})))
+    given = {key: kept for key, value in main.items() if (kept := _without_harbors(value)) not in (None, [], {})}
+    return given, variables
+
+
+def _variables(given: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return variables without those of Harbor; one without a value keeps its name, whose value is the host's."""
+    own = {name: value for name, value in given.items() if value is not None or not re.fullmatch(_NAMES, name)}
+    return {
+        name: None if value is None else _CONTEXT.sub(".", value)
+        for name, value in own.items()
+        if value is None or not _is_harbors(value)
+    }
+
+
+def _is_harbors(text: str) -> bool:
+    """Return whether a text consists of Harbor's variables and what compose writes around them."""
+    return _OF_HARBOR.search(text) is not None and not _OF_HARBOR.sub("", text).strip(":roz,")
 
 
 def _without_harbors(value: Any) -> Any:  # noqa: ANN401 - of a YAML file
@@ -101,15 +120,32 @@ def _without_harbors(value: Any) -> Any:  # noqa: ANN401 - of a YAML file
     if not isinstance(value, str):
         return value
     name, equals, text = value.partition("=")
-    if _OF_HARBOR.search(text if equals else name) and not _OF_HARBOR.sub("", text if equals else name).strip(":roz,"):
+    if _is_harbors(text if equals else name):
         return None
     return _CONTEXT.sub(".", value)
 
 
+def user_text(value: object) -> str:
+    """Return a user as ``root``, or as a name or uid with an optional ``:group``; a number is a uid.
+
+    Raises:
+        SpecError: it is neither.
+    """
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    check_user(text)
+    assert isinstance(text, str)
+    return ROOT if is_root(text) else text
+
+
+def _user(value: object) -> str:
+    try:
+        return "" if value == "" else user_text(value)
+    except SpecError as error:
+        raise UnsupportedOptionError("terminal", "user", f"{value!r} is not {error.allowed}") from None
+
+
 def _as_main(service: Service, variables: Mapping[str, str | None], folder: Path) -> Main:
     fields = service.fields
-    if fields.get("user", "root") not in ("root", 0, "0", "0:0", "root:root"):
-        raise UnsupportedOptionError("terminal", "user", f"{fields['user']!r} is not root, as which agents run")
     if fields.get("read_only_rootfs"):
         raise UnsupportedOptionError("terminal", "read_only", "agents and tests write files")
     if fields["network"] not in ("none", "bridge", "default"):
@@ -123,6 +159,7 @@ def _as_main(service: Service, variables: Mapping[str, str | None], folder: Path
         image=fields.get("image", ""),
         recipe=None if recipe is None else folder / recipe.name,
         workdir=fields.get("workdir", ""),
+        user=_user(fields.get("user", "")),
         env={name: f"${{{name}}}" if value is None else value for name, value in variables.items()},
         limits=fields["limits"],
         has_network=False if fields["network"] == "none" else None,

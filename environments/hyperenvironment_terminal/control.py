@@ -13,6 +13,7 @@ import attrs
 
 from hyperenvironment_terminal.judge import Finding, run_tests
 from hyperenvironment_terminal.task import LOGS, SOLUTION, TEST_SCRIPT, Task
+from hyperenvironment_terminal.users import agents_lease, make_directory
 from hyperruntime.errors import SpecError
 from hyperruntime.pool.lease import Lease
 from hyperruntime.spec import ExecResult
@@ -40,7 +41,7 @@ class Control:
 
 
 async def solve(task: Task, container: Lease, env: Mapping[str, str], timeout_s: float | None) -> ExecResult:
-    """Run a task's known solution.
+    """Run a task's known solution as the task's agent.
 
     Args:
         task: the task.
@@ -54,9 +55,11 @@ async def solve(task: Task, container: Lease, env: Mapping[str, str], timeout_s:
     """
     if task.solution is None:
         raise SpecError("task", task.id, "a task with solution/solve.sh")
-    await container.put(str(task.solution), SOLUTION)
+    agent = await agents_lease(task, container)
+    await make_directory(SOLUTION, container, agent)
+    await agent.put(str(task.solution), SOLUTION)
     args = ["/bin/sh", "-c", f'exec "$(command -v bash || command -v sh)" {SOLUTION}/solve.sh']
-    return await container.exec(args, env=env, timeout_s=timeout_s)
+    return await agent.exec(args, env=env, timeout_s=timeout_s)
 
 
 async def control_run(

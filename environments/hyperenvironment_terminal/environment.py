@@ -1,4 +1,4 @@
-"""The environment ``terminal``: an agent works in a shell as root of a container; the final files are judged."""
+"""The environment ``terminal``: an agent works in a shell of a container; the final files are judged."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from typing import Any
 import attrs
 
 from hyperenvironment_terminal.carry import StateError, carry
+from hyperenvironment_terminal.compose import ROOT
 from hyperenvironment_terminal.control import Control, control_run, solve
 from hyperenvironment_terminal.image import task_image
 from hyperenvironment_terminal.judge import Finding, VerifierError, run_tests
 from hyperenvironment_terminal.load import BUILTIN, load_tasks
 from hyperenvironment_terminal.needs import check_network, describe, networks
 from hyperenvironment_terminal.task import FRESH, SAME, TEST_BEGINNING, Task
+from hyperenvironment_terminal.users import agents_lease, check_users
+from hyperruntime.datasets.left_out import SKIP, UNSUPPORTED, LeftOut
 from hyperruntime.errors import SpecError, TransferError
 from hyperruntime.images.store import ImageStore
 from hyperruntime.option_fields import ABOVE_ZERO, AtLeast, OneOf
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
-from hyperruntime.rollout.left_out import SKIP, UNSUPPORTED, LeftOut
 from hyperruntime.spec import ContainerSpec, ExecResult, Network
 from hyperruntime.transfer.extract import DEFAULT_MAX_MEMBERS
 
 _LIMIT_BYTES = 1024**3
 _TEMPLATE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _SYSTEM = """\
-You work at a shell in a Linux container, as root, through tools; nobody else uses it and nobody answers questions. \
+You work at a shell in a Linux container, as {user}, through tools; nobody else uses it and nobody answers questions. \
 Commands begin in {workdir}. Do what the task says, look that it is done, and then answer in words without a tool \
 call. What counts is the state of the files that you leave: processes that you started are ended before it is \
 tested{system}."""
@@ -60,7 +62,7 @@ class Terminal:
 
     Attributes:
         name: name of the entry point.
-        slots_per_container: 1, because the agent is root in its container.
+        slots_per_container: 1, because the tests need root in the agent's container.
         image_workdir: True, because tasks begin in the working directory of their image.
 
     Raises:
@@ -157,18 +159,20 @@ class Terminal:
         if self.resources == "task":
             gpus = f"auto:{task.gpus}" if task.gpus else base.gpus
             spec = attrs.evolve(spec, limits=attrs.evolve(base.limits, **task.limits), gpus=gpus)
+        if task.agent_user or task.tests_user:
+            spec = attrs.evolve(spec, user="0:0")  # only root runs commands as others
         self._specs[item.id], self._tests_networks[item.id] = spec, tests_network
         return spec
 
     async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
-        """Check that the agent is root, and that the image has the programs that ``verify`` needs.
+        """Check that the slot runs as root, and that the image has the task's users and what ``verify`` needs.
 
         Args:
             item: the task.
             lease: the agent's slot.
 
         Raises:
-            VerifierError: a check failed.
+            TaskUserError, VerifierError: a check failed.
         """
         task = self._tasks[item.id]
         script = "id -u; command -v find tar xargs >/dev/null && find / -maxdepth 0 -printf yes"
@@ -183,7 +187,18 @@ class Terminal:
                 f"the image of task {item.id!r} lacks GNU find, tar or xargs, which verify='fresh' needs; "
                 "add them, or use --option verify=same"
             )
+        await check_users(task, lease)
         return {"verify": self._mode(task), "workdir": lease.slot.workspace}
+
+    async def agent_lease(self, item: Item, lease: Lease, meta: Mapping[str, Any]) -> Lease:
+        """Return the lease with which the agent's tools work: as the task's user, or as root.
+
+        Args:
+            item: the task.
+            lease: the agent's slot.
+            meta: the value that ``setup`` returned.
+        """
+        return await agents_lease(self._tasks[item.id], lease)
 
     def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """Return the system message and the task's instruction.
@@ -193,7 +208,9 @@ class Terminal:
             meta: the value that ``setup`` returned.
         """
         task = self._tasks[item.id]
-        system = _SYSTEM.format(workdir=meta["workdir"], system=_FILES_ONLY if self._mode(task) == FRESH else "")
+        user = f"the user {task.agent_user}" if task.agent_user not in ("", ROOT) else ROOT
+        system = _FILES_ONLY if self._mode(task) == FRESH else ""
+        system = _SYSTEM.format(user=user, workdir=meta["workdir"], system=system)
         return [{"role": "system", "content": system}, {"role": "user", "content": task.instruction}]
 
     async def verify(

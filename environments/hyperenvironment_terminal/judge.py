@@ -1,7 +1,8 @@
 """Run a task's tests in a container, and read their reward.
 
-``/tests`` and ``/logs`` are created again just before the tests, so that files of the agent in them have no effect. The
-tests get the environment of the image and of the task, not of the agent's shell.
+``/tests`` and ``/logs`` are created again just before the tests, so that files of the agent in them have no effect;
+both belong to the user of the tests. The tests get the environment of the image and of the task, not of the agent's
+shell.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from pathlib import Path
 import attrs
 
 from hyperenvironment_terminal.task import LOGS, TEST_BEGINNING, TEST_SCRIPT, TEST_STATE, TESTS, TOOLS, Task
+from hyperenvironment_terminal.users import judges_lease, make_directory
 from hyperruntime.errors import ExtraMissingError, HyperRuntimeError, SpecError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.pool.lease import Lease
+from hyperruntime.pool.user_lease import UserLease
 from hyperruntime.spec import ExecResult
 
 REWARD_TEXT, REWARD_JSON = f"{LOGS}/verifier/reward.txt", f"{LOGS}/verifier/reward.json"
@@ -101,38 +104,43 @@ async def run_tests(task: Task, container: Lease, env: Mapping[str, str], *, beg
         raise VerifierError(
             f"/tests and /logs cannot be created in the container: {why}; the tests need root, sh, rm and mkdir"
         )
-    await container.put(str(task.tests), TESTS)
+    judge = await judges_lease(task, container)
+    for directory in (TESTS, LOGS):
+        await make_directory(directory, container, judge)
+    await judge.put(str(task.tests), TESTS)
     if beginning or task.uses_pytest:
-        return await _by_pytest(task, container, env, TEST_BEGINNING if beginning else TEST_STATE)
-    return await _by_script(task, container, env)
+        return await _by_pytest(task, container, judge, env, TEST_BEGINNING if beginning else TEST_STATE)
+    return await _by_script(task, container, judge, env)
 
 
-async def _by_script(task: Task, container: Lease, env: Mapping[str, str]) -> Finding:
+async def _by_script(task: Task, container: Lease, judge: Lease, env: Mapping[str, str]) -> Finding:
     path = f"{TESTS}/{TEST_SCRIPT}"
     own_line = (task.tests / TEST_SCRIPT).read_bytes().startswith(b"#!")
     begin = f'chmod +x {path}; exec "$0"' if own_line else f'exec "$(command -v bash || command -v sh)" {path}'
-    result = await _run(task, container, ["/bin/sh", "-c", begin, path], env)
+    result = await _run(task, judge, ["/bin/sh", "-c", begin, path], env)
     rewards = {} if result.timed_out else await _rewards(container)
     return _finding(result, rewards)
 
 
-async def _by_pytest(task: Task, container: Lease, env: Mapping[str, str], file: str) -> Finding:
-    if (await container.exec(["python3", "-I", "-c", "import pytest"], workdir="/")).exit_code != 0:
+async def _by_pytest(task: Task, container: Lease, judge: Lease, env: Mapping[str, str], file: str) -> Finding:
+    if (await judge.exec(["python3", "-I", "-c", "import pytest"], workdir="/")).exit_code != 0:
         with owned_directory() as directory:
             folder = Path(directory) / "python"
             await asyncio.to_thread(_copy_pytest, folder)
-            await container.put(str(folder), TOOLS)
+            await make_directory(TOOLS, container, judge)
+            await judge.put(str(folder), TOOLS)
     command = ["python3", "-I", "-c", _RUN_PYTEST, *_PYTEST_ARGS, f"{TESTS}/{file}"]
-    result = await _run(task, container, command, env)
+    result = await _run(task, judge, command, env)
     has_verdict = result.exit_code in _REWARDS and not result.timed_out
     return _finding(result, {"reward": _REWARDS[result.exit_code]} if has_verdict else {})
 
 
-async def _run(task: Task, container: Lease, args: list[str], env: Mapping[str, str]) -> ExecResult:
-    return await container.exec(
+async def _run(task: Task, judge: Lease, args: list[str], env: Mapping[str, str]) -> ExecResult:
+    home = {} if isinstance(judge, UserLease) else {"HOME": "/root"}
+    return await judge.exec(
         args,
         timeout_s=task.verifier_timeout_s,
-        env={"HOME": "/root", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1", **env},
+        env={**home, "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1", **env},
     )
 
 

@@ -22,10 +22,10 @@ from typing import Any, NoReturn
 import attrs
 
 from hyperenvironment_terminal.task import INSTRUCTION, SETTINGS, TEST_SCRIPT, Task, is_task, read_task, task_id
+from hyperruntime.datasets.json_lines import json_lines
+from hyperruntime.datasets.left_out import FAIL, LeftOut
 from hyperruntime.errors import SpecError, TransferError
 from hyperruntime.host.cache_dir import cache_directory
-from hyperruntime.json_values import json_object
-from hyperruntime.rollout.left_out import FAIL, LeftOut
 from hyperruntime.transfer.extract import ExtractLimits, extract_tree
 
 BUILTIN = "builtin"
@@ -102,25 +102,9 @@ def _rows(path: Path, left: LeftOut) -> Iterator[tuple[str, Callable[[], Task]]]
         path: the file.
         left: takes a line that is not a JSON object; a reader names its line if the row is invalid.
     """
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
-        if not line.strip():
-            continue
-        values = None
-        with left.reading(f"line {number}"):
-            values = _values(line, f"{path}:{number}")
-        if values is not None:
-            row = _Row(path=path, number=number, values=values)
-            yield task_id(row.name), row.task
-
-
-def _values(line: bytes, place: str) -> dict[str, Any]:
-    try:
-        values = json_object(line.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise SpecError(place, line[:80], f"text in UTF-8; its byte {error.start} is not") from None
-    if values is None:
-        raise SpecError(place, line.decode().strip(), "a JSON object")
-    return values
+    for line in json_lines(path, left):
+        row = _Row(path=path, number=line.number, values=line.value)
+        yield task_id(row.name), row.task
 
 
 @attrs.frozen(kw_only=True)

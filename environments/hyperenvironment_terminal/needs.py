@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from hyperenvironment_terminal.compose import ROOT
 from hyperenvironment_terminal.task import TEST_SCRIPT, Task
 from hyperruntime.errors import SpecError
 from hyperruntime.spec import ContainerSpec, Network
@@ -50,6 +51,7 @@ def describe(task: Task) -> str:
         f"{limits['disk_bytes'] / MIB:g} MiB disk" if "disk_bytes" in limits else "",
         f"{task.gpus} GPUs" if task.gpus else "",
         "no internet" if task.internet is False else "",
+        f"its agent as the user {task.agent_user}" if task.agent_user not in ("", ROOT) else "",
     ]
     return ", ".join(filter(None, needed))
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import attrs
 
-from hyperenvironment_terminal.compose import Main, read_main
+from hyperenvironment_terminal.compose import Main, read_main, user_text
 from hyperruntime.errors import SpecError
 from hyperruntime.images.definition_rewrite import read_definition
 from hyperruntime.json_values import parse_toml
@@ -54,6 +54,9 @@ class Task:
         gpus: number of GPUs.
         internet: whether the agent has access to the internet; None if the task does not say.
         tests_internet: the same for the tests.
+        agent_user: user of the agent and of the known solution: ``root``, or a name or uid with an optional ``:group``;
+            "" if the task does not say, which is root.
+        tests_user: the same for the tests.
         env: environment variables of every command; ``${NAME}`` and ``${NAME:-default}`` take values from the host.
         verifier_env: more environment variables of the tests.
         solution_env: more environment variables of the known solution.
@@ -73,6 +76,8 @@ class Task:
     gpus: int = 0
     internet: bool | None = None
     tests_internet: bool | None = None
+    agent_user: str = ""
+    tests_user: str = ""
     env: Mapping[str, str] = attrs.field(factory=dict)
     verifier_env: Mapping[str, str] = attrs.field(factory=dict)
     solution_env: Mapping[str, str] = attrs.field(factory=dict)
@@ -131,6 +136,8 @@ def read_task(folder: Path, *, name: str = "") -> Task:
         gpus=int(reader.number(environment, "gpus") or 0),
         internet=_internet(reader, agent, "agent", internet),
         tests_internet=_internet(reader, verifier, "verifier", internet),
+        agent_user=reader.user(agent, "agent") or main.user,
+        tests_user=reader.user(verifier, "verifier") or main.user,
         env={**main.env, **reader.texts(environment, "env")},
         verifier_env=reader.texts(verifier, "env"),
         solution_env=reader.texts(reader.table(settings, "solution"), "env"),
@@ -169,6 +176,13 @@ class _Reader:
         value = self.number(table, key)
         return default if value is None else value or self.refuse(key, value, "a number of seconds above 0")
 
+    def user(self, table: Mapping[str, Any], name: str) -> str:
+        value = table.get("user")
+        try:
+            return "" if value in (None, "") else user_text(value)
+        except SpecError as error:
+            self.refuse(f"{name}.user", value, error.allowed)
+
     def texts(self, table: Mapping[str, Any], key: str) -> dict[str, str]:
         values = self.table(table, key)
         if not all(isinstance(value, str | int | float) for value in values.values()):
@@ -191,10 +205,6 @@ def _refuse_what_is_not_done(reader: _Reader, settings: Mapping[str, Any], folde
     environment, verifier = reader.table(settings, "environment"), reader.table(settings, "verifier")
     if (folder / "steps").is_dir() or settings.get("steps"):
         raise SpecError("task", str(folder), "a task with one step; several steps are not supported")
-    for name in ("agent", "verifier"):
-        user = reader.table(settings, name).get("user")
-        if user not in (None, "root", 0):
-            reader.refuse(f"{name}.user", user, "root; agent and tests always run as root")
     if environment.get("mcp_servers"):
         reader.refuse("environment.mcp_servers", environment["mcp_servers"], "none; MCP servers are not supported")
     if environment.get("healthcheck"):

@@ -134,11 +134,12 @@ def read_variables(given: object) -> dict[str, str | None]:
     Raises:
         SpecError: it is neither a list nor a table.
     """
+    values = list(given.values()) if isinstance(given, Mapping) else given
+    if not isinstance(values, list) or any(isinstance(value, list | dict) for value in values):
+        raise SpecError("environment", given, "a list such as [NAME=value], or a table")
     if isinstance(given, Mapping):
         return {str(name): None if value is None else str(value) for name, value in given.items()}
-    if not isinstance(given, list):
-        raise SpecError("environment", given, "a list such as [NAME=value], or a table")
-    words = [str(word).partition("=") for word in given]
+    words = [str(word).partition("=") for word in values]
     return {name: value if equals else None for name, equals, value in words}
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 
 import attrs
 
+from hyperruntime.datasets.left_out import left_out_of, warn_left_out
 from hyperruntime.errors import RunError, SpecError, name_hint
 from hyperruntime.rollout.agent.agent import slot_tools
 from hyperruntime.rollout.agent.model import Model
@@ -43,6 +44,7 @@ class Episodes:
         environment, base = load_environment(options.environment, options.environment_options), options.base_spec()
         self.options, self._numbers = options, itertools.count()
         self._items = {item.id: item for item in environment.items()}
+        warn_left_out(left_out_of(environment), "the environment's option unsupported=fail")
         self._context = EpisodeContext(
             options=options,
             environment=environment,

@@ -192,18 +192,23 @@ class UserSessions:
         except ContainerLostError as error:
             raise self.lose(error, execution.session) from None
 
-    def end_user(self, user: RunAs) -> bool:
+    def end_user(self, user: RunAs, also: str | RunAs | None = None) -> bool:
         """Kill every process of a uid and drop its lanes; return whether none is left.
 
         Raises the errors of :meth:`find`.
+
+        Args:
+            user: the user.
+            also: another form of the same user, in which its commands ran.
         """
         main = self._find(None)
         self._switches(main)
         ended = main.end_user(user)
-        with self._lock:
-            own = self._sessions.get(str(user))
-        if own is not None:
-            self._drop(str(user), own)
+        for name in {str(user), str(also or user)}:
+            with self._lock:
+                own = self._sessions.get(name)
+            if own is not None:
+                self._drop(name, own)
         return ended
 
     def end_group(self, group: str) -> bool:

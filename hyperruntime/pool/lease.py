@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from hyperruntime.concurrency.blocking import RESETS, blocking
 from hyperruntime.exec.options import SlotExecKeywords, SlotShellKeywords, SlotTerminalKeywords
@@ -23,6 +23,8 @@ from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
 if TYPE_CHECKING:
     from hyperruntime.pool.pool import SlotPool
 
+T = TypeVar("T")
+
 
 class Lease(LeaseFiles):
     """One leased slot; commands, tools and file copies run as the slot's user.
@@ -35,6 +37,10 @@ class Lease(LeaseFiles):
     def __init__(self, pool: SlotPool, slot: Slot) -> None:
         """Bind a lease to its pool; the pool checks with each call that the lease is still valid."""
         self.pool, self.slot = pool, slot
+
+    async def _run(self, work: Callable[[SlotExec], Coroutine[Any, Any, T]]) -> T:
+        """Run ``work`` with the slot; see :meth:`SlotPool.run`."""
+        return await self.pool.run(self.slot, work)
 
     async def exec(
         self,
@@ -54,7 +60,7 @@ class Lease(LeaseFiles):
             SandboxLostError: the slot's container ended.
         """
         options.setdefault("timeout_s", 300.0)
-        return await self.pool.run(self.slot, lambda slot_exec: slot_exec.aexec(args, **options))
+        return await self._run(lambda slot_exec: slot_exec.aexec(args, **options))
 
     async def spawn(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> Process:
         """Start a command in the slot in the background; it ends with the lease, if not before.
@@ -62,7 +68,7 @@ class Lease(LeaseFiles):
         Arguments and errors are those of :meth:`Container.spawn` and :meth:`exec`, but there is no time limit unless
         one is given.
         """
-        return await self.pool.run(self.slot, lambda slot_exec: slot_exec.aspawn(args, **options))
+        return await self._run(lambda slot_exec: slot_exec.aspawn(args, **options))
 
     async def terminal(
         self, args: Sequence[str | bytes], *, rows: int = 24, cols: int = 80, **options: Unpack[SlotTerminalKeywords]
@@ -75,7 +81,7 @@ class Lease(LeaseFiles):
         async def start(slot_exec: SlotExec) -> Terminal:
             return await slot_exec.aterminal(args, rows=rows, cols=cols, **options)
 
-        return await self.pool.run(self.slot, start)
+        return await self._run(start)
 
     async def shell(self, **options: Unpack[SlotShellKeywords]) -> Shell:
         """Return a persistent bash of the slot; it ends with the lease, if not before, and then runs no text.
@@ -86,18 +92,18 @@ class Lease(LeaseFiles):
         async def start(slot_exec: SlotExec) -> Shell:
             return slot_exec.open_shell(**options)
 
-        return await self.pool.run(self.slot, start)
+        return await self._run(start)
 
     async def signal_group(self, group: str, number: int) -> bool:
         """Send a signal to all processes of a group's commands; return whether there were any.
 
         Groups of other slots do not get it. Errors are those of :meth:`Container.signal_group` and :meth:`exec`.
         """
-        return await self.pool.run(self.slot, lambda slot_exec: slot_exec.asignal_group(group, number))
+        return await self._run(lambda slot_exec: slot_exec.asignal_group(group, number))
 
     async def end_group(self, group: str) -> bool:
         """Kill all processes of a group's commands; return whether none is left; see :meth:`Container.end_group`."""
-        return await self.pool.run(self.slot, lambda slot_exec: slot_exec.aend_group(group))
+        return await self._run(lambda slot_exec: slot_exec.aend_group(group))
 
     async def tool(
         self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None, policy: ToolPolicy | None = None
@@ -116,7 +122,7 @@ class Lease(LeaseFiles):
             await slot_exec.close()
             await blocking(RESETS, slot_exec.end_processes)
 
-        await self.pool.run(self.slot, end)
+        await self._run(end)
 
     async def put(
         self,
@@ -137,7 +143,7 @@ class Lease(LeaseFiles):
             path = posixpath.join(slot_exec.workspace, target)
             await slot_exec.container.aput(source, path, timeout_s=timeout_s, **slot_exec.options)
 
-        await self.pool.run(self.slot, copy)
+        await self._run(copy)
 
     async def get(
         self,
@@ -162,7 +168,7 @@ class Lease(LeaseFiles):
             path = posixpath.join(slot_exec.workspace, source)
             return await slot_exec.container.aget(path, target, limits=limits, timeout_s=timeout_s, **slot_exec.options)
 
-        return await self.pool.run(self.slot, copy)
+        return await self._run(copy)
 
     async def forward(self, port: int, *, host: str = "127.0.0.1") -> tuple[str, int]:
         """Listen on this machine for clients of a port of the slot; see :meth:`Container.forward`.
@@ -177,4 +183,4 @@ class Lease(LeaseFiles):
         async def forward(slot_exec: SlotExec) -> tuple[str, int]:
             return await slot_exec.container.aforward(port, host=host, **slot_exec.options)
 
-        return await self.pool.run(self.slot, forward)
+        return await self._run(forward)

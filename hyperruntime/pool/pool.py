@@ -16,6 +16,7 @@ import attrs
 
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.concurrency.blocking import STARTS, blocking
+from hyperruntime.driver import EngineInfo
 from hyperruntime.errors import (
     ContainerLostError,
     ContainerStateError,
@@ -65,6 +66,7 @@ class SlotPool:
         self._resets = BackgroundTasks(f"pool {config.name!r}")
         self._stopping: asyncio.Task[None] | None = None
         self._lost = 0
+        self._engine: EngineInfo | None = None
 
     async def start(self) -> None:
         """Start the minimum of containers.
@@ -79,7 +81,7 @@ class SlotPool:
         self._state = "open"
         began = time.monotonic()
         try:
-            info = await blocking(STARTS, lambda: self._runtime.info)
+            info = self._engine = await blocking(STARTS, lambda: self._runtime.info)
             layout = make_layout(self.config, users=info.users, driver=self._runtime.name)
             self._fleet_or_none = Fleet(self._runtime, self.config, layout, changed=self._dispatch, lost=self._on_lost)
             await self._fleet_or_none.start()
@@ -257,6 +259,17 @@ class SlotPool:
     async def settle(self) -> None:
         """Wait until every released slot is reset or quarantined."""
         await self._resets.wait()
+
+    @property
+    def engine(self) -> EngineInfo:
+        """What the engine of the slots can do on this machine.
+
+        Raises:
+            PoolClosedError: the pool is not started.
+        """
+        if self._engine is None:
+            raise PoolClosedError(f"pool {self.config.name!r} is not started; use `async with` or call start()")
+        return self._engine
 
     @property
     def _fleet(self) -> Fleet:

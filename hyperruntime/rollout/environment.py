@@ -136,7 +136,7 @@ class Environment(UnscoredEnvironment, Protocol):
     Any exception from ``setup`` or ``verify`` is recorded as an infrastructure failure and retried. It is never a
     reward.
 
-    Seven members are optional. ``interface_version`` is the version of this interface that the class was written for
+    Eight members are optional. ``interface_version`` is the version of this interface that the class was written for
     (docs/versions.md). ``slots_per_container`` is the number of agents that may share a container, each with
     its own user; without it each agent has its own container and runs as that container's user. ``image_workdir`` True
     lets an agent with its own container begin in the working directory of its image, unless the spec names one; without
@@ -145,8 +145,10 @@ class Environment(UnscoredEnvironment, Protocol):
     ``SpecError`` if the run's container spec lacks something that its items need; it is called in a thread before
     anything starts. ``cache_key(item)`` returns the name of what a machine keeps for the item, such as its repository:
     on a cluster, items with the same name go to the same node if it has room; without it the name is the item's id.
+    ``agent_lease(item, lease, meta)`` is awaited after ``setup`` and returns the lease with which the agent's tools
+    work, such as that of another user (:func:`~hyperruntime.pool.user_lease.lease_as`); ``verify`` gets the first one.
     ``left_out`` says why ``items`` left items out, by name, so that one odd row does not make a data set unusable; see
-    :class:`~hyperruntime.rollout.left_out.LeftOut`.
+    :class:`~hyperruntime.datasets.left_out.LeftOut`.
     """
 
     async def verify(

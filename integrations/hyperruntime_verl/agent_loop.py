@@ -16,6 +16,7 @@ from verl.tools.schemas import OpenAIFunctionToolSchema
 
 from hyperruntime.adapters.episodes import Episodes
 from hyperruntime.adapters.shared_runtime import ensure_image, shared_runtime
+from hyperruntime.datasets.left_out import left_out_of, warn_left_out
 from hyperruntime.errors import ContextLengthError
 from hyperruntime.rollout.agent.agent import AgentLimits
 from hyperruntime.rollout.agent.model import Completion, Sampling
@@ -30,12 +31,15 @@ NAME = "hyperruntime"
 
 
 def dataset_rows(environment: str, options: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a dataset of verl, one for each item of an environment.
+    """Return the rows of a dataset of verl, one for each item of an environment; logs the items that it leaves out.
 
     Args:
         environment: a name, ``module:Class`` or ``path/file.py:Class``, as in the configuration of the loop.
         options: options of the environment.
     """
+    made = load_environment(environment, options)
+    items = list(made.items())
+    warn_left_out(left_out_of(made), "the environment's option unsupported=fail")
     return [
         {
             "data_source": environment,
@@ -43,7 +47,7 @@ def dataset_rows(environment: str, options: Mapping[str, Any] | None = None) -> 
             "agent_name": NAME,
             "extra_info": {"item": item.id},
         }
-        for item in load_environment(environment, options).items()
+        for item in items
     ]
 
 

@@ -83,6 +83,7 @@ class Probe:
             gpus=True,
             users=self.settings.users,
             ignores_modes=self.settings.users,
+            image_owners=False,
             unfiltered="" if self.settings.seccomp else "this Apptainer was built without libseccomp",
             reclaim_args=("unshare", *ALL_IDS) if self.settings.users else (),
             refuses=frozenset({"user"}),

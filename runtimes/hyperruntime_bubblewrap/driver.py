@@ -34,7 +34,7 @@ from hyperruntime_bubblewrap.args import IMAGE, MARK, NAME, refuse, run_args
 
 BASE_NAMES, BASE_PROGRAMS = (f"{PREFIX}{BASE}:latest", f"{PREFIX}{BASE}"), ("git", "patch", "python3", "tar")
 REFUSED, NETS, ENV = frozenset((*IMAGE_OPERATIONS, "user")), ("none", "host"), {"PATH": os.defpath}
-ABLE = EngineInfo(engine=NAME, version="", rootless=True, networks=NETS, refuses=REFUSED)
+ABLE = EngineInfo(engine=NAME, version="", rootless=True, networks=NETS, image_owners=False, refuses=REFUSED)
 ONLY_USR = f"this machine's /usr is its only image, and `base` if it has {', '.join(BASE_PROGRAMS)}; use another engine"
 CLEANUP = """import sys, hyperruntime_bubblewrap.driver as driver; name, value = sys.argv[1].split("=", 1)
 driver.end(lambda record: record.labels.get(name) == value)"""

@@ -43,7 +43,7 @@ async def attempt(
         async with pools.lease("agent") as lease:
             meta = await environment.setup(item, lease)
             assert [m["role"] for m in environment.messages(item, meta)] == ["system", "user"]
-            await agent(lease)
+            await agent(await environment.agent_lease(item, lease, meta))
             await lease.end_processes()
             outcome = Outcome(messages=(), turns=1, tool_calls=calls, stop_reason="finished")
             return await environment.verify(item, outcome, lease, fresh, meta)

@@ -106,6 +106,22 @@ def test_the_reward_of_json_comes_before_that_of_text(
     assert "ok" not in verdict.parts
 
 
+def test_the_shared_memory_of_a_compose_file_reaches_agent_and_tests(
+    runtime: hr.Runtime, builtin: Terminal, tmp_path: Path
+) -> None:
+    """``shm_size`` is the size of ``/dev/shm`` in both containers."""
+    test = "#!/bin/bash\n[ \"$(cat answer) $(df -k /dev/shm | tail -1 | awk '{print $2}')\" = '98304 98304' ]"
+    folder = make_task(tmp_path / "one", f"{test} && echo 1 > {REWARD} || echo 0 > {REWARD}\n")
+    (folder / "environment" / "docker-compose.yaml").write_text("services: {main: {build: ., shm_size: 96m}}")
+
+    async def measure(lease: Lease) -> None:
+        script = "df -k /dev/shm | tail -1 | awk '{print $2}' > answer"
+        (await lease.exec(["/bin/sh", "-c", script])).check()
+
+    verdict = asyncio.run(attempt(runtime, Terminal(tasks=str(folder), control=False), "one", measure))
+    assert verdict.reward == 1.0, verdict
+
+
 def test_the_bytes_of_a_dockerfile_are_built_as_they_are(
     runtime: hr.Runtime, builtin: Terminal, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ CORE = "hyperruntime"
 # A folder, or a module at the top of its package, may import only entries that stand before it.
 ORDER = (
     "pickling", "errors", "units", "json_values", "option_fields", "logs", "concurrency", "wire",
-    "spec", "run_as", "attached_shell", "driver", "domain", "registry",
+    "spec", "run_as", "attached_shell", "driver", "datasets", "domain", "registry",
     "agents", "host", "storage", "reclaim", "gpu", "images",
     "exec", "exec.persistent", "exec.spawn", "transfer", "ports", "git", "container", "runtime",
     "gateway.config", "gateway.log", "gateway.request", "gateway.answer", "gateway",

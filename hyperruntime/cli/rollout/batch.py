@@ -18,6 +18,7 @@ from hyperruntime.cli.messages import Lines, note
 from hyperruntime.cli.rollout.options import make_model
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.datasets.left_out import FAIL, SKIP, LeftOut, shown
 from hyperruntime.option_fields import changed, option_fields
 from hyperruntime.rollout.batch.batch import DONE, BatchSummary, Prompts, run_batch
 from hyperruntime.rollout.batch.prompts import read_rows, unknown_keys
@@ -69,6 +70,13 @@ Settled = Callable[[Mapping[str, Any]], None]
     help="Directory of the results; default: outputs/batch_<name of PROMPTS>.",
 )
 @add_options(click_option(field, _HELP.get(field.name, "")) for field in _FIELDS)
+@click.option(
+    "--unsupported",
+    type=click.Choice((SKIP, FAIL)),
+    default=SKIP,
+    show_default=True,
+    help="skip: leave out lines that are no valid row, and name them; fail: refuse the file.",
+)
 @click.option("--system", default="", help="System message for conversations that have none.")
 @json_option
 @click.pass_obj
@@ -78,17 +86,21 @@ def batch(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401
     A row is an object with "prompt" or "messages", and optionally "id", "image" and "cwd"; other keys are copied to
     its result. Results are in results.jsonl of the output directory; the same command again does the remaining rows.
     """
-    prompts: Path = values["prompts"]
-    rows, options = read_rows(prompts), _options(values)
+    prompts, left = values["prompts"], LeftOut(values["unsupported"])
+    rows, options = read_rows(prompts, left), _options(values)
     output: Path = values["output_dir"] or Path("outputs", f"batch_{prompts.stem}")
     if other := ", ".join(unknown_keys(rows)):
         note(f"{len(rows)} rows; other keys, copied to the results: {other}")
+    if left.reasons:
+        note(f"lines left out: {shown(left.reasons)}")
     with state.open_runtime() as runtime:
         if not runtime.images.exists(options.container.image):
             run_until_signal(check_model(options, Parts()), state)  # an image takes a minute
             runtime.images.ensure(options.container.image, on_output=Lines())
         with _progress(len(rows)) as settled:
-            work = run_batch(runtime, Prompts(rows, values["system"]), options, output, on_settled=settled)
+            work = run_batch(
+                runtime, Prompts(rows, values["system"], left.reasons), options, output, on_settled=settled
+            )
             summary = run_until_signal(work, state)
     if as_json:
         print_json({**attrs.asdict(summary), "results": str(output / RESULTS)})
@@ -145,4 +157,5 @@ def _sentence(summary: BatchSummary) -> str:
     before = f", {summary.skipped} of them settled before" if summary.skipped else ""
     again = "; retry those with --retry-failed" if summary.failed else ""
     took = format_duration(summary.duration_s)
-    return f"{summary.done} of {summary.rows} rows done, {summary.failed} failed{before}, in {took}{again}"
+    left = f", {len(summary.left_out)} lines left out" if summary.left_out else ""
+    return f"{summary.done} of {summary.rows} rows done, {summary.failed} failed{before}{left}, in {took}{again}"

@@ -25,9 +25,9 @@ from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.cli.trajectories import rollout_line
 from hyperruntime.cluster.config import ClusterConfig, read_config
+from hyperruntime.datasets.left_out import shown
 from hyperruntime.errors import HyperRuntimeError, RunLockedError
 from hyperruntime.host.rmtree import remove_tree
-from hyperruntime.rollout.left_out import shown
 from hyperruntime.rollout.run.options import RolloutOptions, new_run_id
 from hyperruntime.rollout.run.runner import run_rollouts
 from hyperruntime.rollout.run.store import RunStore, resumable_options, stored_options

@@ -60,16 +60,20 @@ class SpawnsProcesses(ABC):
         """Do what :meth:`end_group` does without blocking the event loop."""
         return await blocking(EXECS, partial(self.end_group, group))
 
-    def end_user(self, user: RunAs) -> bool:
+    def end_user(self, user: RunAs, also: str | RunAs | None = None) -> bool:
         """Kill every process of a user's uid, even hidden ones, and drop its lanes; return whether none is left.
 
         Takes a few milliseconds. To end a fork loop, all processes in the container are stopped for a moment.
-        """
-        return self._sessions.end_user(user)
 
-    async def aend_user(self, user: RunAs) -> bool:
+        Args:
+            user: the user.
+            also: another form of the same user, such as its name, in which its commands ran.
+        """
+        return self._sessions.end_user(user, also)
+
+    async def aend_user(self, user: RunAs, also: str | RunAs | None = None) -> bool:
         """Do what :meth:`end_user` does without blocking the event loop."""
-        return await blocking(EXECS, partial(self.end_user, user))
+        return await blocking(EXECS, partial(self.end_user, user, also))
 
     def spawn(self, args: Sequence[str | bytes], **options: Unpack[ExecKeywords]) -> Process:
         """Start a command in the background of the caller; return it when its process exists.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from hyperruntime.datasets.left_out import FAIL, left_out_of, shown, warn_left_out
 from hyperruntime.domain import Domain
 from hyperruntime.errors import SpecError
 from hyperruntime.loop.generation.adapter import ContractAdapter
@@ -54,3 +55,20 @@ def load_domains(names: Sequence[str], adapter: ContractAdapter, *, code: bool =
             raise SpecError("domains", domain.name, "unique names of letters, digits, '.', '_' and '-'")
         known.add(domain.name)
     return domains
+
+
+def check_left_out(domains: Sequence[Domain], unsupported: str) -> None:
+    """Log what the domains leave out of their data sets, or refuse it.
+
+    Args:
+        domains: the domains.
+        unsupported: ``skip``, or ``fail``, which refuses a data set with an odd row.
+
+    Raises:
+        SpecError: a data set has no valid row; or it has an odd one, and ``unsupported`` is ``fail``.
+    """
+    for domain in domains:
+        left = left_out_of(domain)
+        if left and unsupported == FAIL:
+            raise SpecError("domains", domain.name, f"a data set without odd rows; {shown(left)}")
+        warn_left_out(left, "--unsupported fail", domain=domain.name)

@@ -20,7 +20,7 @@ from hyperruntime.gateway.config.values import GatewayConfig
 from hyperruntime.images.recipes import BASE
 from hyperruntime.loop.generation.adapter import ContractAdapter
 from hyperruntime.loop.generation.meta_patches import read_meta_patches
-from hyperruntime.loop.run.contracts import contract_adapter, load_domains
+from hyperruntime.loop.run.contracts import check_left_out, contract_adapter, load_domains
 from hyperruntime.loop.run.import_hyperagents import import_run
 from hyperruntime.loop.run.received import check_received
 from hyperruntime.loop.run_files.archive import read_run
@@ -97,6 +97,7 @@ def plan_run(options: GenerateOptions) -> NewRunPlan:
     adapter = contract_adapter(options.contract)
     make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains, adapter, code=True)
     adapter.check_tasks(options.domains, domains)
+    check_left_out(domains, options.unsupported)
     agent = check_agent(options, domains, adapter)
     image = choose_image(options, domains)
     options = attrs.evolve(options, image=image)  # a resumed run may not have its agent
@@ -232,6 +233,7 @@ def checked_domains(
     domains = load_domains(options.domains, adapter, code=True)
     image = choose_image(options, domains)
     check_received(options, stored, layout, image, given=given, trust=trust)
+    check_left_out(domains, options.unsupported)
     return domains, image
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from hyperruntime.datasets.left_out import SKIP, UNSUPPORTED
 from hyperruntime.errors import SpecError
 from hyperruntime.gateway.config.source import absolute_source
 from hyperruntime.git.change_rules import DEFAULT_MAX_CHANGE_BYTES, ChangeRules
@@ -109,6 +110,8 @@ class GenerateOptions:
     executor: str = option("local", "Executor that runs generations.", metavar="NAME", changes=True)
     eval_samples: tuple[int, ...] | None = attrs.field(default=None, converter=_counts, metadata=about(
         "Tasks per split, one number for each domain; -1 means all. Default: all.", kind="counts", harmless=True))
+    unsupported: str = option(SKIP, "Odd rows of a data set. skip: leave them out, and name them; fail: refuse the "
+        "data set.", check=UNSUPPORTED, changes=True, harmless=True)
     eval_workers: int = option(10, "Tasks at once, where the domain or the agent's own harness allows it.",
         check=AtLeast(1), changes=True, scores=True, harmless=True)
     eval_test: bool = option(False, "Also evaluate on the test split; no choice depends on it.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
@@ -10,12 +11,15 @@ from weakref import WeakSet
 
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
+from hyperruntime.exec.named_user import NamedUser, find_named
 from hyperruntime.exec.options import SlotExecKeywords, SlotShellKeywords, SlotTerminalKeywords
 from hyperruntime.exec.persistent.shell import Shell
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.pool.values.config import Isolation
 from hyperruntime.spec import ExecResult
+
+_READ_TIMEOUT_S = 60.0
 
 
 class SlotExec:
@@ -31,6 +35,8 @@ class SlotExec:
         turn: taken by each call of a tool, so that the calls of one slot run one after another, in the order they came.
         network: the container's network.
         isolation: how the slot is isolated: its own container, its own user, or only its own directory.
+
+    A slot with a container of its own can have a :meth:`view` for each user of the container.
     """
 
     def __init__(
@@ -58,9 +64,43 @@ class SlotExec:
         self.network = container.spec.network
         self.options: dict[str, Any] = {"group": slot_id} if user is None else {"user": user}
         self.turn = asyncio.Lock()
-        self._shell: Shell | None = None
+        self._tool_shells: dict[Any, Shell] = {}  # by user
         self._shells = WeakSet[Shell]()
         self._groups: set[str] = set()
+        self._views: dict[str, tuple[NamedUser, SlotExec]] = {}
+
+    async def add_user(self, user: str) -> NamedUser:
+        """Return a user of the slot's own container, as whom :meth:`view` runs commands; later calls change nothing.
+
+        Call it before commands that are not trusted run: it reads the container's ``/etc/passwd`` and ``/etc/group``.
+
+        Args:
+            user: ``name`` or ``uid``, with an optional ``:group``.
+
+        Raises:
+            UserNotFoundError: the container has no such user.
+            SpecError: the user is root, or in the group of root.
+            PoolError: the slot shares its container.
+        """
+        if self.isolation != "container":
+            raise PoolError(f"slot {self.slot_id} shares its container, so it has one user; use one slot per container")
+        if user in self._views:
+            return self._views[user][0]
+        named = find_named(user, *[await self._read(path) for path in ("/etc/passwd", "/etc/group")])
+        view = copy.copy(self)
+        view.user = named.run_as
+        view.env = {**self.env, "HOME": named.home}
+        view.options = {**self.options, "user": named.run_as}
+        self._views[user] = named, view
+        return named
+
+    async def _read(self, path: str) -> str:
+        result = await self.aexec(["cat", path], workdir="/", timeout_s=_READ_TIMEOUT_S)
+        return result.stdout.decode(errors="replace")
+
+    def view(self, user: str) -> SlotExec:
+        """Return the slot for a user of :meth:`add_user`: all but the user and HOME is the same slot's."""
+        return self._views[user][1]
 
     async def aexec(
         self,
@@ -99,9 +139,9 @@ class SlotExec:
 
     def tool_shell(self) -> Shell:
         """Return the persistent bash of the slot's tools; make one if there is none."""
-        if self._shell is None:
-            self._shell = self.open_shell()
-        return self._shell
+        if self.user not in self._tool_shells:
+            self._tool_shells[self.user] = self.open_shell()
+        return self._tool_shells[self.user]
 
     async def asignal_group(self, group: str, number: int) -> bool:
         """Send a signal to the commands of a group of the slot; see :meth:`Container.signal_group`."""
@@ -135,10 +175,11 @@ class SlotExec:
             ended = [self.container.end_user(self.user)]
         else:
             ended = [self.container.end_group(group) for group in (self.slot_id, *self._groups)]
+            ended += [self.container.end_user(named.ids, named.run_as) for named, _ in self._views.values()]
         if not all(ended):
             raise PoolError(f"processes of slot {self.slot_id} could not be ended; release it")
 
     async def close(self) -> None:
         """End all persistent shells of the slot and their jobs; the slot may be used again."""
-        self._shell = None
+        self._tool_shells.clear()
         await asyncio.gather(*(shell.aclose() for shell in tuple(self._shells)))

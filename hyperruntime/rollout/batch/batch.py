@@ -48,6 +48,7 @@ class BatchSummary:
         failed: rows failed in this call or before.
         skipped: rows that were settled before this call.
         duration_s: seconds of this call.
+        left_out: why lines are not among the rows, by name.
     """
 
     rows: int
@@ -55,6 +56,7 @@ class BatchSummary:
     failed: int
     skipped: int
     duration_s: float
+    left_out: Mapping[str, str] = attrs.field(factory=dict, hash=False)
 
 
 class Prompts:
@@ -63,18 +65,20 @@ class Prompts:
     Attributes:
         name: name of the environment.
         rows: the rows by id.
+        left_out: why lines of the file are not among the rows, by name.
     """
 
     name = "batch"
 
-    def __init__(self, rows: Iterable[PromptRow], system: str = "") -> None:
+    def __init__(self, rows: Iterable[PromptRow], system: str = "", left_out: Mapping[str, str] | None = None) -> None:
         """Set the rows.
 
         Args:
             rows: started in this order.
             system: system message for rows that do not start with one, or "".
+            left_out: why lines of the file are not among the rows, by name.
         """
-        self.rows = {row.id: row for row in rows}
+        self.rows, self.left_out = {row.id: row for row in rows}, dict(left_out or {})
         self._system = system
 
     def items(self) -> Iterable[Item]:
@@ -144,10 +148,19 @@ async def run_batch(
         if todo := [row_id for row_id in rows if row_id not in statuses]:
             chosen = attrs.evolve(options, items=todo, give_up_after=len(todo) * options.attempts + 1)
             await run_rollouts(runtime, chosen, parts=parts, keep=settle)
-        counts, skipped, took_s = Counter(statuses.values()), len(rows) - len(todo), time.monotonic() - started
-        return BatchSummary(
-            rows=len(rows), done=counts[DONE], failed=counts[FAILED], skipped=skipped, duration_s=took_s
-        )
+        return _summary(prompts, statuses, len(todo), time.monotonic() - started)
+
+
+def _summary(prompts: Prompts, statuses: Mapping[str, str], worked_on: int, took_s: float) -> BatchSummary:
+    counts, rows = Counter(statuses.values()), len(prompts.rows)
+    return BatchSummary(
+        rows=rows,
+        done=counts[DONE],
+        failed=counts[FAILED],
+        skipped=rows - worked_on,
+        duration_s=took_s,
+        left_out=prompts.left_out,
+    )
 
 
 def iter_results(path: Path) -> Iterator[dict[str, Any]]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import attrs
 
+from hyperruntime.datasets.json_lines import json_lines
+from hyperruntime.datasets.left_out import FAIL, LeftOut
 from hyperruntime.errors import SpecError
-from hyperruntime.json_values import parse_json
 
 KEYS = ("prompt", "messages", "id", "image", "docker_image", "cwd")
 _ROLES = ("system", "user", "assistant", "tool")
@@ -40,27 +41,32 @@ class PromptRow:
     data: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
 
-def read_rows(path: Path) -> tuple[PromptRow, ...]:
+def read_rows(path: Path, left: LeftOut | None = None) -> tuple[PromptRow, ...]:
     """Return the rows of a JSONL file; empty lines are skipped.
 
+    Args:
+        path: the file.
+        left: takes lines that are no valid row, or repeat an id; None: they raise an error.
+
     Raises:
-        SpecError: the file cannot be read or has no rows, or a line is not a valid row, or two rows have the same id.
+        SpecError: the file cannot be read or has no valid rows, or a line is odd, and ``left`` takes none.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise SpecError("PROMPTS", str(path), f"a JSONL file that can be read: {error.strerror}") from error
+    left = left or LeftOut(FAIL)
     rows: list[PromptRow] = []
     seen: dict[str, int] = {}
     twins: Counter[str] = Counter()
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        row = parse_row(_json(line, number), f"line {number}", twins)
-        if row.id in seen:
-            raise SpecError(f"line {number}: id", row.id, f"an id must be unique; line {seen[row.id]} has the same id")
-        seen[row.id] = number
-        rows.append(row)
+    try:
+        for number, _, value in json_lines(path, left, finite=True):
+            with left.reading(f"line {number}"):
+                row = parse_row(value, f"line {number}", twins)
+                if row.id in seen:
+                    allowed = f"an id must be unique; line {seen[row.id]} has the same id"
+                    raise SpecError(f"line {number}: id", row.id, allowed)
+                seen[row.id] = number
+                rows.append(row)
+    except OSError as error:
+        raise SpecError("PROMPTS", str(path), f"a JSONL file that can be read: {error.strerror}") from error
+    left.check_any(len(rows), "PROMPTS", str(path))
     if not rows:
         raise SpecError("PROMPTS", str(path), "a JSONL file with rows; this one has none")
     return tuple(rows)
@@ -90,14 +96,6 @@ def parse_row(value: Any, where: str, twins: Counter[str]) -> PromptRow:  # noqa
         cwd=_cwd(value, where),
         data=value,
     )
-
-
-def _json(line: bytes, number: int) -> Any:  # noqa: ANN401 - any JSON value
-    try:
-        return parse_json(line, finite=True)
-    except ValueError as error:
-        shown = line.decode(errors="replace")
-        raise SpecError(f"line {number}", shown, f"one JSON object per line: {error}") from error
 
 
 def _id(value: Any, where: str) -> str:  # noqa: ANN401 - checked here

@@ -193,11 +193,17 @@ class _Episode:
             with self._in("setup"):
                 async with asyncio.timeout(context.options.setup_s):
                     meta = await context.environment.setup(item, lease)
+                    agents = await self._lease_of_agent(lease, meta)
             self._phase = "agent"
-            self._result = await self._speak(lease, meta)
+            self._result = await self._speak(agents, meta)
             self._replay.check()  # an agent may have caught the error
             self._ending = await self._score(self._result, lease, meta)
             self._phase = "release"
+
+    async def _lease_of_agent(self, lease: Lease, meta: Mapping[str, Any]) -> Lease:
+        """Return the lease with which the agent's tools work."""
+        make = getattr(self._context.environment, "agent_lease", None)
+        return lease if make is None else await make(self._job.item, lease, meta)
 
     async def _speak(self, lease: Lease, meta: Mapping[str, Any]) -> AgentResult:
         context = self._context

@@ -7,7 +7,8 @@ trajectories are not lost and not counted twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+import fnmatch
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from hyperruntime.datasets.left_out import left_out_of, shown, warn_left_out
 from hyperruntime.errors import SpecError, name_hint
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.agent.agent import Agent, Toolset, slot_tools
 from hyperruntime.rollout.agent.model import Model
 from hyperruntime.rollout.environment import Item, UnscoredEnvironment
-from hyperruntime.rollout.left_out import chosen_names, left_out_of, shown
 from hyperruntime.rollout.loading import load_agent, load_environment
 from hyperruntime.rollout.models import open_model
 from hyperruntime.rollout.models.server import check_server
@@ -146,8 +147,7 @@ def _checked_items(environment: UnscoredEnvironment, options: RolloutOptions) ->
     items = chosen_items(environment, options)
     known = left_out_of(environment)
     left = {name: why for name, why in known.items() if not options.items or chosen_names(options.items, [name])}
-    if left:
-        log.warning("items left out", why=shown(left), instead="--option unsupported=fail refuses such a data set")
+    warn_left_out(left, "--option unsupported=fail")
     if (check := getattr(environment, "check_items", None)) is not None:
         check(items, options.base_spec())
     return items, left
@@ -251,3 +251,15 @@ def chosen_items(environment: UnscoredEnvironment, options: RolloutOptions) -> l
     if not chosen:
         raise SpecError("environment", options.environment, "an environment with items; these options select none")
     return chosen[: options.max_items]
+
+
+def chosen_names(wanted: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Return names without duplicates: each wanted name, or those that a wanted pattern (``*``, ``?``, ``[``) matches.
+
+    Args:
+        wanted: names and patterns; their order is that of the result.
+        names: the names that exist.
+    """
+    known = dict.fromkeys(names)
+    found = ([one] if one in known else fnmatch.filter(known, one) for one in wanted)
+    return list(dict.fromkeys(name for matches in found for name in matches))

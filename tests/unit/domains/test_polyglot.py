@@ -255,6 +255,27 @@ def test_every_language_except_python_has_a_test_that_must_fail() -> None:
     )
 
 
+def test_odd_exercises_are_left_out_by_name(exercises: Path) -> None:
+    """A configuration without tests, a file that is missing, text that is not UTF-8; a path outside."""
+    practice = exercises / "python/exercises/practice"
+    odd = {
+        "empty": '{"files": {"solution": ["a.py"], "test": []}}',
+        "gone": '{"files": {"solution": ["a.py"], "test": ["b.py"]}}',
+        "bytes": "caf\xe9",
+        "null": "null",
+        "outside": '{"files": {"solution": ["../../x"], "test": ["b.py"]}}',
+    }
+    for name, text in odd.items():
+        (practice / name / ".meta").mkdir(parents=True)
+        (practice / name / ".meta/config.json").write_bytes(text.encode("latin-1"))
+    domain = Polyglot(str(exercises))
+    assert [task.id for task in domain.tasks("train")] == ["python__twice"]
+    assert sorted(domain.left_out) == sorted(f"python__{name}" for name in odd)
+    shutil.rmtree(practice / "twice")
+    with pytest.raises(SpecError, match=r"5 unsupported: python__bytes \(.*an exercise that can be read"):
+        Polyglot(str(exercises)).tasks("train")
+
+
 def test_a_directory_without_exercises_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="LANGUAGE/exercises/practice"):
         Polyglot(str(tmp_path)).tasks("train")

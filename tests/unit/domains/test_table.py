@@ -85,7 +85,6 @@ def test_the_detail_of_a_wrong_answer_does_not_contain_the_label(reviews: Path) 
         ("reviews.toml", DEFINITION.replace("splits.train", "splits.dev"), r"\[splits.train\] among them"),
         ("reviews.toml", DEFINITION + '[splits.dev]\nfile = "rows.csv"', "a split train, val, test"),
         ("reviews.toml", "name = [", "readable .toml"),
-        ("rows.csv", "id,text,outcome\n1,a,good\n1,b,bad\n", "each id once"),
         ("rows.csv", "id,text,outcome\n1,a,excellent\n", "one of bad, fair, good"),
         ("rows.csv", "id,text\n1,a\n", "there is none"),
         ("rows.csv", "id,text,outcome\n", "at least one row"),
@@ -101,6 +100,49 @@ def test_an_invalid_table_is_rejected_with_the_reason(reviews: Path, name: str, 
     (reviews.parent / name).write_text(text)
     with pytest.raises(SpecError, match=problem):
         Table(str(reviews)).tasks("train")
+
+
+def test_odd_rows_of_csv_are_left_out_by_name(reviews: Path) -> None:
+    """Every kind of odd row; the rows around them keep their ids."""
+    lines = [
+        b"id,text,outcome", b"1,a,good", b"2,b,excellent", b"3,c", b"4,d,bad,more", b",e,bad", b"6,caf\xe9,good",
+        b'7,"f"g,good', b"1,again,bad", b"8,h,", b"9,i,fair",
+    ]  # fmt: skip
+    (reviews.parent / "rows.csv").write_bytes(b"\n".join(lines) + b"\n")
+    domain = Table(str(reviews))
+    assert [task.id for task in domain.tasks("train")] == ["1", "9"]
+    names = ("row 2, id 2", "row 3, id 3", "row 4, id 4", "row 5", "row 6", "row 7", "row 8, id 1", "row 9, id 8")
+    assert tuple(domain.left_out) == names
+    for name, why in zip(names, ("one of bad", "there is none", "as many fields", "1 to 120", "UTF-8", "lines 8 to 8"),
+                         strict=False):  # fmt: skip
+        assert why in domain.left_out[name]
+    assert "each id once" in domain.left_out["row 8, id 1"]
+
+
+def test_odd_lines_of_json_are_left_out_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    lines = [b'{"q": 1, "label": "a"}', b"{", b"3", b'{"q": null, "label": "a"}', b'{"q": "\xe9"}', b"",
+             b'{"q": 2, "label": ["a"]}', b'{"q": 3, "label": "b"}']  # fmt: skip
+    path.write_bytes(b"\n".join(lines))
+    domain = Table(str(path))
+    assert [(task.id, task.inputs["q"]) for task in domain.tasks("train")] == [("row-1", 1), ("row-7", 3)]
+    assert sorted(domain.left_out) == ["line 2", "line 3", "line 5", "row 4", "row 6"]
+
+
+def test_a_table_with_odd_rows_only_is_an_error_with_the_first_reason(reviews: Path) -> None:
+    (reviews.parent / "rows.csv").write_text("id,text,outcome\n1,a,excellent\n2,b,\n")
+    with pytest.raises(SpecError, match=r"2 unsupported: row 1, id 1 \(label='excellent'.*one of bad, fair, good"):
+        Table(str(reviews)).tasks("train")
+    (reviews.parent / "rows.csv").write_text('id,text,outcome\n1,"a,good\n2,b,bad\n')
+    with pytest.raises(SpecError, match="lines 2 to 3"):
+        Table(str(reviews)).tasks("train")
+
+
+def test_rows_of_several_splits_are_named_with_their_split(reviews: Path) -> None:
+    reviews.write_text(DEFINITION + '[splits.val]\nfile = "val.csv"\n')
+    (reviews.parent / "val.csv").write_text("id,text,outcome\n1,a,good\n1,b,good\n")
+    domain = Table(str(reviews))
+    assert list(domain.left_out) == ["val, row 2, id 1"]
 
 
 def test_a_jsonl_file_is_a_table_too(tmp_path: Path) -> None:
@@ -130,12 +172,17 @@ class TaskAgent:
 """
 
 
+def agent_that_answers_low(path: Path) -> Path:
+    agent = make_agent_repository(path)
+    (agent / "task_agent.py").write_text(ANSWERS_LOW)
+    git(["-C", str(agent), "commit", "--all", "--quiet", "--message", "answers reviews"])
+    return agent
+
+
 def test_a_run_finds_its_table_after_a_change_of_directory(
     reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = make_agent_repository(tmp_path / "agent")
-    (agent / "task_agent.py").write_text(ANSWERS_LOW)
-    git(["-C", str(agent), "commit", "--all", "--quiet", "--message", "answers reviews"])
+    agent = agent_that_answers_low(tmp_path / "agent")
     monkeypatch.chdir(reviews.parent)
     options = GenerateOptions(
         domains="table:reviews.toml", agent=str(agent), max_generation=0, run_id="r", output_dir_parent=str(tmp_path)
@@ -145,6 +192,27 @@ def test_a_run_finds_its_table_after_a_change_of_directory(
     resumed = resume_run(FakeRuntime(), plan_resume(summary.run_dir, max_generation=1))
     assert [record.failure for record in resumed.generations] == [None, None]
     assert (Path(summary.run_dir) / "gen_1/reviews_eval/report.json").is_file()
+
+
+@pytest.mark.parametrize("unsupported", ["skip", "fail"])
+def test_a_run_names_the_rows_that_it_leaves_out_or_refuses_them(
+    reviews: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, unsupported: str
+) -> None:
+    with (reviews.parent / "rows.csv").open("a") as file:
+        file.write("9,odd,excellent\n")
+    agent = agent_that_answers_low(tmp_path / "agent")
+    options = GenerateOptions(
+        domains=f"table:{reviews}", agent=str(agent), max_generation=0, run_id="r", output_dir_parent=str(tmp_path),
+        unsupported=unsupported,
+    )  # fmt: skip
+    if unsupported == "fail":
+        with pytest.raises(SpecError, match=r"without odd rows; 1 unsupported: row 4, id 9"):
+            plan_run(options)
+        return
+    summary = start_run(FakeRuntime(), plan_run(options))
+    assert "row 4, id 9" in caplog.text
+    with pytest.raises(SpecError, match="without odd rows"):
+        plan_resume(summary.run_dir, max_generation=1, changes={"unsupported": "fail"})
 
 
 LABELS = st.sampled_from(("low", "mid", "high"))

@@ -102,10 +102,32 @@ def test_odd_rows_are_left_out_by_id(tmp_path: Path) -> None:
     for most in (None, 2):
         swe = Swe(items=str(path), cache_dir=str(tmp_path), max_items=most)
         assert [item.id for item in swe.items()] == [ROW["instance_id"], "last"], swe.left_out
-        names = ["none", "text", "row 3 without an id", ROW["instance_id"], "row 6", "row 7"]
+        names = ["none", "text", "row 3 without an id", ROW["instance_id"], "line 6", "line 7"]
         assert sorted(swe.left_out) == sorted(names)
     with pytest.raises(SpecError, match="FAIL_TO_PASS or PASS_TO_PASS"):
         list(Swe(items=str(path), cache_dir=str(tmp_path), unsupported="fail").items())
+
+
+def test_rows_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
+    """A line that is not UTF-8, values of an array that are no objects, and nulls; a byte order mark is skipped."""
+    good = json.dumps(ROW).encode()
+    cases = {
+        "lines.jsonl": (b"\xef\xbb\xbf" + good + b'\n{"instance_id": "caf\xe9"}\n', {"line 2"}),
+        "array.json": (b"\n [" + good + b', 3, null, {"instance_id": "x", "repo": null}]', {"row 2", "row 3", "x"}),
+    }
+    for name, (content, left) in cases.items():
+        (tmp_path / name).write_bytes(content)
+        swe = Swe(items=str(tmp_path / name), cache_dir=str(tmp_path))
+        assert [item.id for item in swe.items()] == [ROW["instance_id"]]
+        assert set(swe.left_out) == left
+        with pytest.raises(SpecError):
+            list(Swe(items=str(tmp_path / name), cache_dir=str(tmp_path), unsupported="fail").items())
+
+
+def test_a_file_with_odd_rows_only_is_rejected_with_the_first_reason(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("{oops\n[]\n")
+    with pytest.raises(SpecError, match=r"2 unsupported: line 1 \(.*rows\.jsonl:1"):
+        list(Swe(items=str(tmp_path / "rows.jsonl"), cache_dir=str(tmp_path)).items())
 
 
 def test_a_line_may_contain_unicode_line_separators_and_a_bad_line_is_named(tmp_path: Path) -> None:
@@ -115,7 +137,7 @@ def test_a_line_may_contain_unicode_line_separators_and_a_bad_line_is_named(tmp_
     path.write_text(json.dumps({**ROW, "problem_statement": text}, ensure_ascii=False) + "\n", encoding="utf-8")
     assert [item.data["problem_statement"] for item in Swe(items=str(path), cache_dir=str(tmp_path)).items()] == [text]
     path.write_text(json.dumps(ROW) + "\n\n{oops\n")
-    with pytest.raises(SpecError, match="line 3 is not JSON"):
+    with pytest.raises(SpecError, match=r"rows\.jsonl:3.*one JSON object on each line"):
         list(Swe(items=str(path), cache_dir=str(tmp_path), unsupported="fail").items())
 
 
@@ -177,6 +199,27 @@ def test_a_snapshot_of_a_data_set_is_read_as_it_is(tmp_path: Path) -> None:
     (several / "data" / "test-00000-of-00001-a1b2c3d4e5f60718.parquet").write_text("version https://git-lfs.x\n")
     with pytest.raises(SpecError, match="git lfs pull"):
         ids(several, split="test")
+
+
+def test_odd_rows_of_parquet_are_left_out(tmp_path: Path) -> None:
+    """Text that is not UTF-8, which Parquet stores all the same; a null; an empty list of tests."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    good = {**PARQUET_ROW, "FAIL_TO_PASS": ["t.py::a"], "PASS_TO_PASS": ["t.py::b"]}
+    odd: dict[str, dict[str, Any]] = {"bytes": {}, "none": {"repo": None}}
+    odd["no-tests"] = {"FAIL_TO_PASS": [], "PASS_TO_PASS": None}
+    rows = [{**good, "instance_id": name, **odd.get(name, {})} for name in ("a", *odd, "z")]
+    table = pa.Table.from_pylist(rows)
+    texts = [row["problem_statement"].encode() for row in rows]
+    texts[1] = b"caf\xe9"
+    column = pa.Array.from_buffers(pa.string(), len(texts), pa.array(texts, pa.binary()).buffers())
+    place = table.schema.get_field_index("problem_statement")
+    (tmp_path / "data").mkdir()
+    parquet.write_table(table.set_column(place, "problem_statement", column), tmp_path / "data" / "train.parquet")
+    swe = Swe(items=str(tmp_path), cache_dir=str(tmp_path / "cache"))
+    assert [item.id for item in swe.items()] == ["a", "z"]
+    assert sorted(swe.left_out) == ["no-tests", "none", "row 2"]
+    with pytest.raises(SpecError, match="utf-8"):
+        ids(tmp_path, unsupported="fail")
 
 
 def test_parquet_files_need_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

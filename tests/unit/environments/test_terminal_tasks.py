@@ -137,7 +137,9 @@ def test_task_directories_are_found_recursively(tmp_path: Path) -> None:
     [
         ({"task_toml": "[environment]\ncpus = 'two'"}, "cpus"),
         ({"task_toml": "x = ["}, "TOML"),
-        ({"task_toml": "[agent]\nuser = 'ann'"}, "agent.user"),
+        ({"task_toml": "[agent]\nuser = 'ann lee'"}, "agent.user"),
+        ({"task_toml": "[verifier]\nuser = -1"}, "verifier.user"),
+        ({"task_toml": "[agent]\nuser = true"}, "agent.user"),
         ({"task_toml": "[environment]\nallowed_hosts = ['x']"}, "network_mode"),
         ({"task_toml": "[agent]\nnetwork_mode = 'allowlist'"}, "agent.network_mode"),
         ({"task_toml": "[verifier]\nenvironment_mode = 'separate'"}, "environment_mode"),
@@ -148,7 +150,7 @@ def test_task_directories_are_found_recursively(tmp_path: Path) -> None:
         ({"environment__docker-compose_yaml": "services: {db: {image: x}}"}, "one container.*service db"),
         ({"environment__docker-compose_yaml": "services: {main: {privileged: true}}"}, "yaml.*privileged of.*'main'"),
         ({"environment__docker-compose_yaml": "services: {main: {volumes: ['/etc:/etc']}}"}, "volumes of"),
-        ({"environment__docker-compose_yaml": "services: {main: {user: ann}}"}, "user of the service 'main'.*'ann'"),
+        ({"environment__docker-compose_yaml": "services: {main: {user: a b}}"}, "user of the service 'main'.*'a b'"),
         ({"environment__docker-compose_yaml": "services: {main: {build: ../..}}"}, "build of.*environment/"),
         ({"environment__docker-compose_yaml": "services: ["}, "valid compose file"),
         ({"environment__docker-compose_yaml": "include: [other.yaml]"}, "without include"),
@@ -340,53 +342,6 @@ def test_a_definition_cannot_run_commands_or_read_files_on_the_host(tmp_path: Pa
     assert not images.built
 
 
-HARBORS = """
-x-note: ours
-services:
-  main:
-    build: {context: "${CONTEXT_DIR}", dockerfile: Dockerfile.main}
-    image: ${MAIN_IMAGE_NAME}
-    command: ["sh", "-c", "sleep infinity"]
-    environment: [MODE=compose, "OUT=${ENV_VERIFIER_LOGS_PATH}", SECRET]
-    volumes: ["${HOST_VERIFIER_LOGS_PATH}:${ENV_VERIFIER_LOGS_PATH}", "${HOST_AGENT_LOGS_PATH}:${ENV_AGENT_LOGS_PATH}"]
-    deploy: {resources: {limits: {cpus: "${CPUS}", memory: "${MEMORY}"}}}
-    labels: {a: b}
-    hostname: box
-    working_dir: /srv
-    mem_limit: 1g
-    network_mode: none
-"""
-
-
-def test_a_compose_file_with_the_service_main_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Harbor sets by itself is dropped; variables of the host need ``pass_env``; ``task.toml`` comes first."""
-    monkeypatch.setenv("SECRET", "of the host")
-    folder = harbor(tmp_path / "one", environment__Dockerfile_main="FROM y:1\n")
-    (folder / "environment" / "docker-compose.yaml").write_text(HARBORS)
-    (folder / "task.toml").write_text("[environment]\nmemory_mb = 512\n")
-    (task,) = load_tasks(str(folder))
-    assert task.recipe is not None
-    assert (task.recipe.name, task.workdir, task.internet) == ("Dockerfile.main", "/srv", False)
-    assert (task.env, task.limits) == (
-        {"MODE": "compose", "SECRET": "${SECRET}"}, {"memory_bytes": 512 * 1024**2},
-    )  # fmt: skip
-    with pytest.raises(SpecError, match="pass_env=SECRET"):
-        Terminal(tasks=str(folder))
-    assert spec_of(Terminal(tasks=str(folder), pass_env=("SECRET",)), Images()).env["SECRET"] == "of the host"
-
-
-def test_only_docker_compose_yaml_defines_containers(tmp_path: Path) -> None:
-    """``docker-compose.yml`` is a file of the image; a ready image of ``main`` is used if there is no Dockerfile."""
-    (task,) = load_tasks(str(harbor(tmp_path / "one", environment__docker_compose_yml="services: {a: {}, b: {}}")))
-    assert (task.env, task.image) == ({}, "")
-    ready = harbor(tmp_path / "two", environment__x="")
-    (ready / "environment" / "docker-compose.yml").write_text("services: {a: {}, b: {}}")
-    (ready / "environment" / "docker-compose.yaml").write_text("services: {main: {image: 'me/it:1'}}")
-    assert load_tasks(str(ready))[0].image == "", "Harbor builds a Dockerfile that is there"
-    (ready / "environment" / "Dockerfile").unlink()
-    assert load_tasks(str(ready))[0].image == "me/it:1"
-
-
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
@@ -446,17 +401,38 @@ def test_the_bytes_of_a_dockerfile_reach_the_build(tmp_path: Path) -> None:
     assert (images.seen, item.data["instruction"], environment.time_limit_s(item)) == (text, "a\nb", 7)
 
 
+@pytest.mark.parametrize(
+    ("settings", "users"),
+    [
+        ("", ("", "")),
+        ("[agent]\nuser = 'ann'\n[verifier]\nuser = 1000", ("ann", "1000")),
+        ("[agent]\nuser = '1000:50'\n[verifier]\nuser = 'root'", ("1000:50", "root")),
+        ("[agent]\nuser = 0\n[verifier]\nuser = ''", ("root", "")),
+    ],
+)
+def test_the_users_of_agent_and_tests_are_read(tmp_path: Path, settings: str, users: tuple[str, str]) -> None:
+    """As in Harbor: a name or a uid; the container itself runs as root if a user is named."""
+    folder = harbor(tmp_path / "one", task_toml=settings)
+    (task,) = load_tasks(str(folder))
+    assert (task.agent_user, task.tests_user) == users
+    environment = Terminal(tasks=str(folder))
+    assert spec_of(environment, Images()).user == ("0:0" if any(users) else None)
+    (item,) = environment.items()
+    (system, _) = environment.messages(item, {"workdir": "/a"})
+    assert f"as {'root' if users[0] in ('', 'root') else f'the user {users[0]}'}," in system["content"]
+
+
 def test_unsupported_tasks_are_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them makes no data set unusable, unless the user asks for it."""
     monkeypatch.delenv("NO_KEY", raising=False)
     harbor(tmp_path / "all" / "good")
-    bad = harbor(tmp_path / "all" / "bad", task_toml="[agent]\nuser = 'ann'")
+    bad = harbor(tmp_path / "all" / "bad", task_toml="[agent]\nuser = 'a b'")
     harbor(tmp_path / "all" / "below" / "good", instruction_md="another")
     harbor(tmp_path / "all" / "needs-key", task_toml='[environment.env]\nK = "${NO_KEY}"')
     environment = Terminal(tasks=str(tmp_path / "all"))
     assert [(item.id, item.data["instruction"]) for item in environment.items()] == [("good", "another")]
     assert sorted(environment.left_out) == ["bad", "good", "needs-key"]
-    assert "agent.user='ann' is not allowed" in environment.left_out["bad"]
+    assert "agent.user='a b' is not allowed" in environment.left_out["bad"]
     assert "'good' occurs twice" in environment.left_out["good"]
     for source, mode in ((tmp_path / "all", "fail"), (bad, "skip")):
         with pytest.raises(SpecError, match=r"agent\.user"):

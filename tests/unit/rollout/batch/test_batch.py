@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hyperruntime.datasets.left_out import LeftOut
 from hyperruntime.errors import LeaseLostError, ModelError, RunLockedError, SpecError
 from hyperruntime.rollout.agent.agent import AgentResult, AgentTask, Tools
 from hyperruntime.rollout.batch.batch import BatchSummary, Prompts, iter_results, run_batch
@@ -72,18 +73,22 @@ async def echo(task: AgentTask) -> AgentResult:
     return answered(task, f"done {row_of(task)}")
 
 
+def parts_of(agent: Callable[[AgentTask], Awaitable[AgentResult]]) -> Parts:
+    return Parts(
+        agent=agent,
+        model=cast(Any, SimpleNamespace(name="none")),
+        slots=cast(Any, FakeSlots()),
+        toolset=lambda lease: Tools(schemas=(), handler=no_tool),
+    )
+
+
 async def batch(
     rows: tuple[PromptRow, ...],
     output: Path,
     agent: Callable[[AgentTask], Awaitable[AgentResult]] = echo,
     **options: Any,
 ) -> BatchSummary:
-    parts = Parts(
-        agent=agent,
-        model=cast(Any, SimpleNamespace(name="none")),
-        slots=cast(Any, FakeSlots()),
-        toolset=lambda lease: Tools(schemas=(), handler=no_tool),
-    )
+    parts = parts_of(agent)
     runtime = cast(Any, SimpleNamespace(images=None))
     chosen = RolloutOptions(environment="batch", **options)
     return await run_batch(runtime, Prompts(rows), chosen, output, parts=parts)
@@ -112,7 +117,7 @@ def test_rows_without_an_id_keep_their_derived_id_when_the_file_grows(tmp_path: 
     ("line", "words"),
     [
         ("[1]", "JSON object"),
-        ("{", "line 2"),
+        ("{", r"prompts\.jsonl:2"),
         ("{}", "one of 'prompt' and 'messages'"),
         ('{"prompt": "a", "messages": []}', "one of 'prompt' and 'messages'"),
         ('{"prompt": ""}', "prompt"),
@@ -126,7 +131,7 @@ def test_rows_without_an_id_keep_their_derived_id_when_the_file_grows(tmp_path: 
         ('{"prompt": "a", "image": "x", "docker_image": "y"}', "docker_image"),
         ('{"prompt": "a", "cwd": 5}', "cwd"),
         ('{"prompt": "a", "cwd": "src"}', "absolute"),
-        ("[" * 100_000, "line 2"),
+        ("[" * 100_000, r"prompts\.jsonl:2"),
     ],
 )
 def test_an_invalid_row_is_rejected_with_its_line_number(tmp_path: Path, line: str, words: str) -> None:
@@ -134,6 +139,28 @@ def test_an_invalid_row_is_rejected_with_its_line_number(tmp_path: Path, line: s
     path.write_text(f'{{"prompt": "a", "id": "first"}}\n{line}\n')
     with pytest.raises(SpecError, match=words):
         read_rows(path)
+
+
+def test_odd_rows_are_left_out_by_line_and_the_others_run(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    lines = [b'{"prompt": "a", "id": "first"}', b"{", b'{"prompt": null}', b'{"prompt": "caf\xe9"}', b"", b"[1]"]
+    path.write_bytes(b"\n".join([*lines, b'{"prompt": "b", "id": "first"}', b'{"prompt": "c", "id": "last"}']))
+    left = LeftOut()
+    rows = read_rows(path, left)
+    assert [row.id for row in rows] == ["first", "last"]
+    assert sorted(left.reasons) == ["line 2", "line 3", "line 4", "line 6", "line 7"]
+    assert "UTF-8" in left.reasons["line 4"]
+    runtime, prompts = cast(Any, SimpleNamespace(images=None)), Prompts(rows, left_out=left.reasons)
+    chosen = RolloutOptions(environment="batch")
+    summary = asyncio.run(run_batch(runtime, prompts, chosen, tmp_path / "out", parts=parts_of(echo)))
+    assert (summary.rows, summary.done, summary.left_out) == (2, 2, left.reasons)
+
+
+def test_a_file_with_odd_rows_only_is_rejected_with_the_first_reason(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": 3}\n{\n')
+    with pytest.raises(SpecError, match=r"2 unsupported: line 1 \(line 1: prompt=3 is not allowed"):
+        read_rows(path, LeftOut())
 
 
 @pytest.mark.parametrize("text", ["", "\n \n"])

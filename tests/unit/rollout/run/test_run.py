@@ -437,6 +437,28 @@ def test_items_are_selected_by_id_and_unknown_ids_are_rejected() -> None:
         rollouts(World(count=0))
 
 
+def test_the_tools_of_an_agent_get_its_own_lease_and_the_verification_gets_the_first() -> None:
+    """So that the agent has fewer rights than the environment, which made its lease after ``setup``."""
+    seen: list[tuple[str, Any]] = []
+
+    class Users(World):
+        async def agent_lease(self, item: Item, lease: Any, meta: Mapping[str, Any]) -> Any:
+            return ("a user", meta["item"])
+
+        async def verify(self, item: Item, outcome: Outcome, lease: Any, fresh: Fresh, meta: Any) -> Verdict:
+            seen.append(("verify", lease))
+            return Verdict(reward=1.0)
+
+    def toolset(lease: Any) -> Tools:
+        seen.append(("tools", lease))
+        return Tools(schemas=(), handler=cast(Any, None))
+
+    slots = FakeSlots()
+    parts = attrs.evolve(made(cast(Any, Users(count=1)), OneWordModel(), slots), toolset=toolset)
+    asyncio.run(run_rollouts(cast(hr.Runtime, _Runtime()), options(group_size=1), parts=parts))
+    assert seen == [("tools", ("a user", "i0")), ("verify", slots)]
+
+
 def test_items_that_an_environment_left_out_are_counted_and_named() -> None:
     """In the summary; one that is chosen by its name is refused with the reason."""
 

@@ -1,20 +1,21 @@
-"""Items of a data set that an environment cannot offer: they are left out by name, or fail the run."""
+"""Odd rows of data sets: they are left out by name, or fail the run."""
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import attrs
 
 from hyperruntime.errors import SpecError, UnsupportedOptionError
+from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import OneOf
 
+log = get_logger(__name__)
 SKIP = "skip"
 FAIL = "fail"
 UNSUPPORTED = OneOf((SKIP, FAIL))
-"""Validator of an environment's option ``unsupported``."""
+"""Validator of an option ``unsupported``."""
 _NAMED = 5
 
 
@@ -47,6 +48,10 @@ class LeftOut:
                 raise
             self.reasons.setdefault(name, str(error))
 
+    def take(self, other: LeftOut) -> None:
+        """Add what another one left out; of two reasons for one name, the first is kept."""
+        self.reasons = {**other.reasons, **self.reasons}
+
     def check_any(self, count: int, field: str, source: str) -> None:
         """Refuse a source of which nothing is left.
 
@@ -69,19 +74,19 @@ def shown(reasons: Mapping[str, str]) -> str:
     return f"{len(reasons)} unsupported: {named}{more}"
 
 
-def left_out_of(environment: object) -> Mapping[str, str]:
-    """Return why items of an environment were left out, by name; see :class:`~.environment.Environment`."""
-    left: Mapping[str, str] = getattr(environment, "left_out", {})
+def left_out_of(source: object) -> Mapping[str, str]:
+    """Return why items of an environment or tasks of a domain were left out, by name; {} if it does not say."""
+    left: Mapping[str, str] = getattr(source, "left_out", {})
     return left
 
 
-def chosen_names(wanted: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Return names without duplicates: each wanted name, or those that a wanted pattern (``*``, ``?``, ``[``) matches.
+def warn_left_out(left: Mapping[str, str], instead: str, **where: str) -> None:
+    """Log what was left out of a data set, if anything.
 
     Args:
-        wanted: names and patterns; their order is that of the result.
-        names: the names that exist.
+        left: the reasons by name.
+        instead: how the user refuses such a data set.
+        where: which data set, for the log.
     """
-    known = dict.fromkeys(names)
-    found = ([one] if one in known else fnmatch.filter(known, one) for one in wanted)
-    return list(dict.fromkeys(name for matches in found for name in matches))
+    if left:
+        log.warning("rows left out", **where, why=shown(left), instead=f"{instead} refuses such a data set")

@@ -1,0 +1,6 @@
+"""Data sets of others, in which some rows may be odd: all readers use this, of environments, domains and batches.
+
+``left_out.py`` leaves odd rows out by name; ``json_lines.py`` reads files of JSON lines.
+
+May import ``driver`` and what stands before it in ``tests/unit/test_folders.py``.
+"""
