@@ -83,7 +83,7 @@ class Runtime(AsyncClosing):
         except BaseException:
             self._owner.close()
             raise
-        self._images = ImageStore(driver.images, lambda: driver.probe().refuses)
+        self._images = ImageStore(driver.images, lambda: driver.probe().refuses, self.container)
         self._changed = threading.Condition()  # for the three below
         self._open: set[Container] = set()
         self._starting: set[int] = set()  # threads

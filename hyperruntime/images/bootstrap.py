@@ -21,6 +21,7 @@ import psutil
 from hyperruntime.errors import ImageBuildError
 from hyperruntime.host.inherited import program_environment
 from hyperruntime.host.process import ProcessResult, run_process, stream_process
+from hyperruntime.images.network import proxies
 from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
@@ -216,7 +217,7 @@ def _environment(work: Path) -> Mapping[str, str]:
     known = program_environment(os.environ)
     inherited = {name: value for name, value in known.items() if not name.startswith("PYTHON")}
     fixed = {"TMPDIR": str(work), "LC_ALL": "C", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
-    return {**defaults, **inherited, **fixed}
+    return {**defaults, **inherited, **proxies(os.environ), **fixed}
 
 
 @contextmanager

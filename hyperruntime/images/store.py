@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -22,43 +23,47 @@ from hyperruntime.images.definition_rewrite import read_definition
 from hyperruntime.images.definition_to_containerfile import SUFFIX, containerfile_of
 from hyperruntime.images.dockerfile import with_registry
 from hyperruntime.images.dockerfile_checks import checked_dockerfile
+from hyperruntime.images.network import PROXY_VARIABLES, proxies
 from hyperruntime.images.pull_errors import is_local
 from hyperruntime.images.recipes import (
     BASE,
     DEV,
     PREFIX,
-    PROXY_VARIABLES,
     how_to_make,
     load_recipe,
     recipe_names,
     recipe_of,
-    requirements_context,
 )
+from hyperruntime.images.requirements_image import PackageBuild, Start
 from hyperruntime.logs import get_logger
 from hyperruntime.spec import check_image
 
 log = get_logger(__name__)
 
 _CONTAINERFILE = "Containerfile"
+_INDEX = "PIP_INDEX_URL"
 OnOutput = Callable[[str], None] | None
 
 
 class ImageStore:
     """The images of an open engine."""
 
-    def __init__(self, images: Images, refuses: Callable[[], Collection[str]] = tuple) -> None:
+    def __init__(
+        self, images: Images, refuses: Callable[[], Collection[str]] = tuple, start: Start | None = None
+    ) -> None:
         """Wrap a driver's images.
 
         Args:
             images: the driver's images.
             refuses: returns the image operations that the driver refuses, as in ``EngineInfo.refuses``.
+            start: starts a container of the engine, in which missing wheels are built; None if it starts none.
         """
-        self._images, self._refuses = images, refuses
+        self._images, self._refuses, self._start = images, refuses, start
         self._ask: Callable[[str], None] | None = None
 
     def asking(self, ask: Callable[[str], None]) -> ImageStore:
         """Return the same images; if one is missing, their :meth:`ensure` first calls ``ask`` with its name."""
-        other = ImageStore(self._images, self._refuses)
+        other = ImageStore(self._images, self._refuses, self._start)
         other._ask = ask
         return other
 
@@ -266,34 +271,54 @@ class ImageStore:
         requirements: str | os.PathLike[str],
         *,
         build_args: Mapping[str, str] | None = None,
+        sdist: bool = False,
         force: bool = False,
         on_output: OnOutput = None,
     ) -> str:
         """Build an image with the Python packages of a requirements file on top of the recipe `dev`; return ``name``.
 
-        pip of the host downloads the wheels, so that the build needs neither a registry nor a package index. If a
-        package has no wheel, the build downloads the packages itself, from ``PIP_INDEX_URL``.
+        pip of the host downloads the wheels, so that the build needs neither a registry nor a package index. Wheels
+        that do not exist are built in a container of `dev` with the network of this machine, its proxies and its
+        certificates; none of these is left in the image. Before `dev` is made, one error lists all lines that cannot be
+        used and all packages that cannot be had.
 
         Args:
             name: the reference of the new image.
             requirements: a requirements file of pip.
-            build_args: build arguments; the image has one, ``PIP_INDEX_URL``.
+            build_args: ``PIP_INDEX_URL``, the index in place of pip's setting; it is not kept in the image.
+            sdist: build missing wheels on this machine; this runs code of the packages, as the user.
             force: build the image even if it exists.
             on_output: called with each line of output.
 
         Raises:
-            ImageBuildError: a step failed.
-            SpecError: the file does not exist or names no package, or the name is that of a recipe.
+            ImageBuildError: a line cannot be used, a package cannot be had, or a step failed.
+            SpecError: the file does not exist or names no package, a build argument is unknown, or the name is that of
+                a recipe.
         """
+        arguments = dict(build_args or {})
+        index_url = arguments.pop(_INDEX, "")
+        if unknown := next((one for one in arguments if one not in PROXY_VARIABLES), None):
+            raise SpecError("build argument", unknown, f"a requirements file has only {_INDEX}")
         if name in recipe_names():
             raise SpecError("name", name, "it is a shipped recipe; choose another name for the image")
         path = _existing("requirements", requirements)
-        if not any(line.partition("#")[0].strip() for line in path.read_text().splitlines()):
+        if not any(line.partition(b"#")[0].strip() for line in path.read_bytes().splitlines()):
             raise SpecError("requirements", str(requirements), "the file must name a package")
-        if force or not self._is_here(name):
-            self.ensure(DEV, on_output=on_output)
-        return self._build_any(
-            name, lambda lines: requirements_context(path, lines), build_args or {}, force, on_output
+        if (force or not self._is_here(name)) and "images.build" in self._refuses():  # ask now: downloads take minutes
+            self.ensure(DEV)
+
+        def context(lines: BuildLog) -> AbstractContextManager[Path]:
+            return self._packages(path, lines, sdist=sdist, index_url=index_url).context()
+
+        return self._build_any(name, context, arguments, force, on_output)
+
+    def _packages(self, requirements: Path, lines: BuildLog, **options: Any) -> PackageBuild:  # noqa: ANN401 - attrs
+        return PackageBuild(
+            requirements=requirements,
+            start=self._start,
+            make_base=lambda: self.ensure(DEV, on_output=lines),
+            on_output=lines,
+            **options,
         )
 
     def _build_recipe(self, name: str, build_args: Mapping[str, str], *, force: bool, on_output: OnOutput) -> str:
@@ -302,7 +327,16 @@ class ImageStore:
         if recipe.base_recipe is not None and (force or not self.exists(recipe.reference)):
             self.ensure(recipe.base_recipe, on_output=on_output)
         file = f"{recipe.name}{SUFFIX}" if isinstance(self._images, BuildsDefinitions) else _CONTAINERFILE
-        return self._build_any(recipe.reference, recipe.context, arguments, force, on_output, file)
+        index_url = arguments.pop(_INDEX, "") if recipe.wheels_for else ""  # not into the history of the image
+
+        def context(lines: BuildLog) -> AbstractContextManager[Path]:
+            def add_wheels(folder: Path, python: str) -> None:
+                options = {"index_url": index_url, "python": python, "more": ("pip",)}
+                self._packages(folder / "requirements.txt", lines, **options).wheels(folder / "wheels")
+
+            return recipe.context(add_wheels)
+
+        return self._build_any(recipe.reference, context, arguments, force, on_output, file)
 
     def _build_any(
         self,
@@ -333,8 +367,8 @@ class ImageStore:
         lines: BuildLog,
         force: bool,
     ) -> None:
-        proxies = {name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ}
-        arguments = {**proxies, **build_args}
+        known = proxies(os.environ)
+        arguments = {**known, **build_args}
         try:
             if containerfile.suffix != SUFFIX:
                 with checked_dockerfile(containerfile, context, arguments) as safe:
@@ -349,7 +383,7 @@ class ImageStore:
             else:
                 with containerfile_of(containerfile, context, arguments) as made:
                     self._images.build(
-                        made.parent, reference, containerfile=made, build_args=proxies, force=force, on_output=lines
+                        made.parent, reference, containerfile=made, build_args=known, force=force, on_output=lines
                     )
         except ImageBuildError as error:
             raise lines.failure(reference, error) from error

@@ -16,6 +16,7 @@ from hyperruntime.errors import HyperRuntimeError, ImageBuildError, ImageError
 from hyperruntime.host.engine_program import csv_line
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.process import python_args, run_process, stream_process
+from hyperruntime.images.network import proxies
 from hyperruntime_apptainer import read_only_host
 from hyperruntime_apptainer.archive import SavedImage, extract_sif, write_single
 from hyperruntime_apptainer.args import environment
@@ -43,6 +44,7 @@ def confined(args: Sequence[str], *writable: Path) -> Iterator[tuple[list[str], 
         *writable: the directories; a private one for temporary files is added.
     """
     kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.lower().endswith("_proxy")}
+    kept |= proxies(os.environ)
     with owned_directory(root=Path(scratch_directory())) as scratch:
         own = {"APPTAINER_TMPDIR": scratch, "TMPDIR": scratch}
         places = map(str, (*writable, scratch))

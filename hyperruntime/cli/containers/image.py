@@ -30,6 +30,7 @@ def image() -> None:
         "hyperrun image build localhost/mine:1 --file ./Containerfile",
         "hyperrun image build hyperagents --file ./Dockerfile --short-names docker.io",
         "hyperrun image build hyperagents --requirements requirements.txt",
+        "hyperrun image build hyperagents --requirements requirements.txt --sdist",
     )
 )
 @click.argument("name")
@@ -44,6 +45,12 @@ def image() -> None:
     "--requirements",
     metavar="FILE",
     help="Build an image with the Python packages of this pip file on top of `dev`; needs no registry.",
+)
+@click.option(
+    "--sdist",
+    is_flag=True,
+    help="With --requirements: build missing wheels on this machine, which runs code of the packages as you; "
+    "default: in a container.",
 )
 @click.option(
     "--short-names",
@@ -62,11 +69,14 @@ def build(state: State, /, name: str, build_args: Pairs, **options: Any) -> None
             raise click.UsageError(f"--{option.replace('_', '-')} needs --file")
     if options["requirements"] is not None and options["containerfile"] is not None:
         raise click.UsageError("--requirements and --file exclude each other")
+    if options["sdist"] and options["requirements"] is None:
+        raise click.UsageError("--sdist needs --requirements")
     started = time.monotonic()
     with state.open_runtime() as runtime:
         make = runtime.images.build
-        if (requirements := options.pop("requirements")) is not None:
-            make = partial(runtime.images.build_requirements, requirements=requirements)
+        requirements, sdist = options.pop("requirements"), options.pop("sdist")
+        if requirements is not None:
+            make = partial(runtime.images.build_requirements, requirements=requirements, sdist=sdist)
             options = {"force": options["force"]}
         reference = make(name, build_args=dict(build_args), on_output=Lines(), **options)
     _print_made(reference, started)

@@ -12,7 +12,8 @@ from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.pilots import Pilots
 from hyperruntime.host.process import python_args, run_process
 from hyperruntime.host.python import python_directory, safe_program_path, safe_python_path
-from hyperruntime.images.recipes import download_wheels, pip_args
+from hyperruntime.images.requirements_file import read_requirements
+from hyperruntime.images.wheels import WheelSearch
 from tests.doubles.hostile_directory import HostileDirectory, make_hostile_directory
 
 
@@ -85,7 +86,10 @@ def test_a_python_process_imports_nothing_from_its_current_directory(
 
 def test_pip_of_the_host_runs_nothing_from_the_current_directory(hostile: HostileDirectory, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("")
-    download_wheels(pip_args(tmp_path / "requirements.txt", tmp_path / "wheels", "3.11"), tmp_path / "wheels", print)
+    wanted = read_requirements(tmp_path / "requirements.txt")
+    search = WheelSearch(requirements=wanted, python="3.11", directory=tmp_path / "search", on_output=print)
+    assert search.has_pip()
+    assert search.collect(tmp_path / "wheels") == ()
     assert hostile.ran() == {}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 
 import attrs
@@ -11,10 +10,8 @@ import pytest
 from hyperruntime.errors import SpecError
 from hyperruntime.images.bootstrap import BASE_PACKAGES, DEV_PACKAGES
 from hyperruntime.images.recipes import (
-    download_wheels,
     image_reference,
     load_recipe,
-    pip_args,
     recipe_names,
     recipe_of,
 )
@@ -163,42 +160,3 @@ def test_only_cuda_needs_a_registry() -> None:
         "agent": True, "base": True, "cuda": False, "dev": True,
     }  # fmt: skip
     assert [load_recipe(name).base_recipe for name in recipe_names()] == ["base", None, None, None]
-
-
-def test_wheels_are_downloaded_for_the_python_of_the_image() -> None:
-    args = pip_args(Path("r.txt"), Path("/w"), "3.11")
-    assert args[0] == "download"
-    assert args[args.index("--python-version") + 1] == "3.11"
-    assert "--only-binary=:all:" in args
-    assert f"manylinux2014_{platform.machine()}" in args
-    assert args[-4:] == ["--dest", "/w", "--requirement", "r.txt"]
-
-
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("exit 1", "has no pip"),
-        ('case "$*" in *--version) exit 0;; esac; mkdir "$4/w"; echo no such package >&2; exit 1', "no such package"),
-    ],
-)
-def test_a_failed_download_of_wheels_is_reported_and_leaves_no_directory(
-    tmp_path: Path, script: str, said: str
-) -> None:
-    program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\n{script.replace('$4/w', str(tmp_path / 'wheels'))}\n")
-    program.chmod(0o755)
-    lines: list[str] = []
-    args = pip_args(tmp_path / "r.txt", tmp_path / "wheels", "3.11")
-    reason = download_wheels(args, tmp_path / "wheels", lines.append, [str(program)])
-    assert said in reason
-    assert said in lines[-1]
-    assert "the build downloads the packages itself" in lines[-1]
-    assert not (tmp_path / "wheels").exists()
-
-
-@pytest.mark.slow
-def test_wheels_are_downloaded_with_the_pip_of_the_host(tmp_path: Path) -> None:
-    (tmp_path / "r.txt").write_text("idna\n")
-    args = pip_args(tmp_path / "r.txt", tmp_path / "wheels", "3.11")
-    assert download_wheels(args, tmp_path / "wheels", print) == ""
-    assert {path.name.partition("-")[0] for path in (tmp_path / "wheels").iterdir()} == {"idna"}

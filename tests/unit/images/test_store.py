@@ -10,6 +10,7 @@ import pytest
 from hyperruntime.driver import Images
 from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError
 from hyperruntime.images.store import ImageStore
+from tests.doubles.packages import make_sdist, make_wheel, use_only
 
 
 class Here:
@@ -45,17 +46,18 @@ class Building(Here):
         return "id"
 
 
-def test_a_requirements_file_becomes_an_image_on_top_of_dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let pip of this machine find only the packages of a directory, and return the directory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    use_only(tmp_path / "packages", monkeypatch)
+    return tmp_path / "packages"
+
+
+def test_a_requirements_file_becomes_an_image_on_top_of_dev(tmp_path: Path, offline: Path) -> None:
     """The wheels are in the build context, so that the build asks no package index."""
-
-    def download(args: list[str], target: Path, on_output: object) -> str:
-        assert Path(args[args.index("--requirement") + 1]).read_text().splitlines()[0] == "pandas"
-        target.mkdir()
-        return ""
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("hyperruntime.images.recipes.download_wheels", download)
-    (tmp_path / "r.txt").write_text("pandas\n")
+    make_wheel(offline, "ready", "1.0")
+    (tmp_path / "r.txt").write_text("ready\n")
     engine = Building("localhost/hyperruntime/dev:latest")
     images = ImageStore(cast("Images", engine))
     assert images.build_requirements("mine", tmp_path / "r.txt") == "mine"
@@ -65,19 +67,32 @@ def test_a_requirements_file_becomes_an_image_on_top_of_dev(tmp_path: Path, monk
     assert "--no-index" in containerfile
 
 
-def test_a_failed_build_without_wheels_says_which_package_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Failing(Here):
-        def build(self, *_: Any, **__: Any) -> str:
-            raise ImageBuildError("no network")
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("hyperruntime.images.recipes.download_wheels", lambda *_: "there is no wheel of gym")
-    (tmp_path / "r.txt").write_text("gym\n")
-    images = ImageStore(cast("Images", Failing("localhost/hyperruntime/dev:latest")))
-    with pytest.raises(ImageBuildError, match=r"(?s)no network.*because there is no wheel of gym; .*PIP_FIND_LINKS"):
+@pytest.mark.slow
+def test_what_cannot_be_installed_is_in_one_error_before_dev_is_made(tmp_path: Path, offline: Path) -> None:
+    (tmp_path / "r.txt").write_text("absent==1\n./local\ngit+ssh://git@example.org/a.git\ngone\n-r no.txt\n")
+    images = ImageStore(cast("Images", Here()))  # which could not make dev
+    with pytest.raises(ImageBuildError) as caught:
         images.build_requirements("mine", tmp_path / "r.txt")
+    assert [
+        place for place in ("r.txt:1", "r.txt:2", "r.txt:3", "r.txt:4", "no.txt") if place not in str(caught.value)
+    ] == []
+
+
+@pytest.mark.slow
+def test_a_missing_wheel_that_no_container_can_build_is_named_with_what_to_do(tmp_path: Path, offline: Path) -> None:
+    make_sdist(offline, "sourceonly", "1.0", tmp_path / "mark")
+    make_sdist(offline, "other", "1.0", tmp_path / "mark")
+    (tmp_path / "r.txt").write_text("sourceonly\nother\n")
+    images = ImageStore(cast("Images", Here("localhost/hyperruntime/dev:latest")))
+    with pytest.raises(ImageBuildError, match=r"(?s)r.txt:1: sourceonly: only.*r.txt:2: other: only.*--sdist"):
+        images.build_requirements("mine", tmp_path / "r.txt")
+    assert not (tmp_path / "mark").exists()
+
+
+def test_the_arguments_of_a_requirements_build_are_checked(tmp_path: Path, offline: Path) -> None:
+    (tmp_path / "r.txt").write_text("ready\n")
+    with pytest.raises(SpecError, match="PIP_INDEX"):
+        store().build_requirements("mine", tmp_path / "r.txt", build_args={"PIP_INDEX": "https://example.org"})
 
 
 @pytest.mark.parametrize(("name", "file"), [("mine", "nothing"), ("agent", "r.txt"), ("mine", "r.txt")])
