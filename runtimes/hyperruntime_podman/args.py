@@ -12,6 +12,7 @@ from hyperruntime.host.engine_program import CAPABILITIES, mount_option, needs_o
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 
 NAME = "podman"
+OWN_DIRECTORY = "hyperruntime"  # in the directories of the user's store
 
 _COUNT = attrs.validators.ge(0)
 
@@ -29,6 +30,8 @@ class Settings:
         bridge: whether a private network with external access works.
         uids: the number of users in a container's own user namespace, or 0 if containers share Podman's.
         gids: the number of groups in it.
+        root: the directory of this library's own store, in which containers run; "" means the user's store.
+        run_root: the directory of its files of running containers.
     """
 
     oci_runtime: str = ""
@@ -39,21 +42,44 @@ class Settings:
     bridge: bool = False
     uids: int = attrs.field(default=0, validator=_COUNT)
     gids: int = attrs.field(default=0, validator=_COUNT)
+    root: str = ""
+    run_root: str = ""
 
 
 def base_args(settings: Settings) -> list[str]:
-    """Return the program and the global options of every command on this machine."""
+    """Return the program and the global options of every command about containers on this machine."""
     args = ["--runtime", settings.oci_runtime] if settings.oci_runtime else []
-    return ["podman", *args]
+    return ["podman", *own_args(settings), *args]
 
 
-def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = ()) -> list[str]:
+def own_args(settings: Settings) -> tuple[str, ...]:
+    """Return the options of the store in which containers run: none if it is the user's."""
+    return store_args(settings.root, settings.run_root) if settings.root else ()
+
+
+def in_user_store(settings: Settings) -> Settings:
+    """Return the settings for the user's store."""
+    return attrs.evolve(settings, root="", run_root="")
+
+
+def store_args(root: str, run_root: str) -> tuple[str, ...]:
+    """Return the global options that name a store of this library.
+
+    Args:
+        root: the directory of the store.
+        run_root: the directory of its files of running containers.
+    """
+    return ("--root", root, "--runroot", run_root, "--storage-driver", "overlay")
+
+
+def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = (), image: str = "") -> list[str]:
     """Return the argv that starts a container with a shell attached.
 
     Args:
         launch: the container to start.
         settings: the results of the probe.
         device_args: the options that give it devices.
+        image: the image in the store of the settings; "" means the spec's.
 
     Raises:
         UnsupportedOptionError: a field cannot be honoured on this machine.
@@ -88,7 +114,7 @@ def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = ()
     for name, value in launch.labels.items():
         args += ["--label", f"{name}={value}"]
     # No --init: catatonit leaves SIGTSTP, SIGTTIN and SIGTTOU blocked in all processes, so no program could be stopped.
-    return [*args, spec.image, *shell_args(spec.workdir, is_init=True)[1:]]
+    return [*args, image or spec.image, *shell_args(spec.workdir, is_init=True)[1:]]
 
 
 def pidfile(launch: Launch) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hyperruntime.driver import Launch, PostMortem
@@ -21,7 +21,7 @@ from hyperruntime.gpu.grant import gpu_devices
 from hyperruntime.host.engine_program import start_refusal, unknown_failure
 from hyperruntime.host.process import ProcessShell, last_line
 from hyperruntime.host.process_tree import kernel_killed_in, memory_cgroups
-from hyperruntime_podman.args import NAME, Settings, exec_args, pidfile, run_args
+from hyperruntime_podman.args import NAME, Settings, exec_args, own_args, pidfile, run_args
 from hyperruntime_podman.edge import attach_podman, run_podman
 from hyperruntime_podman.gpus import device_args
 
@@ -40,13 +40,16 @@ class PodmanContainer:
         exec_env: environment that every exec needs beyond the spec's.
     """
 
-    def __init__(self, launch: Launch, settings: Settings, on_unknown_failure: Callable[[], None]) -> None:
+    def __init__(
+        self, launch: Launch, settings: Settings, on_unknown_failure: Callable[[], None], image: str = ""
+    ) -> None:
         """Start the container without waiting for its shell to answer.
 
         Args:
             launch: the container to start.
             settings: the results of the probe.
             on_unknown_failure: called if the container does not start and the settings may be the reason.
+            image: the image in the store of the settings; "" means the spec's.
 
         Raises:
             UnsupportedOptionError: a field of the spec cannot be honoured.
@@ -62,7 +65,7 @@ class PodmanContainer:
         self._launch, self._settings, self._on_unknown_failure = launch, settings, on_unknown_failure
         self._cgroups: tuple[Path, ...] | None = None
         self._oom_killed = False
-        args = run_args(launch, settings, device_args(devices, rootless=settings.rootless))
+        args = run_args(launch, settings, device_args(devices, rootless=settings.rootless), image)
         self.shell = ProcessShell(attach_podman(args))
 
     def open_shell(self, user: str) -> ProcessShell:
@@ -128,25 +131,30 @@ class PodmanContainer:
 
     def remove(self) -> None:
         """End and remove the container at once."""
-        remove(self.id)
+        remove(self.id, own_args(self._settings))
 
 
-def remove(name: str) -> None:
+def remove(name: str, store_args: Sequence[str] = ()) -> None:
     """End and remove a container by name or id; do nothing if it does not exist.
 
     This retries: on a busy machine Podman gives up before the container's processes have ended, and a batch system that
     ends a job may send SIGTERM to ``podman rm`` too. Then Podman 4 exits with 0 and prints no name.
 
+    Args:
+        name: the container.
+        store_args: the global options that name its store; none means the user's.
+
     Raises:
         EngineError: the container cannot be removed, or its processes do not end.
     """
-    args = ["podman", "rm", "--force", "--volumes", "--time", "0", name]
+    podman = ["podman", *store_args]
+    args = [*podman, "rm", "--force", "--volumes", "--time", "0", name]
     deadline = time.monotonic() + _REMOVE_AGAIN_S
     while True:
         result = run_podman(args, "remove")
         if (result.exit_code == 0 and result.stdout) or b"no such container" in result.stderr.lower():
             return
-        if result.exit_code == 0 and run_podman(["podman", "container", "exists", name]).exit_code == _NOT_THERE:
+        if result.exit_code == 0 and run_podman([*podman, "container", "exists", name]).exit_code == _NOT_THERE:
             return
         passes = result.exit_code <= 0 or _PASSES.search(result.error_text)
         if not passes or time.monotonic() > deadline:

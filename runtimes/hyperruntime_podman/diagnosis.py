@@ -19,6 +19,7 @@ from hyperruntime.host.engine_findings import (
 )
 from hyperruntime.host.process import find_program
 from hyperruntime_podman.edge import INSTALL_HINT, run_podman
+from hyperruntime_podman.own_store import COST, SLOW, Store, slow_step, user_store
 from hyperruntime_podman.probe import Probe, probe
 from hyperruntime_podman.rootless import run_files
 
@@ -53,9 +54,20 @@ def _tried(found: Probe) -> Iterator[Finding]:
     else:
         step = "give slirp4netns /dev/net/tun" if settings.rootless else "install netavark, or CNI plugins"
         yield Finding(subject="network bridge", ok=None, detail="does not work", next_step=step)
-    if found.storage == "vfs":
-        step = 'for a new store: [storage] driver = "overlay" in ~/.config/containers/storage.conf'
-        yield Finding(subject="storage", ok=None, detail="vfs copies every image for each container", next_step=step)
+    if found.storage == SLOW and (store := user_store()) is not None:
+        yield _slow_store(found, store)
+
+
+def _slow_store(found: Probe, store: Store) -> Finding:
+    """Return what a store with the slow driver costs; which command corrects that; and where containers run."""
+    root = found.settings.root
+    if not root:
+        return Finding(subject="storage", ok=None, detail=f"vfs: {COST}; {found.slow}", next_step=found.step)
+    detail = (
+        f"Podman's store has the driver vfs, so containers run in an overlay store of this library, {root}; each image "
+        "is copied there once, when a container first needs it; builds still copy the whole image for each step"
+    )
+    return Finding(subject="storage", ok=None, detail=detail, next_step=f"for overlay alone: {slow_step(store, '')}")
 
 
 def _store() -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -9,28 +10,44 @@ from typing import Any
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
 from hyperruntime.host.owner import LABEL, make_short_directory
 from hyperruntime.host.probe_cache import TrustedProbe, forget_probes
-from hyperruntime_podman.args import NAME, Settings, base_args
+from hyperruntime.logs import get_logger
+from hyperruntime_podman.args import NAME, OWN_DIRECTORY, Settings, base_args, in_user_store, store_args
 from hyperruntime_podman.container import PodmanContainer, remove
+from hyperruntime_podman.copies import ImageCopies, remove_orphans
 from hyperruntime_podman.diagnosis import findings
 from hyperruntime_podman.edge import environment_args
 from hyperruntime_podman.images import PodmanImages
-from hyperruntime_podman.probe import cached_probe
+from hyperruntime_podman.own_store import COST, own_containers, own_store_args
+from hyperruntime_podman.probe import Probe, cached_probe
 from hyperruntime_podman.service import PodmanService
 
+log = get_logger(__name__)
+
 # A list may fail because a container is being removed, and Podman gives up if processes are slow to end: then it asks
-# again, and in the end fails, so that the guard goes on later.
+# again, and in the end fails, so that the guard goes on later. $1: the label; $2...: the program.
 _CLEANUP = """
+clean() {
+    label=$1 n=0; shift
+    while [ $n -lt 10 ]; do
+        n=$((n + 1))
+        if ids=$("$@" ps --all --quiet --filter "label=$label"); then
+            [ -n "$ids" ] || return 0
+            "$@" rm --force --ignore --volumes --time 0 $ids && continue
+        fi
+        sleep 1
+    done
+    return 1
+}
 command -v podman || exit
-n=0
-while [ $n -lt 10 ]; do
-    n=$((n + 1))
-    if ids=$(podman ps --all --quiet --filter "label=$1"); then
-        [ -n "$ids" ] || exit 0
-        podman rm --force --ignore --volumes --time 0 $ids && continue
-    fi
-    sleep 1
-done
-exit 1
+failed=0
+clean "$1" podman || failed=1
+"""
+_CLEANUP_OWN = f"""
+root=$(podman info --format '{{{{.Store.GraphRoot}}}}')/{OWN_DIRECTORY} || failed=1
+run=$(podman info --format '{{{{.Store.RunRoot}}}}')/{OWN_DIRECTORY} || failed=1
+if [ -d "$root/overlay-containers" ]; then
+    clean "$1" podman {" ".join(store_args('"$root"', '"$run"'))} || failed=1
+fi
 """
 
 
@@ -48,7 +65,8 @@ class PodmanDriver:
         self._probe = TrustedProbe(NAME, cached_probe)
         self._private_dir: str | None = None
         self._service = PodmanService(lambda: make_short_directory(self._private_dir))
-        self.images = PodmanImages(self._service, lambda: base_args(self._settings()))
+        self._copies, self._has_warned = ImageCopies(), False
+        self.images = PodmanImages(self._service, self._build_args, remove_orphans)
 
     def open(self, private_dir: str) -> None:
         """Store the private directory, with which the directory of the API socket is removed."""
@@ -76,28 +94,35 @@ class PodmanDriver:
             DeviceNotFoundError: no CDI spec describes a requested GPU.
             EngineUnavailableError: Podman is missing or cannot run a container.
         """
-        settings = self._probe.get_with(launch.spec.network).settings
-        return PodmanContainer(launch, settings, self._probe.distrust)
+        found = self._probe.get_with(launch.spec.network)
+        self._warn(found)
+        settings, image = found.settings, ""
+        if settings.root and not (image := self._copies.find(launch.spec.image)):
+            settings = in_user_store(settings)
+        return PodmanContainer(launch, settings, self._probe.distrust, image)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
-        """Return this library's containers in this user's Podman."""
+        """Return this library's containers in this user's Podman, in each of its stores."""
         found = self._service.call(
             "containers cannot be listed",
             lambda client: client.containers.list(all=True, sparse=True, filters={"label": LABEL}),
         )
-        return tuple(_record(container.attrs) for container in found)
+        return (*(_record(container.attrs) for container in found), *own_containers())
 
     def remove_container(self, container_id: str) -> None:
-        """End and remove a container; do nothing if it does not exist.
+        """End and remove a container, in any store; do nothing if it does not exist.
 
         Raises:
             EngineError: the container cannot be removed.
         """
         remove(container_id)
+        if args := own_store_args():
+            remove(container_id, args)
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
-        """Return the argv that removes every container with a label; it exits with 0 when Podman lists none."""
-        return (*environment_args(), "/bin/sh", "-c", _CLEANUP, "cleanup", label)
+        """Return the argv that removes every container with a label; it exits with 0 when no store has one."""
+        script = _CLEANUP + ("" if os.geteuid() == 0 else _CLEANUP_OWN) + "exit $failed"
+        return (*environment_args(), "/bin/sh", "-c", script, "cleanup", label)
 
     def close(self) -> None:
         """End the API service."""
@@ -105,6 +130,15 @@ class PodmanDriver:
 
     def _settings(self) -> Settings:
         return self._probe.get().settings
+
+    def _build_args(self) -> list[str]:
+        return base_args(in_user_store(self._settings()))
+
+    def _warn(self, found: Probe) -> None:
+        """Log once what the store costs, if it is slow."""
+        if found.slow and not self._has_warned:
+            self._has_warned = True
+            log.warning("Podman's storage driver vfs is slow", cost=COST, why=found.slow, next_step=found.step)
 
 
 def _record(attrs: dict[str, Any]) -> ContainerRecord:

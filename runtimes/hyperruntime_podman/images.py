@@ -31,14 +31,17 @@ _GONE = re.compile(r"(image|layer) not known|file does not exist")  # messages o
 class PodmanImages:
     """The images of one user's Podman store."""
 
-    def __init__(self, service: PodmanService, base_args: Callable[[], list[str]]) -> None:
+    def __init__(
+        self, service: PodmanService, base_args: Callable[[], list[str]], on_removed: Callable[[], None] = lambda: None
+    ) -> None:
         """Use a service, which starts when it is first needed.
 
         Args:
             service: the API service.
             base_args: returns the program and the global options of a build.
+            on_removed: called after an image was removed.
         """
-        self._service, self._base_args = service, base_args
+        self._service, self._base_args, self._on_removed = service, base_args, on_removed
 
     def exists(self, reference: str) -> bool:
         """Return whether an image with exactly this reference or full identifier exists."""
@@ -59,6 +62,7 @@ class PodmanImages:
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
         what = f"image {reference!r} cannot be removed"
         self._service.call(what, lambda client: client.images.remove(reference))
+        self._on_removed()
 
     def load_rootfs(self, tar: Path, reference: str) -> str:
         """Make an image of one layer from a tar of a root file system; return its identifier.

@@ -1,7 +1,7 @@
 """Probe how Podman must be called on this machine by running a container of the host's userland.
 
 ``podman info`` succeeds on machines where every ``podman run`` fails, so only a run counts. The result is cached per
-boot, Podman binary, user, cgroup version and limits.
+boot, Podman binary, user, cgroup version, limits and configuration of the store.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from hyperruntime.host.probe_cache import ProbeFile
 from hyperruntime.host.process import find_program
 from hyperruntime_podman.args import NAME, Settings, probe_args
 from hyperruntime_podman.edge import INSTALL_HINT, environment, store_step, unshare_args
+from hyperruntime_podman.own_store import store_facts
+from hyperruntime_podman.store_trial import Place, choose_store
 
 _RUNTIMES = ("", "runc", "crun")
 _NOFILE_CEILING = 1 << 20
@@ -54,15 +56,19 @@ class Probe:
 
     Attributes:
         version: Podman's version.
-        storage: Podman's storage driver.
+        storage: the storage driver of the user's store.
         settings: how to call Podman.
         tried: pairs of a combination that failed before and the reason.
+        slow: why containers run in a slow store, or "".
+        step: the command that makes them quick, or "".
     """
 
     version: str
     storage: str
     settings: Settings
     tried: tuple[tuple[str, str], ...] = ()
+    slow: str = ""
+    step: str = ""
 
     def to_info(self) -> EngineInfo:
         """Return the result in the library's form."""
@@ -71,7 +77,7 @@ class Probe:
             version=self.version,
             rootless=self.settings.rootless,
             oci_runtime=self.settings.oci_runtime or "podman's default",
-            storage=self.storage,
+            storage="overlay" if self.settings.root else self.storage,
             networks=("none", "host", "bridge") if self.settings.bridge else ("none", "host"),
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup", "shm_bytes": "cgroup"},
             gpus=True,
@@ -117,8 +123,16 @@ def probe() -> Probe:
         if settings.limits["pids"] == "rlimit":
             settings = tester.apart(settings, printed)
         settings = attrs.evolve(settings, bridge=tester.bridge_works(settings))
-    found = Probe(version=version, storage=storage, settings=settings, tried=tuple(tried))
-    if not tester.trials.late:
+        place = tester.place(storage, settings)
+    found = Probe(
+        version=version,
+        storage=storage,
+        settings=place.settings,
+        tried=tuple(tried),
+        slow=place.slow,
+        step=place.step,
+    )
+    if not (tester.trials.late or place.is_late):
         probe_file().write(found)
     return found
 
@@ -175,6 +189,10 @@ class _Tester:
             if b"works" in result.stdout or result.is_late:
                 return not result.is_late
         return False
+
+    def place(self, storage: str, settings: Settings) -> Place:
+        """Return where containers run, see :func:`~.store_trial.choose_store`."""
+        return choose_store(storage, settings, self._rootfs, self._userland)
 
     def _container(
         self, settings: Settings, script: str, *, limited: bool = False, network: str = "none"
@@ -234,6 +252,6 @@ def _describe(settings: Settings, *, limited: bool) -> str:
 
 
 def probe_file() -> ProbeFile[Probe]:
-    """Return the file of what a probe found: for this binary, this cgroup version and these limits."""
+    """Return the file of what a probe found: for this binary, this cgroup version, these limits and this store."""
     cgroups = Path("/sys/fs/cgroup/cgroup.controllers").exists()
-    return ProbeFile(NAME, (program_facts(NAME), cgroups, *_hard_limits()), Probe)
+    return ProbeFile(NAME, (program_facts(NAME), cgroups, *_hard_limits(), *store_facts()), Probe)

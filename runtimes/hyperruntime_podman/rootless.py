@@ -21,7 +21,7 @@ from hyperruntime.host.engine_limits import engine_call, limit_s
 from hyperruntime.host.inherited import is_own_directory, own_runtime_directory, program_environment
 from hyperruntime.host.process import run_process
 from hyperruntime.logs import get_logger
-from hyperruntime_podman.args import NAME
+from hyperruntime_podman.args import NAME, OWN_DIRECTORY
 
 log = get_logger(__name__)
 
@@ -71,7 +71,8 @@ def _are_killed(root: Path) -> bool:
     """Return whether files name processes of Podman, of which none lives."""
     if _lives(_pause_file(root), _PAUSE_NAMES):
         return False
-    files = [*root.glob("containers/*-containers/*/userdata/conmon.pid")]
+    places = ("containers", f"containers/{OWN_DIRECTORY}")  # of the user's store, and of this library's
+    files = [file for place in places for file in root.glob(f"{place}/*-containers/*/userdata/conmon.pid")]
     return (bool(files) or _pause_file(root).exists()) and not any(_lives(file, ("conmon",)) for file in files)
 
 

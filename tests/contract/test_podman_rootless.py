@@ -18,17 +18,17 @@ from hyperruntime.host.process import ProcessResult, find_program, run_process
 
 pytestmark = pytest.mark.engine
 
-# A container of the host's userland in a store of its own; then the command of another process, under our driver.
+# A container of the host's userland in a new store of the user; then the command of another process, under our driver.
 HOLD = """
     import subprocess
     import sys
     from pathlib import Path
-    from hyperruntime_podman.args import probe_args
+    from hyperruntime_podman.args import in_user_store, probe_args
     from hyperruntime_podman.edge import environment
     from hyperruntime_podman.probe import _skeleton, probe
     (place := Path(sys.argv[1])).mkdir()
     rootfs, userland = _skeleton(place)
-    args = probe_args(probe().settings, rootfs, userland, "sleep 1000", limited=False)
+    args = probe_args(in_user_store(probe().settings), rootfs, userland, "sleep 1000", limited=False)
     args.insert(args.index("run") + 1, "--detach")
     subprocess.run(args, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
 """

@@ -1,0 +1,154 @@
+"""Copies of the user's images in this library's own store, made when a container first needs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import Any
+
+from filelock import FileLock
+
+from hyperruntime.errors import EngineError, HyperRuntimeError
+from hyperruntime.host.process import ProcessResult
+from hyperruntime.logs import get_logger
+from hyperruntime_podman.edge import run_podman
+from hyperruntime_podman.own_store import Store, user_store
+
+log = get_logger(__name__)
+
+_NAME = "localhost/hyperruntime-copy"  # the name of a copy whose image has none
+_Version = tuple[int, int, int] | None
+
+
+class ImageCopies:
+    """The copies of one user's images; safe to use from many threads and processes.
+
+    The user's store decides which image a reference names. A copy has the same identifier.
+    """
+
+    def __init__(self) -> None:
+        """Know no copy; nothing is asked yet."""
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[_Version, str]] = {}  # by reference: the user's images when it was found
+
+    def find(self, reference: str) -> str:
+        """Return the identifier of an image's copy, which is made if there is none.
+
+        Returns:
+            "" if the user's store does not have the image, or it cannot be copied: then only that store can run it.
+        """
+        store = user_store()
+        if store is None:
+            return ""
+        version = _images_version(store)
+        with self._lock:
+            known = self._known.get(reference)
+        if known is not None and version is not None and known[0] == version:
+            return known[1]
+        found = self._found(store, reference)
+        with self._lock:
+            self._known[reference] = (version, found)
+        return found
+
+    def _found(self, store: Store, reference: str) -> str:
+        image = _inspect((), reference)
+        if image is None:
+            return ""
+        identifier = str(image["Id"]).removeprefix("sha256:")
+        try:
+            if _inspect(store.own_args, identifier) is None:
+                with lock(store):
+                    copy_image(store, identifier, _name(image, reference))
+        except (OSError, HyperRuntimeError) as error:
+            log.warning(
+                "image not copied to the overlay store; its containers are slow", image=reference, why=str(error)
+            )
+            return ""
+        return identifier
+
+
+def copy_image(store: Store, identifier: str, name: str) -> None:
+    """Copy an image to this library's store, if it is not there; the caller holds the lock.
+
+    Args:
+        store: the user's store.
+        identifier: the image.
+        name: one of its names, or "" if it has none.
+
+    Raises:
+        EngineError: Podman cannot copy it.
+    """
+    if _inspect(store.own_args, identifier) is not None:
+        return
+    started, given = time.monotonic(), name or f"{_NAME}:{identifier[:12]}"
+    if not name:
+        _run("tag", identifier, given)
+    try:
+        source = f"containers-storage:[{store.driver}@{store.root}+{store.run_root}]{given}"
+        _run(*store.own_args, "pull", "--quiet", source)
+    finally:
+        if not name:
+            run_podman(["podman", "untag", identifier, given])
+    if _inspect(store.own_args, identifier) is None:
+        raise EngineError(f"the copy of image {identifier} has another identifier")
+    log.info("image copied to the overlay store", image=given, duration_s=time.monotonic() - started)
+    _remove_orphans(store)
+
+
+def remove_orphans() -> None:
+    """Remove the copies whose image the user's store no longer has; never raises. Containers keep theirs."""
+    store = user_store() if os.geteuid() != 0 else None
+    if store is None or not store.has_own:
+        return
+    try:
+        with lock(store):
+            _remove_orphans(store)
+    except (OSError, HyperRuntimeError) as error:
+        log.debug("copies of images not removed", why=str(error))
+
+
+def lock(store: Store) -> FileLock:
+    """Return the lock under which one process at a time changes the copies."""
+    return FileLock(os.path.join(store.run_root, "hyperruntime-copies.lock"))
+
+
+def _remove_orphans(store: Store) -> None:
+    kept = set(_run("images", "--all", "--quiet", "--no-trunc").stdout.split())
+    for identifier in set(_run(*store.own_args, "images", "--quiet", "--no-trunc").stdout.split()) - kept:
+        for verb in ("untag", "rmi"):  # `rmi` alone refuses an image with two names; it never ends a container
+            run_podman(["podman", *store.own_args, verb, os.fsdecode(identifier)], None)
+
+
+def _images_version(store: Store) -> _Version:
+    """Return what changes with every change of the user's images; None if that is unknown.
+
+    Podman replaces this file each time.
+    """
+    try:
+        status = os.stat(os.path.join(store.root, f"{store.driver}-images", "images.json"))
+    except OSError:
+        return None
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def _inspect(store_args: tuple[str, ...], reference: str) -> dict[str, Any] | None:
+    """Return what Podman knows about an image in a store, or None if it is not there."""
+    result = run_podman(["podman", *store_args, "image", "inspect", "--", reference])
+    if result.exit_code != 0:
+        return None
+    found: dict[str, Any] = json.loads(result.stdout)[0]
+    return found
+
+
+def _name(image: dict[str, Any], reference: str) -> str:
+    names = [str(name) for name in image.get("RepoTags") or ()]
+    return reference if reference in names else next(iter(names), "")
+
+
+def _run(*args: str) -> ProcessResult:
+    result = run_podman(["podman", *args], None)  # it may move gigabytes
+    if result.exit_code != 0:
+        raise EngineError(result.error_text)
+    return result

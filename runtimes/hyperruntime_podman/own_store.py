@@ -1,0 +1,217 @@
+"""An overlay store of this library beside a store of the user that has the slow driver ``vfs``.
+
+``vfs`` copies the whole image for each container. Podman cannot change the driver of a store without removing all that
+is in it, so containers run in a second store; images stay where they are. Why:
+docs/decisions/0064-own-podman-store.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hyperruntime.driver import ContainerRecord
+from hyperruntime.errors import EngineError, HyperRuntimeError
+from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
+from hyperruntime.host.owner import LABEL
+from hyperruntime.host.process import find_program
+from hyperruntime.logs import get_logger
+from hyperruntime_podman.args import OWN_DIRECTORY, store_args
+from hyperruntime_podman.edge import run_podman
+
+log = get_logger(__name__)
+
+SLOW = "vfs"
+COST = "each container and each build step copies its whole image: 2 to 9 s for 200 MB, with overlay 0.3 s"
+_OVERLAY: tuple[str, ...] = ("[storage]", 'driver = "overlay"')
+_INFO = "{{.Store.GraphDriverName}}\n{{.Store.GraphRoot}}\n{{.Store.RunRoot}}"
+_SYSTEM = ("/etc/containers/storage.conf", "/usr/share/containers/storage.conf")
+_VARIABLES = ("STORAGE_DRIVER", "STORAGE_OPTS", "CONTAINERS_STORAGE_CONF", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME")
+
+
+@attrs.frozen(kw_only=True)
+class Store:
+    """The user's store, as Podman describes it.
+
+    Attributes:
+        driver: its storage driver.
+        root: the directory of its images and containers.
+        run_root: the directory of its files of running containers.
+    """
+
+    driver: str
+    root: str
+    run_root: str
+
+    @property
+    def own_root(self) -> str:
+        """The directory of this library's store; ``podman system reset`` removes it with the user's."""
+        return os.path.join(self.root, OWN_DIRECTORY)
+
+    @property
+    def own_run_root(self) -> str:
+        """The directory of the files of running containers of this library's store."""
+        return os.path.join(self.run_root, OWN_DIRECTORY)
+
+    @property
+    def has_own(self) -> bool:
+        """Whether this library's store exists; a trial that failed makes its directory, but no list of containers."""
+        return os.path.isdir(os.path.join(self.own_root, "overlay-containers"))
+
+    @property
+    def own_args(self) -> tuple[str, ...]:
+        """The global options of Podman that name this library's store."""
+        return store_args(self.own_root, self.own_run_root)
+
+
+def user_store() -> Store | None:
+    """Return the store of this user; None if Podman cannot name it. It is asked once for one configuration."""
+    try:
+        return _ask_store((*store_facts(), *(os.environ.get(name) for name in ("XDG_RUNTIME_DIR", "PATH"))))
+    except (OSError, HyperRuntimeError) as error:
+        log.debug("podman's store not named", why=str(error))
+        return None
+
+
+@functools.lru_cache(maxsize=8)
+def _ask_store(_: tuple[Any, ...]) -> Store:
+    result = run_podman(["podman", "info", "--format", _INFO], "probe")
+    words = os.fsdecode(result.stdout).strip().split("\n")
+    if result.exit_code != 0 or len(words) != len(attrs.fields(Store)):
+        raise EngineError(f"`podman info` does not name its store: {result.error_text}")
+    return Store(driver=words[0], root=words[1], run_root=words[2])
+
+
+def own_store_args() -> tuple[str, ...]:
+    """Return the global options of Podman that name this library's store, or () if there is none; root has none."""
+    if os.geteuid() == 0:
+        return ()
+    store = user_store()
+    return store.own_args if store is not None and store.has_own else ()
+
+
+def own_containers() -> tuple[ContainerRecord, ...]:
+    """Return this library's containers in its own store.
+
+    Raises:
+        EngineError: Podman does not list them.
+    """
+    args = own_store_args()
+    if not args:
+        return ()
+    result = run_podman(["podman", *args, "ps", "--all", "--filter", f"label={LABEL}", "--format", "json"])
+    if result.exit_code != 0:
+        raise EngineError(f"containers cannot be listed: {result.error_text}; see `hyperrun doctor`")
+    return tuple(_record(found) for found in json.loads(result.stdout or b"[]"))
+
+
+def _record(found: dict[str, Any]) -> ContainerRecord:
+    return ContainerRecord(
+        id=str(found["Names"][0]),
+        image=str(found["Image"]),
+        state=str(found["State"]),
+        created=float(found["Created"]),
+        labels=dict(found["Labels"] or {}),
+    )
+
+
+def store_facts() -> tuple[Any, ...]:
+    """Return what decides about the store of a user and can change while the machine runs: variables and files."""
+    variables = [os.environ.get(name, "") for name in _VARIABLES]
+    return (*variables, *(_version(path) for path in _files()))
+
+
+def chosen_slow() -> str:
+    """Return the variable or the file with which somebody chose the slow driver, or ""."""
+    if chosen := os.environ.get("STORAGE_DRIVER"):
+        return "STORAGE_DRIVER" if chosen == SLOW else ""
+    for path in _files():
+        if chosen := _driver(path):
+            return str(path) if chosen == SLOW else ""
+    return ""
+
+
+def _files() -> tuple[Path, ...]:
+    """Return the files that may configure the store. Source: containers-storage.conf(5)."""
+    if named := os.environ.get("CONTAINERS_STORAGE_CONF"):
+        return (Path(named),)
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    own = () if os.geteuid() == 0 else (Path(home, "containers", "storage.conf"),)
+    return (*own, *map(Path, _SYSTEM))
+
+
+def _version(path: Path) -> tuple[int, int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def _driver(path: Path) -> str:
+    """Return the driver that a file chooses, or ""; Podman itself reports an invalid file."""
+    try:
+        storage = tomllib.loads(path.read_text(errors="replace")).get("storage")
+    except (OSError, ValueError):
+        return ""
+    return str(storage.get("driver") or "") if isinstance(storage, dict) else ""
+
+
+def slow_step(store: Store, why: str) -> str:
+    """Return the command that makes the containers of a slow store quick.
+
+    Args:
+        store: the user's store.
+        why: the reason why this library's store is not used; "" if it is used.
+    """
+    is_root, place = os.geteuid() == 0, _own_file()
+    if not is_root and (chosen := chosen_slow()):
+        return _choose_overlay(chosen)
+    if why and (kind := file_system(store.root)) in NETWORK_FILE_SYSTEMS:
+        return f"name a local disk instead of {kind} as graphroot in {place}"
+    # Podman warns of such a file in each process, and its helper that maps the users of an image then counts as failed.
+    if why and not is_root and place.exists() and not _driver(place):
+        return f'write driver = "overlay" below [storage] in {place}'
+    if why and not is_root and find_program("fuse-overlayfs") is None:
+        return "ask root for `apt-get install fuse-overlayfs`"
+    return reset_step(store)
+
+
+def _choose_overlay(chosen: str) -> str:
+    """Return the command that takes back a choice: a store with vfs stays as it is, and this library uses its own."""
+    if chosen == "STORAGE_DRIVER":
+        return "`unset STORAGE_DRIVER`"
+    place = _own_file()
+    if chosen == str(place):
+        return f"`sed -i '/^ *driver *=/s/vfs/overlay/' {shlex.quote(chosen)}`"
+    if place.exists():
+        return f'write driver = "overlay" below [storage] in {place}'
+    return f"`{_write(place, *_OVERLAY)}`"
+
+
+def reset_step(store: Store) -> str:
+    """Return the command that gives the user a new store with overlay; it removes all images and containers."""
+    place, lines = _own_file(), _OVERLAY
+    if place.exists():
+        return f"`podman system reset --force` (it removes all images), then {lines[1]} below {lines[0]} in {place}"
+    if os.geteuid() == 0:  # root's Podman needs both
+        lines = (*lines, f'graphroot = "{store.root}"', f'runroot = "{store.run_root}"')
+    return f"`podman system reset --force && {_write(place, *lines)}` (it removes all images)"
+
+
+def _write(place: Path, *lines: str) -> str:
+    """Return the command of a shell that writes a new file."""
+    written = " ".join(shlex.quote(line) for line in lines)
+    return f"mkdir -p {shlex.quote(str(place.parent))} && printf '%s\\n' {written} >{shlex.quote(str(place))}"
+
+
+def _own_file() -> Path:
+    """Return the file in which this user configures the store."""
+    return _files()[0]
