@@ -1,4 +1,4 @@
-"""Read JSON, TOML and numbers that others wrote; count the values of a JSON text before it is parsed.
+"""Read JSON, TOML, YAML and numbers that others wrote; count the values of a JSON text before it is parsed.
 
 Text that nests too deeply is invalid, not a crash.
 """
@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 _BEFORE_A_VALUE = b",:[{"
 _SHORT = 16
+_MOST_YAML_VALUES = 100_000
 
 
 def parse_json(text: str | bytes, *, finite: bool = False) -> Any:  # noqa: ANN401 - any JSON value
@@ -58,6 +59,46 @@ def parse_toml(text: str) -> dict[str, Any]:
         ValueError: the text is not TOML, or nests too deeply.
     """
     return _parse(lambda: tomllib.loads(text))
+
+
+def parse_yaml(text: str) -> Any:  # noqa: ANN401 - any YAML value
+    """Return the value of a YAML text; only plain values, no objects of Python.
+
+    Raises:
+        ValueError: the text is not YAML, nests too deeply, or has too many values. Those of an alias count each time:
+            ten lines that name each other can stand for billions of values.
+    """
+    import yaml
+
+    def read() -> Any:  # noqa: ANN401
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _count_nodes(node, {})
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
+
+    try:
+        return _parse(read)
+    except (yaml.YAMLError, AttributeError, TypeError) as error:  # PyYAML's own for odd tags and keys
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def _count_nodes(node: Any, known: dict[int, int]) -> int:  # noqa: ANN401 - a node of PyYAML
+    """Return the number of values of a YAML node; ``known`` has those of other nodes, and 0 while one is counted."""
+    if (count := known.get(id(node))) is None:
+        known[id(node)] = 0
+        inner = node.value if isinstance(node.value, list) else ()
+        parts = (part for one in inner for part in (one if isinstance(one, tuple) else (one,)))
+        count = known[id(node)] = 1 + sum(_count_nodes(part, known) for part in parts)
+    if not count:
+        raise ValueError("a value of it is a part of itself")
+    if count > _MOST_YAML_VALUES:
+        raise ValueError(f"it has more than {_MOST_YAML_VALUES} values")
+    return count
 
 
 def _parse(read: Callable[[], T]) -> T:

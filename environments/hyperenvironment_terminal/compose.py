@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import yaml
 
 from hyperruntime.adapters.compose import Service, read_service, read_variables
 from hyperruntime.errors import SpecError, UnsupportedOptionError
 from hyperruntime.exec.named_user import is_root
+from hyperruntime.json_values import parse_yaml
 from hyperruntime.spec import check_user
 from hyperruntime.storage.text_file import read_utf8
 
@@ -78,12 +78,13 @@ def read_main(folder: Path) -> Main:
 
 def _main(path: Path) -> tuple[dict[str, Any], dict[str, str | None]]:
     """Return the keys of ``main`` and its variables, without those that only repeat what Harbor does by itself."""
+    text = read_utf8(path, "task", may_be_link=False)
     try:
-        config = yaml.safe_load(read_utf8(path, "task", may_be_link=False)) or {}
+        config = parse_yaml(text) or {}
         services = config.get("services") or {_MAIN: {}}
         unknown = sorted(key for key in config if key not in _AT_THE_TOP and not key.startswith("x-"))
         main = {key: value for key, value in (services.get(_MAIN) or {}).items() if value is not None}
-    except (yaml.YAMLError, AttributeError) as error:
+    except (ValueError, AttributeError) as error:
         raise SpecError("task", str(path), f"a valid compose file: {' '.join(str(error).split())}") from None
     if others := sorted(services.keys() - {_MAIN}):
         names = ", ".join(map(str, others))

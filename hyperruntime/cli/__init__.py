@@ -1,7 +1,7 @@
 """The command line, ``hyperrun``. Only this module turns errors into sentences and exit codes.
 
 The module of a command is imported when the command is called; start-up imports only click, the signals, the
-errors and what corrects ``PATH``.
+errors and what corrects ``PATH`` and the like.
 
 May import ``testing.conformance`` and what stands before it in ``tests/unit/test_folders.py``.
 """
@@ -20,7 +20,7 @@ from hyperruntime.cli.messages import note
 from hyperruntime.cli.signals import EXIT_BY_SIGNAL, interrupting
 from hyperruntime.cli.streams import OutputError, finish_output, guarded_streams, without_colour
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.host.python import PATH, safe_program_path
+from hyperruntime.host.python import make_safe
 
 __all__ = ["main"]
 
@@ -38,8 +38,7 @@ def main(args: Sequence[str] | None = None) -> int:
         args: words of the command line; None means those of this process. With None the signal watch stays open until
             the process ends, so that a late signal still ends it in bounded time.
     """
-    if PATH in os.environ:
-        os.environ[PATH] = safe_program_path(os.environ[PATH])
+    make_safe(os.environ)
     state = State()
     try:
         with guarded_streams(), interrupting(state):

@@ -103,7 +103,8 @@ def agent_table(path: Path, command: click.Command, runtime: str) -> dict[str, A
             command_line = shlex.join(
                 ["hyperrun", "--runtime", runtime, *"generate --agent . --config".split(), path.name]
             )
-            raise WrongUsageError(f"{said}; give them yourself: `{command_line}`")
+            also = ", which also uses the keys and addresses in its table [gateway]" if _has_gateway(path) else ""
+            raise WrongUsageError(f"{said}; give them yourself: `{command_line}`{also}")
     return table
 
 
@@ -180,6 +181,10 @@ def _read(path: Path, *, own: bool = False) -> dict[str, Any]:
         return parse_toml((_own_file(path) or b"").decode() if own else path.read_text())
     except (OSError, ValueError) as error:
         raise AgentError(f"{path} cannot be read as TOML: {error}; correct the file, or give another one") from error
+
+
+def _has_gateway(path: Path) -> bool:
+    return "gateway" in _read(path, own=True)
 
 
 def _own_file(path: Path) -> bytes | None:

@@ -13,7 +13,7 @@ from hyperruntime.errors import SpecError
 from hyperruntime.git.change_rules import FILE, PROGRAM, Change
 from hyperruntime.git.command import commit_stream, git, succeeded, try_git
 from hyperruntime.git.foreign_files import RAW_ATTRIBUTES, refuse_foreign_files, refuse_links
-from hyperruntime.git.ignore_rules import IgnoreRules
+from hyperruntime.git.ignore_rules import IgnoreRules, check_size
 from hyperruntime.git.work_files import split_batch
 from hyperruntime.git.worktree import Entry
 from hyperruntime.host.process import ProcessResult
@@ -181,17 +181,18 @@ class BareRepository:
             paths: paths that the commit does not have.
 
         Raises:
-            PatchError: the files have too many rules for so many paths.
+            PatchError: the files are too large, or have too many rules for so many paths.
             RepositoryError: git failed.
         """
         files = {
-            os.path.dirname(path): entry.blob
+            os.path.dirname(path): entry
             for path, entry in entries.items()
             if os.path.basename(path) == b".gitignore" and entry.mode in (FILE, PROGRAM)
         }
         if not files or not paths:
             return set()
-        contents = self.read_blobs(list(files.values()))
+        check_size(entry.size for entry in files.values())
+        contents = self.read_blobs([entry.blob for entry in files.values()])
         return IgnoreRules(dict(zip(files, contents, strict=True))).ignored(paths)
 
     def read_blobs(self, blobs: Sequence[bytes]) -> list[bytes]:

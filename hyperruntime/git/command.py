@@ -1,8 +1,9 @@
 """Run git isolated from its environment; no other module of the host runs it.
 
 Git reads no configuration of the user or the machine and runs no hook, filter, pager or helper of a repository. It
-connects to no other repository, except for a fetch that the caller means. It has a deadline, and it ends with this
-process. Identity and dates are fixed, so that the same content always gives the same commit.
+connects to no other repository, except for a fetch that the caller means. It has a deadline and limits of its memory
+and output, because a repository of a few kilobytes can hold billions of files. It ends with this process. Identity and
+dates are fixed, so that the same content always gives the same commit.
 Design: docs/decisions/0006-workspaces-and-patches.md.
 """
 
@@ -10,12 +11,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from hyperruntime.errors import RepositoryError, SpecError
 from hyperruntime.git.change_rules import GONE, Change
 from hyperruntime.host.inherited import shell_environment
 from hyperruntime.host.keeper import run_kept
-from hyperruntime.host.process import ProcessResult, overload
+from hyperruntime.host.process import OutputLimitError, ProcessLimits, ProcessResult, overload
+from hyperruntime.units import GIB
 
 TIMEOUT_VARIABLE = "HYPERRUNTIME_GIT_TIMEOUT_S"
 """Environment variable of the user: the seconds that one git command may take on an idle machine."""
@@ -55,6 +58,8 @@ _VARIABLES = {
     "LC_ALL": "C",
 }
 
+_MOST_OUTPUT_BYTES = GIB
+_MOST_MEMORY_BYTES = 4 * GIB
 _WITH_VALUE = ("-C", "-c", "--git-dir")
 
 
@@ -109,15 +114,30 @@ def try_git(
 
     Raises:
         GitTimeoutError: it took longer.
-        RepositoryError: git is not installed.
+        RepositoryError: git is not installed, or it wrote too much.
     """
     limit_s, more = (git_timeout_s(), f"; {TIMEOUT_VARIABLE} sets more") if timeout_s is None else (timeout_s, "")
     try:
-        return run_kept(["git", *args], input=input, env=git_environment() | dict(env or {}), timeout_s=limit_s)
+        return run_kept(
+            ["git", *args],
+            input=input,
+            env=git_environment() | dict(env or {}),
+            timeout_s=limit_s,
+            limits=ProcessLimits(memory_bytes=_memory_bytes(), output_bytes=_MOST_OUTPUT_BYTES),
+        )
     except FileNotFoundError:
         raise RepositoryError("git is not installed; install the package git") from None
+    except OutputLimitError:
+        why = f"git {_verb(args)} wrote more than {_MOST_OUTPUT_BYTES} bytes and was ended"
+        raise RepositoryError(f"{why}; the repository holds too much") from None
     except TimeoutError:
         raise GitTimeoutError(f"git {_verb(args)} did not end within {limit_s:.0f} s and was ended{more}") from None
+
+
+@cache
+def _memory_bytes() -> int:
+    """Return the memory that a process of git may take: at most half of this machine's."""
+    return min(_MOST_MEMORY_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
 
 
 def git(

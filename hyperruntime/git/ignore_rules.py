@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from hyperruntime.errors import PatchError
 
 MAX_STEPS = 300_000_000
+MAX_BYTES = 256 * 1024
+"""The most bytes of all ``.gitignore`` files of a state: a parsed rule can take a thousand times as much memory."""
 _MAX_PATTERN_BYTES = 4096
 _SPECIAL = re.compile(rb"[*?\[\\]")
 _NAMED = re.compile(rb"\[:([^]]*):\]")
@@ -23,6 +25,9 @@ _BYTE_CLASSES = {
     b"digit": rb"[0-9]", b"graph": rb"[!-~]", b"lower": rb"[a-z]", b"print": rb"[ -~]", b"punct": rb"[!-/:-@\[-`{-~]",
     b"space": rb"[ \t\n\v\f\r]", b"upper": rb"[A-Z]", b"xdigit": rb"[0-9A-Fa-f]",
 }  # fmt: skip
+_NAMED_BYTES = {
+    name: frozenset(n for n in range(256) if re.fullmatch(one, bytes([n]))) for name, one in _BYTE_CLASSES.items()
+}
 
 
 class Glob:
@@ -124,9 +129,9 @@ def _parse_class(pattern: bytes, at: int) -> tuple[frozenset[int], int]:
             found.update(range(before, pattern[at] + 1))
             before = -1
         elif (name := _NAMED.match(pattern, at)) is not None:
-            if name[1] not in _BYTE_CLASSES:
+            if name[1] not in _NAMED_BYTES:
                 return invalid
-            found.update(n for n in range(256) if re.fullmatch(_BYTE_CLASSES[name[1]], bytes([n])))
+            found |= _NAMED_BYTES[name[1]]
             before = -1
             at = name.end() - 1
         else:
@@ -200,6 +205,16 @@ def _without_trailing_spaces(line: bytes) -> bytes:
     return line[: len(stripped) + 1] if backslashes % 2 and len(stripped) < len(line) else stripped
 
 
+def check_size(sizes: Iterable[int]) -> None:
+    """Check the sizes in bytes of the ``.gitignore`` files of a state, before they are read.
+
+    Raises:
+        PatchError: they are too large in all.
+    """
+    if (total := sum(sizes)) > MAX_BYTES:
+        raise PatchError(f"the .gitignore files of the parent have {total} bytes in all, more than {MAX_BYTES}")
+
+
 class IgnoreRules:
     """The ``.gitignore`` files of one state."""
 
@@ -209,7 +224,11 @@ class IgnoreRules:
         Args:
             files: content by directory; the top directory is ``b""``.
             max_steps: bound of the work of all comparisons.
+
+        Raises:
+            PatchError: the files are too large.
         """
+        check_size(map(len, files.values()))
         self._rules = {directory: _parse_rules(content) for directory, content in files.items()}
         self._directories = {b"": False}  # whether they are ignored
         self._left = max_steps
@@ -239,10 +258,10 @@ class IgnoreRules:
             rest = path[len(base) + 1 :] if base else path
             for rule in self._rules.get(base, ()):
                 self._left -= rule.cost * len(rest)
+                if self._left < 0:
+                    raise PatchError("the .gitignore files of the parent have too many rules for so many new files")
                 if rule.matches(rest, name, is_directory=is_directory):
                     return not rule.negated
-            if self._left < 0:
-                raise PatchError("the .gitignore files of the parent have too many rules for so many new files")
             if not base:
                 return False
             base = base.rpartition(b"/")[0]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
 import stat
 from collections.abc import Mapping, Sequence
 
-from hyperruntime.host.python import PATH, PYTHONPATH, python_args, safe_program_path, safe_python_path
+from hyperruntime.host.python import find_program, make_safe, python_args
 
 # Variables that make a shell read a file or define functions. Source: bash(1), "Bash Startup Files", "Functions".
 SHELL_VARIABLES = ("BASH_ENV", "ENV")
@@ -31,18 +30,15 @@ _soft_file_limit: int | None = None  # the caller's own, before it was raised
 def shell_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without variables that change how a shell script runs.
 
-    No program of the current directory runs because of it, and a Python process imports nothing from there: see
-    :func:`safe_program_path` and :func:`safe_python_path`.
+    No program of the current directory runs because of it, no library of it is loaded, and a Python process imports
+    nothing from there: see :func:`~hyperruntime.host.python.make_safe`.
     """
     kept = {
         name: value
         for name, value in environ.items()
         if name not in SHELL_VARIABLES and not name.startswith(SHELL_FUNCTION)
     }
-    if PATH in kept:
-        kept[PATH] = safe_program_path(kept[PATH])
-    if PYTHONPATH in kept:
-        kept[PYTHONPATH] = safe_python_path(kept[PYTHONPATH])
+    make_safe(kept)
     return kept
 
 
@@ -94,7 +90,7 @@ def file_limit_args(args: Sequence[str]) -> list[str]:
 
     For drivers whose engine passes our limits on to the processes of a container. Source: prlimit(1).
     """
-    program = None if _soft_file_limit is None else shutil.which("prlimit")
+    program = None if _soft_file_limit is None else find_program("prlimit")
     return list(args) if program is None else [program, f"--nofile={_soft_file_limit}:", *args]
 
 

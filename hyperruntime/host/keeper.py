@@ -15,7 +15,7 @@ from contextlib import suppress
 from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.errors import StorageError
 from hyperruntime.host.owner import release_on_fork
-from hyperruntime.host.process import DEVNULL, ProcessResult, reap, run_process, spawn
+from hyperruntime.host.process import DEVNULL, ProcessLimits, ProcessResult, reap, run_process, spawn
 
 MARK = "HYPERRUNTIME_KEEPER"
 # It looks again, because a program may just be starting another one.
@@ -112,6 +112,7 @@ def run_kept(
     env: Mapping[str, str],
     input: bytes | None = None,  # noqa: A002 - the process seam's own word
     timeout_s: float,
+    limits: ProcessLimits,
 ) -> ProcessResult:
     """Run a program as :func:`~hyperruntime.host.process.run_process` does; it and its children end with this process.
 
@@ -120,15 +121,17 @@ def run_kept(
         env: whole environment.
         input: data for its standard input; None means an empty one.
         timeout_s: seconds it may take.
+        limits: of its memory and output.
 
     Raises:
         FileNotFoundError: the program does not exist.
+        OutputLimitError: it wrote too much and was killed with its process group.
         StorageError: the keeper cannot be started.
         TimeoutError: it ran longer than ``timeout_s`` and was killed with its process group.
     """
     programs = _programs.get()
     keeper = programs.begin()
     try:
-        return run_process(args, input=input, env={**env, MARK: keeper.mark}, timeout_s=timeout_s)
+        return run_process(args, input=input, env={**env, MARK: keeper.mark}, timeout_s=timeout_s, limits=limits)
     finally:
         programs.end(keeper)

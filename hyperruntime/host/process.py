@@ -10,6 +10,9 @@ import errno
 import io
 import os
 import re
+import resource
+import select
+import selectors
 import shutil
 import signal
 import subprocess
@@ -23,6 +26,7 @@ from typing import IO, cast
 import attrs
 
 from hyperruntime.concurrency.per_process import PerProcess
+from hyperruntime.host import python
 from hyperruntime.host.inherited import default_signals_args, file_limit_args, ignored_signals, shell_environment
 from hyperruntime.host.python import python_args
 
@@ -46,6 +50,7 @@ __all__ = [
 ]
 _TAIL_BYTES = 64 * 1024
 _DRAIN_S = 1.0
+_CHUNK_BYTES = 1 << 16
 DEVNULL = subprocess.DEVNULL
 PIPE = subprocess.PIPE
 STDOUT = subprocess.STDOUT
@@ -79,6 +84,23 @@ class ProcessResult:
         return last_line(self.stderr.decode(errors="replace")) or f"exit code {self.exit_code}"
 
 
+@attrs.frozen(kw_only=True)
+class ProcessLimits:
+    """Limits of a program that works on files of others.
+
+    Attributes:
+        memory_bytes: of each of its processes, for data: an allocation beyond it fails.
+        output_bytes: of both outputs; it is ended if it writes more.
+    """
+
+    memory_bytes: int
+    output_bytes: int
+
+
+class OutputLimitError(Exception):
+    """A program wrote more than its limit, and was ended."""
+
+
 def last_line(text: str, prefix: str = "") -> str:
     """Return the last line that is not blank, or "", without ``prefix``, a regular expression.
 
@@ -97,6 +119,7 @@ def run_process(
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
+    limits: ProcessLimits | None = None,
 ) -> ProcessResult:
     """Run a program to its end and return all its output; a non-zero exit code is a result, not an error.
 
@@ -106,26 +129,94 @@ def run_process(
         cwd: working directory; None means this process's.
         env: whole environment; None as for :func:`spawn`.
         timeout_s: seconds it may take; None means no limit.
+        limits: of its memory and output; None means none.
 
     Raises:
         FileNotFoundError: the program or ``cwd`` does not exist.
+        OutputLimitError: it wrote more than ``limits`` allows and was killed with its process group.
         TimeoutError: it ran longer than ``timeout_s`` and was killed with its process group.
     """
     process = spawn(args, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE, cwd=cwd, env=env)
     try:
-        stdout, stderr = process.communicate(input, timeout=timeout_s)
+        if limits is None:
+            stdout, stderr = process.communicate(input, timeout=timeout_s)
+        else:
+            _limit_memory(process.pid, limits.memory_bytes)
+            stdout, stderr = _communicate(process, input or b"", timeout_s, limits.output_bytes)
     except subprocess.TimeoutExpired:
         kill_group(process)
-        with suppress(subprocess.TimeoutExpired):  # a child in another session may keep the pipes open
-            process.communicate(timeout=_DRAIN_S)
-        for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
-            pipe.close()
+        if limits is None:
+            with suppress(subprocess.TimeoutExpired):  # a child in another session may keep the pipes open
+                process.communicate(timeout=_DRAIN_S)
+        _close_pipes(process)
         process.wait()
         raise TimeoutError(f"{args[0]} ran past {timeout_s} s and was ended") from None
     except BaseException:
         kill_group(process)
+        if limits is not None:
+            _close_pipes(process)
+            reap(process, _DRAIN_S)
         raise
     return ProcessResult(args=tuple(args), exit_code=process.returncode, stdout=stdout, stderr=stderr)
+
+
+def _limit_memory(pid: int, most_bytes: int) -> None:
+    with suppress(OSError):  # it has ended
+        hard = resource.prlimit(pid, resource.RLIMIT_DATA)[1]
+        limit = most_bytes if hard == resource.RLIM_INFINITY else min(hard, most_bytes)
+        resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))
+
+
+def _communicate(
+    process: subprocess.Popen[bytes], data: bytes, timeout_s: float | None, most_bytes: int
+) -> tuple[bytes, bytes]:
+    """Do what ``Popen.communicate`` does, and end a program that writes too much.
+
+    Raises:
+        OutputLimitError: it wrote more than ``most_bytes``.
+        TimeoutExpired: it took longer than ``timeout_s``.
+    """
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    left, outputs = memoryview(data), [bytearray(), bytearray()]
+    with selectors.DefaultSelector() as selector:
+        for pipe, output in zip((process.stdout, process.stderr), outputs, strict=True):
+            selector.register(cast(IO[bytes], pipe), selectors.EVENT_READ, output)
+        if process.stdin is not None:
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+        while selector.get_map():
+            wait_s = None if until is None else until - time.monotonic()
+            if wait_s is not None and wait_s <= 0:
+                raise subprocess.TimeoutExpired(process.args, cast(float, timeout_s))
+            for key, _ in selector.select(wait_s):
+                if key.data is None:
+                    left = left[_written(key.fd, left) :]
+                    is_done = not left
+                else:
+                    chunk = os.read(key.fd, _CHUNK_BYTES)
+                    key.data.extend(chunk)
+                    is_done = not chunk
+                if is_done:
+                    selector.unregister(key.fileobj)
+                    cast(IO[bytes], key.fileobj).close()
+            if sum(map(len, outputs)) > most_bytes:
+                raise OutputLimitError(f"{process.args!r} wrote more than {most_bytes} bytes and was ended")
+    process.wait(None if until is None else max(0.0, until - time.monotonic()))
+    stdout, stderr = map(bytes, outputs)
+    return stdout, stderr
+
+
+def _written(descriptor: int, data: memoryview) -> int:
+    """Write what a pipe that can be written takes without waiting; return how much was written, or is not wanted."""
+    try:
+        return os.write(descriptor, data[: select.PIPE_BUF])
+    except BrokenPipeError:
+        return len(data)
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+        with suppress(OSError):
+            pipe.close()
 
 
 def stream_process(
@@ -260,8 +351,8 @@ def reap(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
 
 
 def find_program(name: str) -> str | None:
-    """Return the path of a program on ``PATH``, or None."""
-    return shutil.which(name)
+    """Return the path of a program on ``PATH``, or None; none of the current directory."""
+    return python.find_program(name)
 
 
 def boot_id() -> str:

@@ -4,7 +4,7 @@
 of ``PYTHONPATH``. That directory may be one that an agent wrote. Source: Python's documentation, "Command line and
 environment", ``-P`` and ``PYTHONPATH``.
 
-``PATH`` has the same fault for programs of all languages.
+``PATH`` has the same fault for programs of all languages, and ``LD_LIBRARY_PATH`` for the libraries that they load.
 
 It is also a program that prints ``PYTHONPATH`` as :func:`safe_python_path` returns it, for scripts of jobs; so it
 imports the standard library only.
@@ -13,11 +13,16 @@ imports the standard library only.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
+from collections.abc import MutableMapping
+from contextlib import suppress
 
 PATH = "PATH"
 PYTHONPATH = "PYTHONPATH"
+LIBRARY_PATH = "LD_LIBRARY_PATH"
+_CLONE_FS = 0x200  # of unshare(2)
 
 
 def python_args(*words: str) -> tuple[str, ...]:
@@ -58,8 +63,80 @@ def safe_program_path(value: str) -> str:
     return os.pathsep.join(filter(os.path.isabs, value.split(os.pathsep))) or os.defpath
 
 
+def safe_library_path(value: str) -> str:
+    """Return an ``LD_LIBRARY_PATH`` without empty and relative elements, which name the current directory.
+
+    ``export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/x`` makes an empty element if the variable was not set. Source: ld.so(8).
+
+    Args:
+        value: the variable's value.
+    """
+    return ":".join(filter(os.path.isabs, re.split("[:;]", value)))
+
+
+_SAFE = {PATH: safe_program_path, PYTHONPATH: safe_python_path, LIBRARY_PATH: safe_library_path}
+
+
+_changed: dict[str, tuple[str, str]] = {}  # variables of this process, before and after make_safe
+
+
+def make_safe(environ: MutableMapping[str, str]) -> None:
+    """Change the variables with which programs run, import or load what is in the current directory."""
+    for name, safe in _SAFE.items():
+        if (value := environ.get(name)) is not None and (better := safe(value)) != value:
+            environ[name] = better
+            if environ is os.environ:
+                _changed[name] = value, better
+
+
+def given_environment() -> dict[str, str]:
+    """Return the environment of this process as it was before :func:`make_safe`."""
+    before = {name: old for name, (old, new) in _changed.items() if os.environ.get(name) == new}
+    return {**os.environ, **before}
+
+
+def find_program(name: str) -> str | None:
+    """Return the absolute path of a program on ``PATH``, or None; none of the current directory is found."""
+    return shutil.which(name, path=safe_program_path(os.environ.get(PATH, os.defpath)))
+
+
+def import_elsewhere(name: str) -> None:
+    """Import a module that reads a file of the current directory when it is imported, with ``/`` as that directory.
+
+    It does so in a thread with a directory of its own. Where the kernel or a filter of system calls denies that, the
+    module is imported as usual. Source: unshare(2), CLONE_FS, which needs no capability.
+
+    Args:
+        name: the module.
+
+    Raises:
+        ImportError: as the import.
+    """
+    import ctypes
+    import importlib
+    import threading
+
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        with suppress(OSError, AttributeError):
+            if ctypes.CDLL(None).unshare(_CLONE_FS) == 0:
+                os.chdir("/")
+        try:
+            importlib.import_module(name)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that asked
+            errors.append(error)
+
+    if name not in sys.modules:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    for error in errors:
+        raise error
+
+
 def _program() -> str:
-    return os.path.abspath(sys.executable or shutil.which("python3") or "/usr/bin/python3")
+    return os.path.abspath(sys.executable or find_program("python3") or "/usr/bin/python3")
 
 
 if __name__ == "__main__":

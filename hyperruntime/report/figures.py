@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from hyperruntime.errors import ExtraMissingError
+from hyperruntime.host.python import import_elsewhere
 from hyperruntime.loop.generation.series import Node, best_path, best_so_far, steps_up
 from hyperruntime.loop.run_files.parent_rules import GenId
 
@@ -77,6 +78,7 @@ def draw_progress(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
 def _new_figure(title: str, nodes: Sequence[Node]) -> tuple[Figure, Axes]:
     if not can_draw():
         raise ExtraMissingError("pictures", "matplotlib", "report")
+    import_elsewhere("matplotlib")  # it would use ./matplotlibrc, which can make it run TeX on files of this machine
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 

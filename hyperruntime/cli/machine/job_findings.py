@@ -18,6 +18,7 @@ from hyperruntime.host.inherited import (
     ignored_signals,
     own_runtime_directory,
 )
+from hyperruntime.host.python import LIBRARY_PATH, given_environment, safe_library_path
 from hyperruntime.units import GIB, format_size
 
 # Numbers of Linux; Python does not name all of them.
@@ -59,7 +60,7 @@ def look_around() -> Surroundings:
     temporary, noexec = _temporary()
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     return Surroundings(
-        environ=dict(os.environ),
+        environ=given_environment(),
         limits={name: _limit(name) for name in _LIMITS},
         umask=int(status.get("Umask", "0022"), 8),
         ignored=tuple(sorted(number.name for number in ignored_signals())),
@@ -180,7 +181,12 @@ def _variables(found: Surroundings) -> Iterator[Finding]:
         yield _note(", ".join(names), "set here; programs that hyperrun starts, and containers, do not get them", "")
     if names := [name for name in LINKER_VARIABLES if name in found.environ]:
         step = "unload the modules that set them if git or Python itself fails"
-        yield _note(", ".join(names), "set here; engines and containers do not get them, git and Python do", step)
+        detail = "set here; engines and containers do not get them, git and Python do"
+        path = found.environ.get(LIBRARY_PATH, "")
+        if safe_library_path(path) != path:
+            detail += f"; {path!r} has an empty or relative element, so Python loads libraries of the current directory"
+            step = "remove that element: an agent may have written the directory in which you call hyperrun"
+        yield _note(", ".join(names), detail, step)
     path = found.environ.get("PATH", "/")
     if not _is_absolute(path):
         detail = f"{path!r} has an empty or relative element, with which a shell runs programs of the current directory"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import attrs
 
 from hyperruntime.errors import SpecError, name_hint
+from hyperruntime.json_values import parse_toml, parse_yaml
 from hyperruntime.pool.values.config import PoolConfig, ToolPolicy
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime.units import parse_size
@@ -79,17 +79,13 @@ def load_profiles(path: Path | str) -> Profiles:
     Raises:
         SpecError: the file cannot be read, or it contains an unknown key or an invalid value.
     """
-    import yaml
-
     path = Path(path)
     try:
         text = path.read_text()
-        data = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
+        data = parse_yaml(text) if path.suffix in (".yaml", ".yml") else parse_toml(text)
     except OSError as error:
         raise SpecError("profiles", str(path), f"a readable file ({error.strerror})") from error
-    except RecursionError:
-        raise SpecError("profiles", str(path), "TOML or YAML (it nests too deeply)") from None
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise SpecError("profiles", str(path), f"TOML or YAML ({' '.join(str(error).split())})") from error
     return parse_profiles(data)
 

@@ -297,6 +297,20 @@ def test_the_file_of_an_agent_chooses_nothing_of_the_host_by_itself(
     assert "max-generation 3" not in err
 
 
+def test_the_advice_to_use_the_file_of_an_agent_says_that_its_gateway_is_used_too(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = (
+        '[generate]\nnetwork = "host"\n[gateway]\nupstreams = [{name = "x", url = "http://x", key_env = "SECRET"}]\n'
+    )
+    Path("hyperrun.toml").write_text(table)
+    _, _, err = run("--runtime", "podman")
+    assert "--config hyperrun.toml`, which also uses the keys and addresses in its table [gateway]" in " ".join(
+        err.split()
+    )
+
+
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize(
     "line",

@@ -132,6 +132,15 @@ def test_task_directories_are_found_recursively(tmp_path: Path) -> None:
         load_tasks(str(tmp_path))
 
 
+# A few lines that stand for 9 ** 9 values.
+_ALIASES = "x-0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"x-{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 9)}]\n" for number in range(1, 9)
+)
+_MERGED = "x-0: &a0 {k: x}\n" + "".join(
+    f"x-{number}: &a{number} {{<<: [{', '.join([f'*a{number - 1}'] * 9)}]}}\n" for number in range(1, 9)
+)
+
+
 @pytest.mark.parametrize(
     ("files", "says"),
     [
@@ -153,6 +162,10 @@ def test_task_directories_are_found_recursively(tmp_path: Path) -> None:
         ({"environment__docker-compose_yaml": "services: {main: {user: a b}}"}, "user of the service 'main'.*'a b'"),
         ({"environment__docker-compose_yaml": "services: {main: {build: ../..}}"}, "build of.*environment/"),
         ({"environment__docker-compose_yaml": "services: ["}, "valid compose file"),
+        ({"environment__docker-compose_yaml": _ALIASES + "services: {main: {environment: *a8}}"}, "more than 100000"),
+        ({"environment__docker-compose_yaml": _MERGED + "services: {main: {labels: *a8}}"}, "more than 100000"),
+        ({"environment__docker-compose_yaml": "services: {main: &a {environment: [*a]}}"}, "a part of itself"),
+        ({"environment__docker-compose_yaml": "services: " + "[" * 5000}, "valid compose file"),
         ({"environment__docker-compose_yaml": "include: [other.yaml]"}, "without include"),
         ({"task_toml": "[environment]\ngpus = inf"}, "gpus"),
     ],

@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hyperruntime.errors import SpecError
+from hyperruntime.errors import PatchError, RepositoryError, SpecError
+from hyperruntime.git import command
 from hyperruntime.git.command import GitTimeoutError, git, git_timeout_s
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.process import wait_until
@@ -106,3 +107,57 @@ def test_a_diff_that_makes_git_slow_is_given_up(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(GitTimeoutError, match="git apply did not end"):
         store.apply_patch(root, slow_diff(2_000_000, 400_000), 1)
     assert store.apply_patch(root, b"", 2).commit == root
+
+
+@pytest.fixture
+def bomb(tmp_path: Path) -> Path:
+    """Make a repository of a few kilobytes whose commit has a billion files."""
+    root = tmp_path / "bomb"
+    git(["init", "-q", "--template=", "--", str(root)])
+
+    def made(*args: str, text: bytes = b"") -> str:
+        return git(["-C", str(root), *args], input=text).decode().strip()
+
+    kind, name = "100644 blob", made("hash-object", "-w", "--stdin", text=b"x\n")
+    for _ in range(9):
+        name = made("mktree", text="".join(f"{kind} {name}\t{number}\n" for number in range(10)).encode())
+        kind = "040000 tree"
+    made("update-ref", "HEAD", made("commit-tree", "-m", "bomb", name))
+    return root
+
+
+def test_a_repository_with_a_billion_files_takes_no_memory_of_the_machine(
+    bomb: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_memory_bytes", lambda: 64 << 20)
+    for args in (["read-tree", "HEAD"], ["status", "--porcelain=v1", "-z"]):
+        with pytest.raises(RepositoryError, match=rf"git {args[0]} failed: .*[Oo]ut of memory"):
+            git(["-C", str(bomb), *args])
+    with pytest.raises(RepositoryError, match=r"git status failed in .*[Oo]ut of memory"):
+        RepositoryStore(tmp_path / "store.git").add_repository(bomb)
+
+
+def test_git_that_writes_more_than_fits_into_memory_is_ended(bomb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_MOST_OUTPUT_BYTES", 1 << 20)
+    with pytest.raises(RepositoryError, match="git ls-tree wrote more than 1048576 bytes and was ended") as caught:
+        git(["-C", str(bomb), "ls-tree", "-r", "HEAD"])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_large_input_and_output_of_git_are_whole(tmp_path: Path) -> None:
+    git(["init", "-q", "--bare", "--template=", "--", str(tmp_path)])
+    data = os.urandom(5 << 20)
+    name = git(["-C", str(tmp_path), "hash-object", "-w", "--stdin"], input=data).decode().strip()
+    assert git(["-C", str(tmp_path), "cat-file", "blob", name]) == data
+
+
+def test_a_large_gitignore_of_a_state_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / ".gitignore").write_bytes(b"a*b\n" * (1 << 20))
+    store = RepositoryStore(tmp_path / "store.git")
+    root = store.from_directory(files)
+    (files / "new").write_text("x")
+    monkeypatch.setattr(RepositoryStore, "read_blobs", None)
+    with pytest.raises(PatchError, match=r"the .gitignore files of the parent have 4194304 bytes in all"):
+        store.snapshot(root, files, 1)

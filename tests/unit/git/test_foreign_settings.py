@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.errors import RepositoryError
+from hyperruntime.git.command import try_git
 from hyperruntime.git.foreign_files import RAW_ATTRIBUTES
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.rollout import origins
@@ -125,6 +126,18 @@ def test_an_agent_repository_runs_no_program_on_the_host(
         assert "\n" not in str(caught.value)
     else:
         store.checkout(store.add_repository(agent), tmp_path / "clone")
+    host.check()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SETTINGS if kind.startswith("promisor")])
+def test_git_fetches_no_missing_object_also_where_a_partial_clone_is_not_refused(
+    kind: str, agent: Path, host: Host
+) -> None:
+    """A repository is looked at before it is refused."""
+    name = name_of(agent, "HEAD:agent.py")
+    lose_object(agent / ".git", name)
+    host.configure(agent / ".git", SETTINGS[kind])
+    assert try_git(["-C", str(agent), "cat-file", "blob", name]).exit_code != 0
     host.check()
 
 

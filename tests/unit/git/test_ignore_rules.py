@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.errors import PatchError
-from hyperruntime.git.ignore_rules import IgnoreRules
+from hyperruntime.git.ignore_rules import Glob, IgnoreRules
 
 CALM = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
 PIECES = (
@@ -98,3 +98,24 @@ def test_too_many_rules_for_many_paths_raise_an_error() -> None:
 
 def test_a_pattern_longer_than_any_path_has_no_effect() -> None:
     assert ignored_by_us({"": "?" * 5000 + "\nx\n"}, ["x", "y"]) == {"x"}
+
+
+def test_files_that_would_take_gigabytes_of_memory_are_refused_unread() -> None:
+    with pytest.raises(PatchError, match="more than 262144"):
+        IgnoreRules({b"": b"a*b\n" * (10 * 1024 * 1024 // 4)})
+    with pytest.raises(PatchError, match="more than 262144"):
+        IgnoreRules({b"%d" % number: b"a*b\n" * 1000 for number in range(100)})
+
+
+def test_many_rules_for_one_path_are_given_up_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[bytes] = []
+
+    def matches(_: object, text: bytes) -> bool:
+        compared.append(text)
+        return False
+
+    rules = IgnoreRules({b"": b"*a?\n" * 1000}, max_steps=10_000)
+    monkeypatch.setattr(Glob, "matches", matches)
+    with pytest.raises(PatchError, match="too many rules"):
+        rules.ignored([b"x" * 200])
+    assert 0 < len(compared) < 100

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -42,6 +44,20 @@ def test_a_program_without_an_explicit_environment_gets_the_cleaned_one(monkeypa
     got = json.loads(run_process([sys.executable, "-c", script]).stdout)
     assert got["HOME"] == "/home/a"
     assert not {"BASH_ENV", "ENV", "BASH_FUNC_module%%"} & set(got)
+
+
+def test_a_program_loads_no_library_of_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty element names the directory; ``export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/x`` makes one."""
+    words = {word for line in Path("/proc/self/maps").read_text().splitlines() for word in line.split()[5:]}
+    libc = next(word for word in words if re.search(r"/(libc\.so\.6|libc-[\d.]+\.so)$", word))
+    shutil.copy(libc, tmp_path / "libc.so.6")
+    for value in (":/nowhere", "/nowhere:", ".", "/nowhere;;", f"../{tmp_path.name}:/nowhere"):
+        monkeypatch.setenv("LD_LIBRARY_PATH", value)
+        done = run_process(["cat", "/proc/self/maps"], cwd=tmp_path)
+        assert done.exit_code == 0, done.error_text
+        assert b"libc" in done.stdout
+        assert str(tmp_path).encode() not in done.stdout, value
+        assert inherited.shell_environment({"LD_LIBRARY_PATH": value})["LD_LIBRARY_PATH"] in ("", "/nowhere")
 
 
 @pytest.mark.parametrize(("wanted", "ceiling", "counts"), [(512, 0, 512), (512, 400, 400), (60, 400, 60)])

@@ -10,8 +10,8 @@ import pytest
 
 from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.pilots import Pilots
-from hyperruntime.host.process import python_args, run_process
-from hyperruntime.host.python import python_directory, safe_program_path, safe_python_path
+from hyperruntime.host.process import find_program, python_args, run_process
+from hyperruntime.host.python import import_elsewhere, python_directory, safe_program_path, safe_python_path
 from hyperruntime.images.requirements_file import read_requirements
 from hyperruntime.images.wheels import WheelSearch
 from tests.doubles.hostile_directory import HostileDirectory, make_hostile_directory
@@ -59,6 +59,32 @@ def test_a_python_path_names_the_current_directory_only_in_words(
 )
 def test_a_program_path_does_not_name_the_current_directory(value: str, safe: str) -> None:
     assert safe_program_path(value) == safe
+
+
+@pytest.mark.parametrize("path", [".:PATH", ":PATH", "PATH:", "../hostile:PATH"])
+def test_no_program_of_the_current_directory_is_found(
+    path: str, hostile: HostileDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", path.replace("PATH", os.environ["PATH"]))
+    found = find_program("sh")
+    assert found is not None
+    assert os.path.isabs(found)
+    assert find_program("planted.py") is None
+    assert Path(found).parent != hostile.path
+
+
+def test_a_module_that_is_imported_elsewhere_reads_no_file_of_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reader.py").write_text("import os\nhere, seen = os.getcwd(), os.path.exists('settings')\n")
+    (tmp_path / "settings").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import_elsewhere("reader")
+    reader = sys.modules.pop("reader")
+    assert (reader.here, reader.seen, os.getcwd()) == ("/", False, str(tmp_path))
+    with pytest.raises(ImportError):
+        import_elsewhere("no_such_module_at_all")
 
 
 def test_a_process_runs_no_program_of_its_directory(hostile: HostileDirectory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import xml.dom.minidom
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from matplotlib.image import imread
 
 from hyperruntime.cli import main
 from hyperruntime.errors import ExtraMissingError
+from hyperruntime.host.process import python_args, run_process
 from hyperruntime.loop.generation.series import (
     Node,
     best_path,
@@ -183,3 +185,24 @@ def test_a_missing_matplotlib_raises_an_error_with_the_extra_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ExtraMissingError, match=r"pip install 'hyperruntime\[report\]'"):
         write_plots(view.generations, Path(view.run_dir))
+
+
+DRAWS = (
+    "from hyperruntime.loop.generation.series import Node; from hyperruntime.report.figures import draw_lineage; "
+    "import hashlib; drawn = draw_lineage([Node(genid='initial', parent=None, score=0.5)], 't'); "
+    "import matplotlib; print(hashlib.sha256(drawn['png']).hexdigest(), matplotlib.rcParams['text.usetex'])"
+)
+
+
+def test_pictures_read_no_file_of_the_current_directory(tmp_path: Path) -> None:
+    """With ``text.usetex``, matplotlib runs TeX, which can read any file of the machine into the picture."""
+    plain, tex, waiting = tmp_path / "plain", tmp_path / "tex", tmp_path / "waiting"
+    for folder in (plain, tex, waiting):
+        folder.mkdir()
+    (tex / "matplotlibrc").write_text("text.usetex : True\ntext.latex.preamble : \\input{/etc/passwd}\n")
+    os.mkfifo(waiting / "matplotlibrc")
+    drawn = [
+        run_process([*python_args("-c", DRAWS)], cwd=folder, timeout_s=100).stdout for folder in (plain, tex, waiting)
+    ]
+    assert drawn[0].endswith(b" False\n")
+    assert drawn == drawn[:1] * 3

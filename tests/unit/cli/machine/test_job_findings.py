@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from hyperruntime.cli.machine.job_findings import Surroundings, job_findings, look_around
+from hyperruntime.host.python import make_safe
 
 USUAL = Surroundings(environ={"LANG": "C.UTF-8", "HOME": "/home/a"}, limits={"nproc": 90000, "nofile": 20000})
 LONG = "/scratch/" + "x" * 90
@@ -45,6 +46,7 @@ def test_a_usual_environment_has_no_findings() -> None:
         ({"umask": 0o777}, "umask", ("0777",), False),
         ({"environ": {"BASH_ENV": "/x", "BASH_FUNC_ml%%": "() {"}}, "BASH_ENV, 1 exported functions", (), None),
         ({"environ": {"LD_LIBRARY_PATH": "/x"}}, "LD_LIBRARY_PATH", ("engines and containers do not get",), None),
+        ({"environ": {"LD_LIBRARY_PATH": ":/x"}}, "LD_LIBRARY_PATH", ("':/x' has an empty or relative",), None),
         ({"environ": {"PYTHONPATH": "/x"}}, "PYTHONPATH", ("before its own",), None),
         ({"environ": {"PYTHONPATH": "/x:"}}, "PYTHONPATH", ("'/x:' has an empty",), None),
         ({"environ": {"PYTHONPATH": "lib"}}, "PYTHONPATH", ("'lib' has an empty or relative",), None),
@@ -93,3 +95,12 @@ def test_look_around_works_without_a_temporary_directory(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("tempfile.gettempdir", fail)
     assert look_around().temporary == ""
+
+
+def test_what_hyperrun_corrected_for_itself_is_still_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"PATH": f"{os.environ['PATH']}:", "PYTHONPATH": "/x:", "LD_LIBRARY_PATH": ":/x"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    make_safe(os.environ)
+    assert {name: os.environ[name] for name in given} != given
+    assert {name: look_around().environ[name] for name in given} == given
