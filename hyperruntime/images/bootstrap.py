@@ -21,7 +21,7 @@ import psutil
 from hyperruntime.errors import ImageBuildError
 from hyperruntime.host.inherited import program_environment
 from hyperruntime.host.process import ProcessResult, run_process, stream_process
-from hyperruntime.images.network import proxies
+from hyperruntime.images.packages.network import proxies
 from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)

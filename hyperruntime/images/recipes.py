@@ -22,7 +22,7 @@ import attrs
 from hyperruntime.errors import SpecError, name_hint
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.bootstrap import PACKAGES
-from hyperruntime.images.network import PROXY_VARIABLES
+from hyperruntime.images.packages.network import PROXY_VARIABLES
 from hyperruntime.images.pull_errors import is_local
 
 PREFIX = "localhost/hyperruntime/"

@@ -23,7 +23,8 @@ from hyperruntime.images.definition_rewrite import read_definition
 from hyperruntime.images.definition_to_containerfile import SUFFIX, containerfile_of
 from hyperruntime.images.dockerfile import with_registry
 from hyperruntime.images.dockerfile_checks import checked_dockerfile
-from hyperruntime.images.network import PROXY_VARIABLES, proxies
+from hyperruntime.images.packages.network import PROXY_VARIABLES, proxies
+from hyperruntime.images.packages.requirements_image import PackageBuild, Start
 from hyperruntime.images.pull_errors import is_local
 from hyperruntime.images.recipes import (
     BASE,
@@ -34,7 +35,6 @@ from hyperruntime.images.recipes import (
     recipe_names,
     recipe_of,
 )
-from hyperruntime.images.requirements_image import PackageBuild, Start
 from hyperruntime.logs import get_logger
 from hyperruntime.spec import check_image
 

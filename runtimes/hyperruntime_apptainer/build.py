@@ -16,7 +16,7 @@ from hyperruntime.errors import HyperRuntimeError, ImageBuildError, ImageError
 from hyperruntime.host.engine_program import csv_line
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.process import python_args, run_process, stream_process
-from hyperruntime.images.network import proxies
+from hyperruntime.images.packages.network import proxies
 from hyperruntime_apptainer import read_only_host
 from hyperruntime_apptainer.archive import SavedImage, extract_sif, write_single
 from hyperruntime_apptainer.args import environment

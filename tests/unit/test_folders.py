@@ -20,7 +20,7 @@ CORE = "hyperruntime"
 ORDER = (
     "pickling", "errors", "units", "json_values", "option_fields", "logs", "concurrency", "wire",
     "spec", "run_as", "attached_shell", "driver", "datasets", "domain", "registry",
-    "agents", "host", "storage", "reclaim", "gpu", "images",
+    "agents", "host", "storage", "reclaim", "gpu", "images.packages", "images",
     "exec", "exec.persistent", "exec.spawn", "transfer", "ports", "git", "container", "runtime",
     "gateway.config", "gateway.log", "gateway.request", "gateway.answer", "gateway",
     "pool.values", "pool.slots", "pool.tools", "pool",

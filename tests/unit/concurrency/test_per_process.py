@@ -15,6 +15,7 @@ from hyperruntime.adapters import environment, shared_runtime
 from hyperruntime.concurrency import blocking, poller
 from hyperruntime.host import disk_watchdog, keeper, owner, watchdog
 from hyperruntime.host.disk_watchdog import DiskWatch, Free, free_space
+from hyperruntime.host.process import ProcessLimits
 from hyperruntime.pool.slots import isolation
 from hyperruntime.runtime import Runtime
 from hyperruntime.spec import ContainerSpec, Limits
@@ -27,6 +28,7 @@ HOOKED = {("owner.py", "_held"), ("owner.py", "_fork_hook")}  # the hook for for
 FILLED_ON_IMPORT = {("check.py", "CHECKS")}
 MUTABLE = ("Lock", "RLock", "Condition", "Event", "Semaphore", "WeakSet", "WeakKeyDictionary", "dict", "list", "set")
 Held = AbstractContextManager[object]
+_AMPLE = ProcessLimits(memory_bytes=1 << 30, output_bytes=1 << 20)
 ENGINE = client.Engine()
 
 
@@ -83,7 +85,7 @@ STATES: dict[str, tuple[Callable[[], Held], Callable[[], object]]] = {
     ),
     "kept programs": (
         lambda: keeper._programs.get()._lock,
-        lambda: keeper.run_kept(["true"], env={}, timeout_s=60).exit_code == 0,
+        lambda: keeper.run_kept(["true"], env={}, timeout_s=60, limits=_AMPLE).exit_code == 0,
     ),
     "poller": (lambda: poller.poller()._lock, polls),
     "threads": (

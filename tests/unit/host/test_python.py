@@ -12,8 +12,8 @@ from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.pilots import Pilots
 from hyperruntime.host.process import find_program, python_args, run_process
 from hyperruntime.host.python import import_elsewhere, python_directory, safe_program_path, safe_python_path
-from hyperruntime.images.requirements_file import read_requirements
-from hyperruntime.images.wheels import WheelSearch
+from hyperruntime.images.packages.requirements_file import read_requirements
+from hyperruntime.images.packages.wheels import WheelSearch
 from tests.doubles.hostile_directory import HostileDirectory, make_hostile_directory
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.host.process import python_args
-from hyperruntime.images.network import (
+from hyperruntime.images.packages.network import (
     certificates,
     pip_settings,
     proxies,

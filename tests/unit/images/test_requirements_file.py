@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperruntime.images.requirements_file import read_requirements, write_requirements
-from hyperruntime.images.wheels import WheelSearch
+from hyperruntime.images.packages.requirements_file import read_requirements, write_requirements
+from hyperruntime.images.packages.wheels import WheelSearch
 from tests.doubles.packages import make_sdist, use_only
 
 PLAIN = """\

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.errors import ImageBuildError
-from hyperruntime.images.requirements_image import PackageBuild
+from hyperruntime.images.packages.requirements_image import PackageBuild
 from hyperruntime.spec import ContainerSpec, ExecResult
 from tests.doubles.packages import make_sdist, make_wheel, use_only
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperruntime.images.requirements_file import read_requirements
-from hyperruntime.images.wheels import WheelSearch, pip_args
+from hyperruntime.images.packages.requirements_file import read_requirements
+from hyperruntime.images.packages.wheels import WheelSearch, pip_args
 from tests.doubles.packages import make_sdist, make_wheel, use_only
 
 

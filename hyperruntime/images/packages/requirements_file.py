@@ -18,7 +18,7 @@ from pathlib import Path
 
 import attrs
 
-from hyperruntime.images.network import without_login
+from hyperruntime.images.packages.network import without_login
 from hyperruntime.storage.run_files import read_at_most
 from hyperruntime.units import MIB
 

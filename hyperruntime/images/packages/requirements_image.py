@@ -23,9 +23,9 @@ import attrs
 from hyperruntime.concurrency.parallel_map import parallel_map
 from hyperruntime.errors import HyperRuntimeError, ImageBuildError
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.images.network import INSIDE, pip_settings, unreachable, without_login, write_settings
-from hyperruntime.images.requirements_file import Line, Requirements, read_requirements, write_requirements
-from hyperruntime.images.wheels import Missing, WheelSearch, default_pip
+from hyperruntime.images.packages.network import INSIDE, pip_settings, unreachable, without_login, write_settings
+from hyperruntime.images.packages.requirements_file import Line, Requirements, read_requirements, write_requirements
+from hyperruntime.images.packages.wheels import Missing, WheelSearch, default_pip
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
 
 DEV_IMAGE = "localhost/hyperruntime/dev:latest"

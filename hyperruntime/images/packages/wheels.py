@@ -25,8 +25,8 @@ import attrs
 from hyperruntime.concurrency.parallel_map import parallel_map
 from hyperruntime.host.inherited import shell_environment
 from hyperruntime.host.process import ProcessResult, python_args, run_process, stream_process
-from hyperruntime.images.network import pip_settings, without_login
-from hyperruntime.images.requirements_file import (
+from hyperruntime.images.packages.network import pip_settings, without_login
+from hyperruntime.images.packages.requirements_file import (
     Line,
     Requirements,
     is_plain_name,
