@@ -33,6 +33,7 @@ _WORK, _PAYLOAD = "/.hyperruntime-build", "payload"
 _FILES = ".hyperruntime-files"
 _FOR_THE_START = ("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "MAINTAINER", "STOPSIGNAL", "VOLUME")
 _OF_A_SHELL = '"\\$`'
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)  # of a variable in a shell
 _ROOT = ("root", "0", "root:root", "0:0")
 
 
@@ -195,14 +196,16 @@ class _Maker:
 
     def _take_arg(self, rest: str) -> None:
         for name, text in assignments(rest):
-            if not self._begun:
+            if not _NAME.fullmatch(name):
+                _refuse(f"ARG {rest}", "names must be letters, digits and _")
+            elif not self._begun:
                 if text is not None or name in self._given:
                     self._first[name] = parse_value(text or "", self._first.get)
             elif name not in self._of_env:  # ENV overrides ARG
                 self._set_argument(name, text)
 
     def _set_argument(self, name: str, text: str | None) -> None:
-        if self._given.get(name) and re.fullmatch(r"\w+", name, re.ASCII):
+        if self._given.get(name):
             self.secrets[name] = _plain(shlex.quote(self._given[name]))
             self._known[name] = (Reference(name, operator=GIVEN),)
             self._post.append(f"export {name}={{{{ {name} }}}}")
@@ -220,8 +223,8 @@ class _Maker:
     def _take_env(self, rest: str) -> None:
         values: dict[str, Value] = {}
         for name, text in assignments(rest, old_form=True):
-            if text is None:
-                _refuse(f"ENV {rest}", "each variable must have a value")
+            if text is None or not _NAME.fullmatch(name):
+                _refuse(f"ENV {rest}", "each variable must have a value, and a name of letters, digits and _")
             values[name] = parse_value(text, self._lookup)  # with the values before this instruction
         lines = [f"export {name}={_rendered(value)}" for name, value in values.items()]
         self._known |= values

@@ -40,7 +40,7 @@ def assignments(rest: str, *, old_form: bool = False) -> Iterator[tuple[str, str
         raise SpecError("Containerfile", rest, "a quote is not closed")
     for word in words:
         name, equals, text = word.partition("=")
-        yield name, text if equals else None
+        yield name.strip("\"'"), text if equals else None
 
 
 def parse_value(text: str, lookup: Callable[[str], Value | None]) -> Value:

@@ -34,8 +34,9 @@ FROM here:$TAG AS only
 ARG WORD="of the build"
 ENV ONE=1 TWO="two words" THREE=$ONE
 ENV OLD old form
+ENV "QUOTED"="name"
 WORKDIR "{inside}"
-RUN echo "$TWO $THREE $WORD" > a && \\
+RUN echo "$TWO $THREE $WORD" > a && [ $QUOTED = name ] && \\
     # in between
     echo '{{{{ WORD }}}} %s' >> a
 WORKDIR deeper
@@ -125,7 +126,7 @@ def test_copies_have_the_targets_of_the_containerfile(tmp_path: Path, line: str,
         "FROM a\nADD http://x/y /z\n", "FROM a\nADD x.tar.gz /z\n", "FROM a\nRUN --mount=type=cache x\n",
         "FROM a\nRUN --x <<E\nE\n", "# escape=`\nFROM a\n",
         "FROM a\nCOPY ../x y\n", "FROM a\nONBUILD RUN x\n", "FROM a\nENV A=${B#x}\n",
-        "FROM a\nENV A='x\n", "FROM a\nENV A\n",
+        "FROM a\nENV A='x\n", "FROM a\nENV A\n", "FROM a\nENV A;x=1\n", "FROM a\nARG $(x)=1\n",
         "", "FROM a\nCOPY missing /x\n", "FROM a\nWORKDIR $HOME\n", "FROM a\nCOPY outside /x\n",
     ],
 )  # fmt: skip
