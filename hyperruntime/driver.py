@@ -139,7 +139,7 @@ class Image:
         id: the engine's identifier (a digest if there is one).
         references: its image references.
         size_bytes: its size on disk.
-        created: seconds since the epoch.
+        created: seconds since the epoch; 0 or less if that is not known, as of this machine's /usr.
     """
 
     id: str

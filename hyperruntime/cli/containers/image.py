@@ -156,5 +156,6 @@ def _print_made(reference: str, started: float) -> None:
 
 
 def _row(item: Image, name: str) -> tuple[str, ...]:
-    age = format_duration(max(0.0, time.time() - item.created))
-    return name or "<none>", item.id[:_ID_LETTERS], format_size(item.size_bytes), age
+    age = format_duration(max(0.0, time.time() - item.created)) if item.created > 0 else "-"  # built without a time
+    size = format_size(item.size_bytes) if item.size_bytes else "-"
+    return name or "<none>", item.id[:_ID_LETTERS], size, age
