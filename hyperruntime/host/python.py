@@ -77,22 +77,21 @@ def safe_library_path(value: str) -> str:
 _SAFE = {PATH: safe_program_path, PYTHONPATH: safe_python_path, LIBRARY_PATH: safe_library_path}
 
 
-_changed: dict[str, tuple[str, str]] = {}  # variables of this process, before and after make_safe
-
-
 def make_safe(environ: MutableMapping[str, str]) -> None:
     """Change the variables with which programs run, import or load what is in the current directory."""
     for name, safe in _SAFE.items():
         if (value := environ.get(name)) is not None and (better := safe(value)) != value:
             environ[name] = better
-            if environ is os.environ:
-                _changed[name] = value, better
 
 
 def given_environment() -> dict[str, str]:
-    """Return the environment of this process as it was before :func:`make_safe`."""
-    before = {name: old for name, (old, new) in _changed.items() if os.environ.get(name) == new}
-    return {**os.environ, **before}
+    """Return the environment of this process as it was before :func:`make_safe`; as the kernel still has it."""
+    with suppress(OSError), open("/proc/self/environ", "rb") as file:
+        given = dict(os.fsdecode(line).partition("=")[::2] for line in file.read().split(b"\0"))
+        before = {name: given[name] for name in _SAFE if name in given}
+        changed = {name: value for name, value in before.items() if os.environ.get(name) == _SAFE[name](value)}
+        return {**os.environ, **changed}
+    return dict(os.environ)
 
 
 def find_program(name: str) -> str | None:

@@ -131,7 +131,7 @@ def test_an_interrupted_batch_exits_with_143_and_leaves_no_container(
 
 def test_an_invalid_row_is_reported_before_anything_starts(runtime_name: str, tmp_path: Path) -> None:
     prompts = write(tmp_path / "prompts.jsonl", [{"prompt": "a"}, {"promt": "b"}])
-    done = hyperrun(*command(runtime_name, prompts, "http://127.0.0.1:1/v1"))
+    done = hyperrun(*command(runtime_name, prompts, "http://127.0.0.1:1/v1"), "--unsupported", "fail")
     assert done.returncode == 2
     assert "line 2" in done.stderr
     assert not (tmp_path / "out").exists()

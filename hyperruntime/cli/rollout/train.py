@@ -19,7 +19,7 @@ from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import ArchiveError, SpecError
 from hyperruntime.images.recipes import image_reference, is_on_this_machine
-from hyperruntime.json_values import json_object
+from hyperruntime.json_values import parse_json
 from hyperruntime.option_fields import (
     ABOVE_ZERO,
     NOT_NEGATIVE,
@@ -172,11 +172,11 @@ def _resumed(directory: Path, changes: Mapping[tuple[str, ...], Any], *, trust: 
     path = directory / SETTINGS
     refuse_links(directory)
     try:
-        value = json_object(read_run_file(path, below=directory, most_bytes=MOST_JSON_BYTES))
-        if value is None:
+        value = parse_json(read_run_file(path, below=directory, most_bytes=MOST_JSON_BYTES))
+        if not isinstance(value, dict):
             raise ArchiveError(f"{SETTINGS} is not a JSON object")
         settings = changed(from_json(TrainSettings, value, strict=False), changes)
-    except (OSError, SpecError, ArchiveError) as error:
+    except (OSError, ValueError, SpecError, ArchiveError) as error:
         raise WrongUsageError(f"{directory} has no training: {error}; give the directory of a training") from error
     check_requests(path, value, host_requests(settings, changes), trust=trust)
     if not has_own_mark(value, directory):

@@ -430,7 +430,7 @@ def test_a_file_that_nests_too_deeply_or_has_a_huge_number_is_named(
     done = call(*args, cwd=tmp_path)
     assert done.code in (1, 2), done
     assert done.err.count("\n") == 1, done
-    assert re.search("nests too deeply|too large for a number|no HTTP status|whole number", done.err), done
+    assert re.search("nests too deeply|too large for a number|no HTTP status|whole number|expected int", done.err), done
     assert "unexpected" not in done.err
 
 

@@ -117,7 +117,7 @@ def test_a_field_is_stored_and_files_of_other_versions_are_read() -> None:
     assert from_json(Trip, newer, strict=False) == Trip(waves=7)
     with pytest.raises(ArchiveError, match="speed"):
         from_json(Trip, newer, strict=True)
-    with pytest.raises(ArchiveError, match="waves='7' is not allowed"):
+    with pytest.raises(ArchiveError, match=r"expected int @ options\.waves"):
         from_json(Trip, {"waves": "7"}, strict=False)
 
 

@@ -175,7 +175,7 @@ def test_lines_that_no_run_writes_do_not_stop_a_page(tmp_path: Path) -> None:
     run_dir = rollout_run(tmp_path / "rollout_1", 3, 1)
     journal = run_dir / "trajectories.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
-    odd = {**json.loads(lines[0]), "model": 5, "started_at": 10**400}
+    odd = {**json.loads(lines[0]), "started_at": 10**400}
     journal.write_bytes(json.dumps(odd).encode() + b"\n")
 
     async def visit(viewer: Viewer) -> None:
@@ -184,6 +184,7 @@ def test_lines_that_no_run_writes_do_not_stop_a_page(tmp_path: Path) -> None:
         with journal.open("ab") as file:
             for changed in (
                 {"id": [1]},
+                {"model": 5},
                 {"reward": 10**400},
                 {"reward": float("nan")},
                 {"parts": 1},
@@ -193,7 +194,7 @@ def test_lines_that_no_run_writes_do_not_stop_a_page(tmp_path: Path) -> None:
             file.write(lines[1])
         _, found = await viewer.rows(last)
         assert found["rows"]["ids"] == [json.loads(lines[1])["id"]]
-        assert "5 lines of trajectories.jsonl are damaged" in found["notes"][0]
+        assert "6 lines of trajectories.jsonl are damaged" in found["notes"][0]
 
     serve(run_dir, visit)
 

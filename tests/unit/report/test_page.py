@@ -408,7 +408,7 @@ def test_rollouts_have_the_use_of_each_model_and_its_cost_by_the_prices_of_the_r
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     other, small = RolloutRun(run_dir, Screen({})).facts()["models"]
     assert other == {"model": "other", "requests": 2, "seconds": 1, "input_tokens": 100, "output_tokens": 10}
-    counts = {"requests": 36, "seconds": 19, "input_tokens": 1800, "output_tokens": 180}
+    counts = {"requests": 36, "seconds": 18, "input_tokens": 1800, "output_tokens": 180}
     assert small == {"model": "small", **counts, "money": 1800 * 4e-6 + 180 * 10e-6}
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
+import hyperruntime
 from hyperruntime.cli.machine.job_findings import Surroundings, job_findings, look_around
-from hyperruntime.host.python import make_safe
+from hyperruntime.host.process import run_process
 
 USUAL = Surroundings(environ={"LANG": "C.UTF-8", "HOME": "/home/a"}, limits={"nproc": 90000, "nofile": 20000})
 LONG = "/scratch/" + "x" * 90
@@ -97,10 +100,16 @@ def test_look_around_works_without_a_temporary_directory(monkeypatch: pytest.Mon
     assert look_around().temporary == ""
 
 
-def test_what_hyperrun_corrected_for_itself_is_still_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"PATH": f"{os.environ['PATH']}:", "PYTHONPATH": "/x:", "LD_LIBRARY_PATH": ":/x"}
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    make_safe(os.environ)
-    assert {name: os.environ[name] for name in given} != given
-    assert {name: look_around().environ[name] for name in given} == given
+def test_what_hyperrun_corrected_for_itself_is_still_reported() -> None:
+    given = {
+        "PATH": f"{os.environ['PATH']}:",
+        "PYTHONPATH": f"{Path(hyperruntime.__file__).parents[1]}:",
+        "LD_LIBRARY_PATH": ":/x",
+    }
+    show = "import os, json; from hyperruntime.host.python import *; make_safe(os.environ)"
+    show += "; names = ('PATH', 'PYTHONPATH', 'LD_LIBRARY_PATH')"
+    show += "; print(json.dumps([{name: all[name] for name in names} for all in (os.environ, given_environment())]))"
+    done = run_process([sys.executable, "-P", "-c", show], env={**os.environ, **given}, cwd="/")
+    now, before = json.loads(done.stdout)
+    assert before == given
+    assert all(now[name] != given[name] for name in given)
