@@ -7,6 +7,7 @@ A message gives the cause and the next step in one sentence. A command that fail
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 from hyperruntime.pickling import reduce_error
@@ -291,6 +292,20 @@ class StorageFullError(StorageError):
     """A file could not be written because the disk, or the user's quota, is full."""
 
     exit_code = 1
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of an OSError that say that a disk or a quota is full."""
+
+
+def write_error(message: str, error: OSError) -> StorageError:
+    """Return the error for a file or directory that could not be written.
+
+    Args:
+        message: what it says.
+        error: the reason; if the disk is full, the result is a :class:`StorageFullError`.
+    """
+    return (StorageFullError if error.errno in FULL else StorageError)(message)
 
 
 class RepositoryError(HyperRuntimeError):

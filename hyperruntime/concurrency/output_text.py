@@ -54,7 +54,7 @@ class OutputText:
             while (waiting := self._waiting.get()) is not None:
                 data, written = waiting
                 if written.cancelled():
-                    return
+                    continue
                 error = self._write(data)
                 self._loop.call_soon_threadsafe(_settle, written, error)
 

@@ -18,6 +18,7 @@ from hyperruntime.errors import (
     HyperRuntimeError,
     StorageError,
     WorkdirNotFoundError,
+    write_error,
 )
 from hyperruntime.exec.exec_marks import Mark, Span
 from hyperruntime.exec.exec_script import ExecRequest
@@ -349,6 +350,5 @@ def no_user_error(user: RunAs | None) -> ExecStartError:
 
 def storage_error(error: OSError) -> StorageError:
     """Return the error for a host that has no space or no file descriptors left."""
-    return too_many_files(error) or StorageError(
-        f"the exchange directory cannot be used: {error}; free space there, or set TMPDIR to another disk"
-    )
+    message = f"the exchange directory cannot be used: {error}; free space there, or set TMPDIR to another disk"
+    return too_many_files(error) or write_error(message, error)

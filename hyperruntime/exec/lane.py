@@ -19,7 +19,7 @@ from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
-from hyperruntime.errors import StorageError
+from hyperruntime.errors import write_error
 from hyperruntime.exec.exec_marks import Mark
 from hyperruntime.exec.exec_script import ExecRequest, lane_script
 from hyperruntime.run_as import RunAs
@@ -53,7 +53,7 @@ def make_exchange(private_dir: str, exports: bytes) -> str:
             path.write_bytes(exports + program if name == "supervisor.sh" else program)
             path.chmod(0o644)
     except OSError as error:
-        raise StorageError(f"the exchange directory cannot be made: {error}; free space or set TMPDIR") from error
+        raise write_error(f"the exchange directory cannot be made: {error}; free space or set TMPDIR", error) from error
     return exchange
 
 

@@ -278,7 +278,11 @@ def start_refusal(error_text: str, spec: ContainerSpec, user: str | None, full: 
         return UserNotFoundError(user or spec.user)
     if _NO_SHELL.search(error_text):
         return EngineError(f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one")
-    return EngineError(full) if "no space left" in error_text.lower() else None
+    if "no space left" not in error_text.lower():
+        return None
+    found = EngineError(full)
+    found.__cause__ = StorageFullError(full)  # never the fault of what ran in the container
+    return found
 
 
 def _temporary_refusal(error_text: str) -> StorageError | None:

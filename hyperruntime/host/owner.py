@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from hyperruntime.errors import StorageError
+from hyperruntime.errors import StorageError, write_error
 from hyperruntime.host.process import (
     DEVNULL,
     HostProcess,
@@ -271,7 +271,7 @@ def make_short_directory(private_dir: str | None) -> str:
             with open(os.path.join(private_dir, _ALSO), "a") as file:
                 file.write(f"{directory}\n")
         except OSError as error:
-            raise StorageError(f"{private_dir} cannot be written: {error}; free space there") from error
+            raise write_error(f"{private_dir} cannot be written: {error}; free space there", error) from error
     _make_owned(directory, identity)
     return directory
 
@@ -340,7 +340,7 @@ def _new_path(identity: OwnerIdentity, root: str | None = None) -> str:
     try:
         return os.path.join(root or tempfile.gettempdir(), f"{_prefix()}{identity.token}-{secrets.token_hex(4)}")
     except FileNotFoundError as error:
-        raise StorageError(f"{error}; free space there, or set TMPDIR to another disk") from error
+        raise write_error(f"{error}; free space there, or set TMPDIR to another disk", error) from error
 
 
 def _make_owned(directory: str, identity: OwnerIdentity) -> None:
@@ -355,7 +355,7 @@ def _make_owned(directory: str, identity: OwnerIdentity) -> None:
     except OSError as error:
         where = os.path.dirname(directory)
         step = "free space there, or set TMPDIR to another disk"
-        raise StorageError(f"no temporary directory can be written in {where}: {error}; {step}") from error
+        raise write_error(f"no temporary directory can be written in {where}: {error}; {step}", error) from error
 
 
 def _require_text(directory: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hyperruntime.concurrency.closing import Closing
-from hyperruntime.errors import ImageBuildError, StorageError
+from hyperruntime.errors import ImageBuildError, StorageError, write_error
 from hyperruntime.host.cache_dir import cache_directory
 
 _KEPT = 20
@@ -95,4 +95,6 @@ class BuildLog(Closing):
 
 
 def _cannot_write(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"{path} cannot be written: {error}; set XDG_CACHE_HOME to a writable directory with room")
+    return write_error(
+        f"{path} cannot be written: {error}; set XDG_CACHE_HOME to a writable directory with room", error
+    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import secrets
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,16 +24,16 @@ import attrs
 
 from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.images.copied_files import BuildContext
+from hyperruntime.images.copied_files import BuildContext, is_mode
 from hyperruntime.images.dockerfile import Instruction, json_words, parse_dockerfile, read_dockerfile
 from hyperruntime.images.dockerfile_values import GIVEN, assignments, parse_value
 from hyperruntime.images.environment_script import OF_THE_RUN, Reference, Value, quoted
 from hyperruntime.images.older_builders import for_older_builder
 
 _WORK, _PAYLOAD = "/.hyperruntime-build", "payload"
-_FILES = ".hyperruntime-files"
 _FOR_THE_START = ("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "MAINTAINER", "STOPSIGNAL", "VOLUME")
 _OF_A_SHELL = '"\\$`'
+_CHMOD = re.compile(r"--chmod=(\S+)\s+")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)  # of a variable in a shell
 _ROOT = ("root", "0", "root:root", "0:0")
 
@@ -74,8 +75,10 @@ def definition_of(
         (folder / _PAYLOAD).mkdir(parents=True)
         if re.match(r"\s*#\s*escape\s*=", read_dockerfile(containerfile), re.IGNORECASE):
             _refuse("# escape", "the escape character must be a backslash")
-        with for_older_builder(containerfile, context, build_args, f"{_FILES}/", reads_octal=False) as (plain, files):
-            maker = _Maker(BuildContext(context, containerfile), folder / _PAYLOAD, build_args, workdir_of, files)
+        prefix = f".hyperruntime-{secrets.token_hex(8)}/"  # which a Dockerfile cannot name
+        with for_older_builder(containerfile, context, build_args, prefix, modes="all") as (plain, files):
+            copied = None if files is None else (prefix, files)
+            maker = _Maker(BuildContext(context, containerfile), folder / _PAYLOAD, build_args, workdir_of, copied)
             maker.take_all([each for each in parse_dockerfile(read_dockerfile(plain)) if each.name])
         text = maker.text()
         if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):
@@ -98,7 +101,7 @@ class _Maker:
         payload: Path,
         build_args: Mapping[str, str],
         workdir_of: Callable[[str], str],
-        files: Path | None,
+        files: tuple[str, Path] | None,
     ) -> None:
         self.workdir = "/"
         self.secrets: dict[str, str] = {}
@@ -180,8 +183,7 @@ class _Maker:
         words = [word for word in rest.split() if not word.startswith("--platform")]
         if not words or words[0] == "scratch" or (len(words) != 1 and (len(words) != 3 or words[1].lower() != "as")):
             _refuse(f"FROM {rest}", "FROM must name an image")
-        given = {name: (value,) for name, value in self._given.items() if name in self._first}
-        base = parse_value(words[0], {**self._first, **given}.get)
+        base = parse_value(words[0], self._lookup_first)
         return "".join(part for part in base if isinstance(part, str)), words[2].lower() if len(words) > 1 else ""
 
     def _begin_stage(self) -> None:
@@ -200,7 +202,7 @@ class _Maker:
                 _refuse(f"ARG {rest}", "names must be letters, digits and _")
             elif not self._begun:
                 if text is not None or name in self._given:
-                    self._first[name] = parse_value(text or "", self._first.get)
+                    self._first[name] = parse_value(text or "", self._lookup_first)
             elif name not in self._of_env:  # ENV overrides ARG
                 self._set_argument(name, text)
 
@@ -213,6 +215,11 @@ class _Maker:
             value = self._first.get(name, ()) if text is None else parse_value(text, self._lookup)
             self._known[name] = () if name in self._given else value
             self._post.append(f"export {name}={_rendered(self._known[name])}")
+
+    def _lookup_first(self, name: str) -> Value | None:
+        """Return the value of an ARG before FROM: the given one, or its default."""
+        is_given = name in self._first and name in self._given
+        return (self._given[name],) if is_given else self._first.get(name)
 
     def _lookup(self, name: str) -> Value | None:
         """Return the value of a variable; those of the base image are read by the shell."""
@@ -263,6 +270,8 @@ class _Maker:
         self._take_copy(rest)
 
     def _take_copy(self, rest: str) -> None:
+        option = _CHMOD.match(rest)
+        mode, rest = (option[1], rest[option.end() :]) if option and is_mode(option[1]) else ("", rest)
         words = json_words(rest) or _split(rest)
         if len(words) < 2 or words[0].startswith("--") or "$" in rest:
             _refuse(f"COPY {rest}", "write sources and a target without variables; options may be --link and --chmod")
@@ -271,16 +280,17 @@ class _Maker:
         into = words[-1].endswith(("/", "/.")) or words[-1] in (".", "..") or len(found) > 1
         for path in found:
             name = self._stage(path)
+            self._post += [_plain(f"(umask 0; chmod -R {mode} {shlex.quote(name)})")] if mode else []
             self._post += [_plain(line) for line in _put(name, target, directory=path.is_dir(), into=into)]
 
     def _sources(self, word: str) -> Sequence[Path]:
-        if self._files is not None and word.startswith(f"{_FILES}/"):
-            return [self._files / word.removeprefix(f"{_FILES}/")]
+        if self._files is not None and word.startswith(self._files[0]):
+            return [self._files[1] / word.removeprefix(self._files[0])]
         return self._context.find(word)
 
     def _stage(self, path: Path) -> str:
         self._copies += 1
-        copy = self._payload / str(self._copies) / (path.resolve().name or "tree")
+        copy = self._payload / str(self._copies) / (path.name or "tree")
         self._context.copy(path, copy)
         return f"{_WORK}/{copy.parent.name}/{copy.name}"
 
@@ -289,7 +299,8 @@ def _put(name: str, target: str, *, directory: bool, into: bool) -> tuple[str, s
     """Return the commands that copy a file, or the contents of a directory, to its target."""
     source, place = shlex.quote(name), shlex.quote(target.rstrip("/") or "/")
     if directory:
-        return f"mkdir -p {place}", f"cp -RPp {source}/. {place}/"
+        keep = f"m=$(stat -c %a {place}) && cp -RPp {source}/. {place}/ && chmod $m {place}"
+        return f"mkdir -p {place}", keep
     if into:
         return f"mkdir -p {place}", f"cp -p {source} {place}/"
     return f"mkdir -p {shlex.quote(posixpath.dirname(target))}", f"cp -p {source} {place}"

@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Literal
 
 from hyperruntime.errors import SpecError
 from hyperruntime.host.process import run_process
@@ -20,6 +21,18 @@ _LINK = re.compile(r"--link(?:=(?:true|false|1|0))?", re.IGNORECASE)
 _OCTAL = re.compile(r"[0-7]{3,4}")
 _SYMBOLIC = re.compile(r"(?:[ugoa]*(?:[-+=](?:[rwxXst]*|[ugo]))+)(?:,[ugoa]*(?:[-+=](?:[rwxXst]*|[ugo]))+)*")
 _ARCHIVE = re.compile(r"\.(tar|tgz|gz|bz2|xz|zst)\b")
+
+
+# From the bottom, because a mode such as 644 closes a directory; links stay. $0: the mode; $1: the directory.
+_CHANGE_MODES = 'umask 0; exec find "$1" -mindepth 1 -depth ! -type l -exec chmod -- "$0" {} +'
+
+Modes = Literal["none", "octal", "all"]
+"""The modes of ``--chmod`` that a builder knows."""
+
+
+def is_mode(text: str) -> bool:
+    """Return whether a text is a mode: a number such as 755, or a symbolic mode such as ``u=rwX,go=rX``."""
+    return bool(_OCTAL.fullmatch(text) or _SYMBOLIC.fullmatch(text))
 
 
 class BuildContext:
@@ -48,7 +61,8 @@ class BuildContext:
             SpecError: there is none, or one is outside the context.
         """
         names = sorted(glob.glob(pattern.lstrip("/") or ".", root_dir=self.path, include_hidden=True))
-        found = tuple(self.path / name for name in names if self._has(self.path / name))
+        paths = (self.path / name for name in names)
+        found = tuple(path for path in paths if self._has(path) and (path.is_file() or path.is_dir()))
         if not found:
             raise SpecError("Containerfile", f"COPY {pattern}", f"the source does not exist in {self.path}")
         for path in found:
@@ -57,17 +71,24 @@ class BuildContext:
         return found
 
     def copy(self, source: Path, target: Path) -> None:
-        """Copy a file, or the contents of a directory, without what is excluded; links stay links.
+        """Copy a file, or the contents of a directory, without what is excluded; links inside stay links.
 
         Args:
             source: one of :meth:`find`, or a path elsewhere, of which all is copied.
             target: the file, or the directory, which may exist.
+
+        Raises:
+            SpecError: a file cannot be read.
         """
-        if source.is_dir():
-            shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=self._excluded)
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target)
+        real = Path(os.path.realpath(source))  # the ignore file counts for the directory that a link names
+        try:
+            if real.is_dir():
+                shutil.copytree(real, target, symlinks=True, dirs_exist_ok=True, ignore=self._excluded)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(real, target)
+        except OSError as error:  # also shutil.Error
+            raise SpecError("Containerfile", f"COPY {source}", f"its files must be readable ({error})") from error
 
     def _has(self, path: Path) -> bool:
         if self._kept is None or path == self.path or not path.is_relative_to(self.path):
@@ -95,7 +116,7 @@ def _kept(context: Path, ignore_file: Path | None) -> Collection[str] | None:
 
 
 def older_copy(
-    instruction: Instruction, context: BuildContext, payload: Path, prefix: str, *, reads_octal: bool
+    instruction: Instruction, context: BuildContext, payload: Path, prefix: str, *, modes: Modes
 ) -> Iterator[str]:
     """Yield a ``COPY`` or ``ADD`` without ``--link`` and symbolic ``--chmod``, which older builders do not know.
 
@@ -106,7 +127,7 @@ def older_copy(
         context: the files that it copies.
         payload: a directory for changed files.
         prefix: put before the path of a changed file, which is relative to ``payload``.
-        reads_octal: whether the builder knows ``--chmod=NUMBER``.
+        modes: the modes that the builder knows.
 
     Raises:
         SpecError: an exact translation does not exist.
@@ -114,19 +135,21 @@ def older_copy(
     flags, rest = flags_of(instruction)
     kept = [flag for flag in flags.split() if not _LINK.fullmatch(flag)]
     mode = next((flag.partition("=")[2] for flag in kept if flag.startswith("--chmod=")), "")
-    is_octal = _OCTAL.fullmatch(mode)
-    if not mode or (is_octal and reads_octal):
+    is_octal = is_mode(mode) and mode.isdecimal()
+    if not mode or modes == "all" or (modes == "octal" and (is_octal or "$" in mode)):  # builders expand variables
         yield instruction.source if kept == flags.split() else f"{instruction.name} {' '.join([*kept, rest])}\n"
         return
 
     def no(why: str) -> None:
         refuse(instruction.line, f"{instruction.name} {instruction.rest}", why)
 
-    if not is_octal and not _SYMBOLIC.fullmatch(mode):
+    if not is_mode(mode):
         no("--chmod must be a number such as 755, or a symbolic mode such as u=rwX,go=rX")
     words = json_words(rest) or [word.strip("\"'") for word in split_words(rest)]
-    if len(words) < 2 or "$" in rest or any(flag.startswith("--from=") for flag in kept):
+    if len(words) < 2 or "$" in rest:
         no("with this builder, --chmod needs sources of the build context, without variables")
+    if odd := next((flag for flag in kept if not flag.startswith(("--chmod=", "--chown="))), None):
+        no(f"with this builder, --chmod cannot stand beside {odd}; use RUN chmod")
     if instruction.name == "ADD" and ("://" in rest or _ARCHIVE.search(rest)):
         no("with this builder, ADD of archives and URLs cannot have this --chmod; use RUN chmod")
     found = [path for word in words[:-1] for path in context.find(word)]
@@ -134,7 +157,7 @@ def older_copy(
     tree.mkdir(parents=True)
     for path in found:
         context.copy(path, tree if path.is_dir() else tree / path.name)
-    if run_process(["sh", "-c", 'umask 0; exec chmod -R "$0" -- "$1"', mode, str(tree)]).exit_code != 0:
+    if run_process(["sh", "-c", _CHANGE_MODES, mode, str(tree)]).exit_code != 0:
         no(f"chmod does not know the mode {mode}")
     is_file = len(found) == 1 and not found[0].is_dir()
     name = f"{tree.parent.name}/tree" + (f"/{found[0].name}" if is_file else "")

@@ -7,6 +7,7 @@ Source: the Dockerfile reference of docs.docker.com, "Here-Documents" and "Forma
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -229,6 +230,9 @@ def with_registry(
         return
     with owned_directory() as directory:
         made = Path(directory) / dockerfile.name
+        for ignore in (".dockerignore", ".containerignore"):  # of this file alone
+            if (own := dockerfile.with_name(dockerfile.name + ignore)).exists():
+                shutil.copyfile(own, made.with_name(own.name), follow_symlinks=False)
         write_dockerfile(made, _with_registry(read_dockerfile(dockerfile), registry, build_args, is_here))
         yield made
 

@@ -31,8 +31,9 @@ def assignments(rest: str, *, old_form: bool = False) -> Iterator[tuple[str, str
     Raises:
         SpecError: a quote is not closed.
     """
-    name, blank, text = rest.partition(" ")
-    if old_form and blank and "=" not in name:
+    name, *others = re.split(r"[ \t]+", rest, maxsplit=1)
+    text = others[0] if others else ""
+    if old_form and others and "=" not in name:
         yield name, text.strip()
         return
     words = split_words(rest)

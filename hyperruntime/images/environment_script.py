@@ -95,7 +95,8 @@ def quoted(value: Value, escaped: str) -> str:
         if not isinstance(part, Reference):
             text += re.sub(f"([{re.escape(escaped)}])", r"\\\1", part)
         else:
-            text += f"${{{part.name}{part.operator}{part.default}}}" if part.default else f"${{{part.name}}}"
+            word = f"{part.operator}{part.default}" if part.default or part.operator != ":-" else ""
+            text += f"${{{part.name}{word}}}"
     return f'"{text}"'
 
 

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.images.copied_files import BuildContext, older_copy
+from hyperruntime.images.copied_files import BuildContext, Modes, older_copy
 from hyperruntime.images.dockerfile import parse_dockerfile, read_dockerfile, write_dockerfile
 from hyperruntime.images.heredocs import translate
 
 
 @contextmanager
 def for_older_builder(
-    containerfile: Path, context: Path, build_args: Mapping[str, str], prefix: str, *, reads_octal: bool
+    containerfile: Path, context: Path, build_args: Mapping[str, str], prefix: str, *, modes: Modes
 ) -> Iterator[tuple[Path, Path | None]]:
     """Yield a Containerfile without here-documents, ``--link`` and symbolic modes, and the files that it copies.
 
@@ -25,7 +25,7 @@ def for_older_builder(
         context: the build context.
         build_args: values for ``ARG``.
         prefix: put before the path of each file to copy, which is relative to the directory of these files.
-        reads_octal: whether the builder knows ``--chmod=NUMBER``.
+        modes: the modes of ``--chmod`` that the builder knows; others are given to the files before.
 
     Raises:
         SpecError: an exact translation does not exist.
@@ -40,7 +40,7 @@ def for_older_builder(
             lines: list[str] = []
             for each in parse_dockerfile(plain):
                 is_copy = each.name in ("COPY", "ADD") and not each.heredocs
-                lines += older_copy(each, files, payload, prefix, reads_octal=reads_octal) if is_copy else [each.source]
+                lines += older_copy(each, files, payload, prefix, modes=modes) if is_copy else [each.source]
             plain = "".join(lines)
         if plain == text:
             yield containerfile, None

@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from hyperruntime.driver import BuildsDefinitions, Image, Images
-from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError, StorageError
+from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError, StorageError, write_error
 from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.archive_check import check_archive
@@ -137,7 +137,9 @@ class ImageStore:
             self._images.save(reference, partial)
             partial.replace(path)
         except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error}; name a file in a writable directory") from error
+            raise write_error(
+                f"{path} cannot be written: {error}; name a file in a writable directory", error
+            ) from error
         finally:
             partial.unlink(missing_ok=True)
 

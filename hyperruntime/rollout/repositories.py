@@ -23,7 +23,14 @@ from typing import Final
 import attrs
 from filelock import FileLock, Timeout
 
-from hyperruntime.errors import HyperRuntimeError, PatchError, RepositoryError, SpecError, StorageError, TransferError
+from hyperruntime.errors import (
+    HyperRuntimeError,
+    PatchError,
+    RepositoryError,
+    SpecError,
+    TransferError,
+    write_error,
+)
 from hyperruntime.git.bare_repository import checked
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.cache_dir import cache_directory
@@ -150,7 +157,7 @@ class Repositories:
         except HyperRuntimeError:
             raise
         except OSError as error:
-            raise StorageError(f"the repository cache {self.directory!r} cannot be used: {error}") from error
+            raise write_error(f"the repository cache {self.directory!r} cannot be used: {error}", error) from error
         return Checkout(commit=made, tar=os.path.join(entry, _TAR), repository=os.path.join(entry, _STORE))
 
     def size_bytes(self) -> int:

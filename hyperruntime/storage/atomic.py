@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hyperruntime.concurrency.closing import closing_descriptor
-from hyperruntime.errors import StorageError, StorageFullError
+from hyperruntime.errors import StorageError, write_error
 from hyperruntime.storage.run_files import UnsafeFileError, open_regular, open_to_append
 
 _PROBE_BYTES = 256 * 1024
 _PRIVATE = 0o700
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEXT_STEP = {
     errno.ENOSPC: "no space is left on the disk; free some, or use another disk",
     errno.EDQUOT: "the quota is used up; free some space, or use another disk",
@@ -47,8 +46,7 @@ def storage_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise StorageError(f"{os.fspath(path)!r} cannot be used: {error.strerror}; remove it") from error
     except OSError as error:
         step = _NEXT_STEP.get(error.errno or 0, f"{error.strerror or error}; choose another directory")
-        kind = StorageFullError if error.errno in _FULL else StorageError
-        raise kind(f"{os.fspath(path)!r} cannot be written: {step}") from error
+        raise write_error(f"{os.fspath(path)!r} cannot be written: {step}", error) from error
 
 
 def make_directory(path: Path, *, fresh: bool = False) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch, PostMortem
-from hyperruntime.errors import DeviceError, HyperRuntimeError, SpecError, StorageError, UnsupportedOptionError
+from hyperruntime.errors import DeviceError, HyperRuntimeError, SpecError, UnsupportedOptionError, write_error
 from hyperruntime.host.engine_program import program_needed, start_refusal, unknown_failure
 from hyperruntime.host.inherited import file_limit_args, process_ceiling
 from hyperruntime.host.probe_cache import TrustedProbe
@@ -135,7 +135,9 @@ def _make_places(launch: Launch, image: str, workdir: str, gpus: Gpus) -> Places
         Path(places.filter).write_text(filter_profile())
     except OSError as error:
         records.discard(files, places.record)
-        raise StorageError(f"{scratch} cannot be written: {error}; free space, or set APPTAINER_TMPDIR") from error
+        raise write_error(
+            f"{scratch} cannot be written: {error}; free space, or set APPTAINER_TMPDIR", error
+        ) from error
     return places
 
 

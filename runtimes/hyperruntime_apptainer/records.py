@@ -16,7 +16,7 @@ import attrs
 import psutil
 from platformdirs import user_state_path
 
-from hyperruntime.errors import EngineError, StorageError
+from hyperruntime.errors import EngineError, write_error
 from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.owner import OwnerIdentity
 from hyperruntime.host.process import process_start_ticks, run_process, wait_until
@@ -93,7 +93,9 @@ def write(name: str, image: str, source: str, labels: Mapping[str, str], pid: in
         Path(f"{path}.tmp").write_text(json.dumps(attrs.asdict(record)))
         os.replace(f"{path}.tmp", path)
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error}; set XDG_STATE_HOME to another directory") from error
+        raise write_error(
+            f"{path} cannot be written: {error}; set XDG_STATE_HOME to another directory", error
+        ) from error
     return record
 
 

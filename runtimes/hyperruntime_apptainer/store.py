@@ -20,7 +20,7 @@ import attrs
 from filelock import FileLock, Timeout
 from platformdirs import user_data_path
 
-from hyperruntime.errors import ImageError, StorageError
+from hyperruntime.errors import ImageError, write_error
 from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
 from hyperruntime.host.inherited import is_own_directory
 from hyperruntime.host.process import run_process
@@ -189,7 +189,7 @@ class Store:
             yield
         except OSError as error:
             why = f"the image store {self.root} cannot be written: {error}"
-            raise StorageError(f"{why}; set {VARIABLE} to another directory") from error
+            raise write_error(f"{why}; set {VARIABLE} to another directory", error) from error
 
     @contextmanager
     def _held(self, directory: Path) -> Iterator[None]:

@@ -213,7 +213,7 @@ def explain(text: str, spec: ContainerSpec, user: str | None = None) -> HyperRun
         return SpecError("env", "...", "shorten it: it is more than a command line holds")
     if _NO_DEVICE.search(text):
         return UnsupportedOptionError(NAME, "gpus", f"{last_line(text)}; see `hyperrun doctor`")
-    full = f"Docker's storage is full: {last_line(text)}; free space with `docker system prune`"
+    full = f"Docker's storage is full: {last_line(text)}; `docker system df` shows of what"
     if (refusal := start_refusal(text, spec, user, full)) is not None:
         return refusal
     if "is not running" in text or "no such container" in text.lower():

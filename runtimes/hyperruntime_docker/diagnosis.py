@@ -33,7 +33,7 @@ def _told(info: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(subject="docker daemon", ok=None, detail=str(warning))
     root = str(info.get("DockerRootDir") or "")
     if os.path.isdir(root):
-        yield space_finding("space for images", root, "free space with `docker system prune`")
+        yield space_finding("space for images", root, "`docker system df` shows what takes it")
 
 
 def _tried(found: Probe) -> Iterator[Finding]:

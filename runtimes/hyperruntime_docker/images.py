@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -189,11 +189,11 @@ class DockerImages:
             "dockerfile": CONTAINERFILE,
         }
         api = self._engine.api(patient=True)
-        made = for_older_builder(containerfile, context, build_args, f"{_FROM_FILES} ", reads_octal=False)
+        made = for_older_builder(containerfile, context, build_args, f"{_FROM_FILES} ", modes="none")
         with made as (plain, files), ExitStack() as stack:
             if files is not None:
                 image = json.loads(api.import_image_from_data(tar_of_root(files)).splitlines()[-1])["status"]
-                stack.callback(api.remove_image, image)
+                stack.enter_context(_removed(api, image))
                 write_dockerfile(plain, read_dockerfile(plain).replace(_FROM_FILES, f"--from={image}"))
             try:
                 tar = stack.enter_context(context_tar(context, plain))
@@ -228,6 +228,18 @@ def familiar(reference: str) -> str:
     """
     reference = _HUB.sub("", reference)
     return reference if _IDENTIFIER.fullmatch(reference) else with_tag(reference)
+
+
+@contextmanager
+def _removed(api: Any, image: str) -> Iterator[None]:  # noqa: ANN401 - the SDK has no types
+    """Remove an image after the block; if that fails, `docker image prune` removes it, because it has no name."""
+    from docker.errors import APIError
+
+    try:
+        yield
+    finally:
+        with suppress(APIError, OSError):
+            api.remove_image(image)
 
 
 def _follow(messages: Iterable[Mapping[str, Any]], on_output: Callable[[str], None]) -> str:

@@ -110,7 +110,7 @@ class PodmanContainer:
             step = "end other containers, or ask root for `sysctl kernel.keys.maxkeys=2000`"
             why = "each container takes a kernel key, and this user has none left (`kernel.keys.maxkeys`)"
             return EngineUnavailableError(NAME, why, step)
-        full = f"Podman's storage is full: {text}; free space with `podman system prune`"
+        full = f"Podman's storage is full: {text}; `podman system df` shows of what"
         if (refusal := start_refusal(error_text, spec, user, full)) is not None:
             return refusal
         if "CDI" in error_text:

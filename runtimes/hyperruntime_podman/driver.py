@@ -38,7 +38,7 @@ clean() {
     done
     return 1
 }
-command -v podman || exit
+command -v podman || exit 127
 failed=0
 clean "$1" podman || failed=1
 """

@@ -148,7 +148,7 @@ class PodmanImages:
             ImageBuildError: a step failed; the message ends with its last lines.
             SpecError: a form of BuildKit cannot be translated, or a base would reach this machine in the build.
         """
-        with for_older_builder(containerfile, context, build_args, f"--from={_HEREDOCS} ", reads_octal=True) as (
+        with for_older_builder(containerfile, context, build_args, f"--from={_HEREDOCS} ", modes="octal") as (
             plain,
             files,
         ):

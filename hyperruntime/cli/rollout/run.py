@@ -81,12 +81,16 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
         place as run_dir,
         _showing_what_there_is(run_dir),
         _machines(state, options, config, run_dir) as (where, run_on),
+        shown_progress() as on_event,
+        live_page(state) as start_page,
     ):
-        note(f"run {run_dir}, seed {options.seed}, {where}")
-        with shown_progress() as on_event, live_page(state) as start_page:
+
+        def on_start() -> None:
+            note(f"run {run_dir}, seed {options.seed}, {where}")
             start_page(run_dir)
-            work = run_on(options, run_dir=run_dir, on_event=on_event)
-            summary = run_until_signal(work, state)  # slots are released first
+
+        work = run_on(options, run_dir=run_dir, on_event=on_event, on_start=on_start)
+        summary = run_until_signal(work, state)  # slots are released first
     _print(summary, as_json)
     return 0 if summary.scored else 1
 

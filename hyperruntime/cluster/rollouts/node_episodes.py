@@ -68,6 +68,7 @@ async def run_rollouts_on(
     model: Model | None = None,
     on_event: Callable[[RolloutEvent], None] = lambda _: None,
     keep: Keep = lambda _: None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> RolloutSummary:
     """Run all trajectories that are not recorded yet on nodes, and return the summary of the whole run.
 
@@ -81,6 +82,7 @@ async def run_rollouts_on(
         model: asked on this machine; None means that of the options.
         on_event: as of ``run_rollouts``.
         keep: as of ``run_rollouts``.
+        on_start: as of ``run_rollouts``.
 
     Raises:
         ClusterError: no node can be started, or nodes cannot open the run.
@@ -92,7 +94,9 @@ async def run_rollouts_on(
         async with cluster as there, NodeEpisodes(there, options, parts, asks_head=model is not None) as episodes:
             yield episodes
 
-    return await run_episodes(opened, options, run_dir=run_dir, parts=Parts(model=model), on_event=on_event, keep=keep)
+    return await run_episodes(
+        opened, options, run_dir=run_dir, parts=Parts(model=model), on_event=on_event, keep=keep, on_start=on_start
+    )
 
 
 @attrs.frozen(kw_only=True)

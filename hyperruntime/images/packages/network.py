@@ -33,7 +33,7 @@ _SYSTEM_BUNDLES = (
     "/etc/ssl/cert.pem",
 )
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-_LOGIN = re.compile(r"(?<=//)[^/@\s'\"]+@")
+_LOGIN = re.compile(r"(?<=//)[^/\s'\"]+@")
 # The sections of pip's settings that count for what is downloaded; later ones win.
 _SECTIONS = ("global", "download", "wheel", ":env:")
 _SETTING = re.compile(r"(?P<section>:env:|[\w-]+)\.(?P<name>[\w-]+)=(?P<value>['\"].*)")
@@ -79,7 +79,10 @@ def pip_settings(pip: Sequence[str]) -> dict[str, str]:
     Args:
         pip: argv of pip.
     """
-    result = run_process([*pip, "config", "list"], timeout_s=_PIP_S)
+    try:
+        result = run_process([*pip, "config", "list"], timeout_s=_PIP_S)
+    except TimeoutError:
+        return {}
     found: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
     for line in result.stdout.decode(errors="replace").splitlines():
         match = _SETTING.fullmatch(line)
@@ -100,7 +103,7 @@ def unreachable(source: str, settings: Mapping[str, str], environ: Mapping[str, 
     login, _, host = parts.netloc.rpartition("@")
     where = f"{parts.path}?{parts.query}"
     if source.startswith("git+"):
-        where = re.sub(r"@[^/@]*$", "", parts.path) + "/info/refs?service=git-upload-pack"
+        where = parts.path.rsplit("@", 1)[0] + "/info/refs?service=git-upload-pack"
     url = f"{parts.scheme}://{host}{where}"
     headers = {"Authorization": f"Basic {b64encode(unquote(login).encode()).decode()}"} if login else {}
     try:
@@ -108,7 +111,10 @@ def unreachable(source: str, settings: Mapping[str, str], environ: Mapping[str, 
         proxy = settings.get("proxy", "")
         through = ProxyHandler({"http": proxy, "https": proxy} if proxy else None)
         opener = build_opener(through, HTTPSHandler(context=context))
-        with opener.open(Request(url, headers=headers), timeout=_REACH_S):  # noqa: S310 - http or https
+        request = Request(url)  # noqa: S310 - http or https
+        for name, value in headers.items():
+            request.add_unredirected_header(name, value)  # another host does not get the login
+        with opener.open(request, timeout=_REACH_S):
             return ""
     except HTTPError as error:
         return f"{host} answered {error.code} {error.reason}"

@@ -39,7 +39,7 @@ _EDITABLE = re.compile(r"(-e|--editable)(\s+|=)")
 # A revision must not begin with "-": git would read an option.
 _SOURCE = re.compile(
     r"(?:[A-Za-z0-9][A-Za-z0-9._-]*\s*(?:\[[\w., -]*\])?\s*@\s*)?(?P<url>(?:git\+)?https?://(?:(?!@-)[^\s\"'\\;,])+)"
-    r"(?P<marker>\s+;[^@/\\]*)?",
+    r"(?P<marker>(?:\s+;|;\s)[^@/\\]*)?",
     re.ASCII,
 )
 _ONLY_INSIDE = re.compile(rf"--(?:no-binary|only-binary|trusted-host|use-feature)(?:=|\s+){_VALUE}")

@@ -195,7 +195,7 @@ class WheelSearch:
         """Return why a package has no wheel, from the versions that the index has."""
         wanted, place = item
         name = normal_name(wanted)
-        args = ["index", "versions", name, *_COMMON, "--python-version", self.python]
+        args = ["index", "versions", "--pre", name, *_COMMON, "--python-version", self.python]
         try:
             result = run_process([*self.pip, *args], env=self._environment(self._indexes()), timeout_s=self._left_s())
         except TimeoutError:

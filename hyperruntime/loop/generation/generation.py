@@ -18,6 +18,7 @@ from hyperruntime.errors import (
     ReclaimError,
     SpecError,
     StorageError,
+    StorageFullError,
     UnsupportedOptionError,
 )
 from hyperruntime.git.patch import Notes
@@ -142,7 +143,9 @@ class _Generation:
             if again:
                 check_writable(self._folder)  # after _clean_up: the agent may have filled the disk
             if self._ends_run and self.record.attempts == self._last:
-                raise StorageError(f"generation {self._plan.genid} was not made: {self.record.detail}; free some space")
+                raise StorageFullError(
+                    f"generation {self._plan.genid} was not made: {self.record.detail}; free some space"
+                )
             self._complete_record()
             if not again or self.record.attempts == self._last:
                 self._steps.finished(self.record.score, self.record.failure or "", started)

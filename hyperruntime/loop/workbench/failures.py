@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import errno
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from hyperruntime.driver import PostMortem
 from hyperruntime.errors import (
+    FULL,
     BudgetExceededError,
     ContainerLostError,
     ExecStartError,
     HyperRuntimeError,
     RepositoryError,
+    StorageFullError,
 )
 from hyperruntime.git.command import GitTimeoutError
 from hyperruntime.loop.run_files.record import FailureClass
@@ -27,9 +29,9 @@ _BLAME: Mapping[str, FailureClass] = MappingProxyType(
         "evaluate": "evaluation",
     }
 )
-
-
-_DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+_GIT_IS_FULL = re.compile(
+    r"(?:error|fatal): [^\n]*: (?:No space left on device|Disk quota exceeded)(?:$|;)", re.MULTILINE
+)
 
 
 def last_line(output: bytes, otherwise: str) -> str:
@@ -58,11 +60,16 @@ class RunInterruptedError(HyperRuntimeError):
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Return whether an error, or an error that caused it, says that no space is left on the host or in a quota."""
+    """Return whether an error, or one before it, says that no space is left on the host or in a quota.
+
+    Of git only lines that end with the reason count: names of files, which an agent chooses, come before it.
+    """
     while error is not None:
-        if isinstance(error, OSError) and error.errno in _DISK_IS_FULL:
+        if isinstance(error, StorageFullError) or (isinstance(error, OSError) and error.errno in FULL):
             return True
-        error = error.__cause__
+        if isinstance(error, RepositoryError) and _GIT_IS_FULL.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
     return False
 
 

@@ -82,6 +82,7 @@ async def run_rollouts(
     parts: Parts | None = None,
     on_event: Callable[[RolloutEvent], None] = lambda _: None,
     keep: Keep = lambda _: None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> RolloutSummary:
     """Run all trajectories that are not recorded yet, and return the summary of the whole run.
 
@@ -94,6 +95,7 @@ async def run_rollouts(
         parts: objects of the caller; None creates all from the options.
         on_event: called at the start and at the end of every trajectory.
         keep: called with every trajectory that ends in this call, and awaited if it is asynchronous.
+        on_start: called once when all is checked and opened, before the first trajectory.
 
     Raises:
         RunLockedError, LeaseLostError: another live process owns the directory, or took it over.
@@ -102,7 +104,9 @@ async def run_rollouts(
         ModelError: the model cannot be opened, or its server is down; no container was started.
     """
     here = partial(open_here, runtime)
-    return await run_episodes(here, options, run_dir=run_dir, parts=parts, on_event=on_event, keep=keep)
+    return await run_episodes(
+        here, options, run_dir=run_dir, parts=parts, on_event=on_event, keep=keep, on_start=on_start
+    )
 
 
 async def run_episodes(
@@ -113,6 +117,7 @@ async def run_episodes(
     parts: Parts | None = None,
     on_event: Callable[[RolloutEvent], None] = lambda _: None,
     keep: Keep = lambda _: None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> RolloutSummary:
     """Do what :func:`run_rollouts` does, with trajectories that are made where ``open_episodes`` opens them."""
     parts, resumed = parts or Parts(), run_dir is not None and (run_dir / RUN).is_file()
@@ -136,6 +141,7 @@ async def run_episodes(
         await asyncio.to_thread(run.forget_journals)
         if resumed and next(run.jobs(), None) is not None:
             await check_model(options, parts)
+        on_start()
         parallel = min(options.parallel, run.wanted, episodes.capacity)
         await run_jobs(episodes, options, run.jobs(), parallel, on_start=run.on_start, on_done=run.on_done)
         await asyncio.to_thread(run.forget_journals)

@@ -183,7 +183,7 @@ def tell(server: subprocess.Popen[str], *messages: dict[str, object]) -> None:
 
 
 async def ends(server: subprocess.Popen[str], number: int, code: int, left: Callable[[], object]) -> None:
-    """Send a signal; the server ends well before the limit of 30 s, and nothing is left."""
+    """Send a signal; the server ends by itself, before the limit of 30 s, and nothing is left."""
     server.send_signal(number)  # its input stays open
     assert await asyncio.to_thread(server.wait, 25) == code
     assert server.stdin is not None

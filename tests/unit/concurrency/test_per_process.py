@@ -26,7 +26,12 @@ ROOT = Path(__file__).parents[3]
 PACKAGES = ("hyperruntime", "runtimes", "domains", "environments", "trainers", "integrations", "containers")
 HOOKED = {("owner.py", "_held"), ("owner.py", "_fork_hook")}  # the hook for forked children itself
 FILLED_ON_IMPORT = {("check.py", "CHECKS")}
-MUTABLE = ("Lock", "RLock", "Condition", "Event", "Semaphore", "WeakSet", "WeakKeyDictionary", "dict", "list", "set")
+COLLECTIONS = ("dict", "list", "set", "deque", "OrderedDict", "Counter", "WeakSet")
+ALWAYS = (  # whatever their arguments are
+    "Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "local", "Queue", "SimpleQueue",
+    "LifoQueue", "PriorityQueue", "ThreadPoolExecutor", "ProcessPoolExecutor", "defaultdict", "WeakKeyDictionary",
+    "WeakValueDictionary",
+)  # fmt: skip
 Held = AbstractContextManager[object]
 _AMPLE = ProcessLimits(memory_bytes=1 << 30, output_bytes=1 << 20)
 ENGINE = client.Engine()
@@ -132,7 +137,8 @@ def assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 def is_mutable(value: ast.expr) -> bool:
     """Return whether a value is a lock, or an empty collection, which can only be there to be changed."""
     if isinstance(value, ast.Call):
-        return ast.unparse(value.func).rpartition(".")[2] in MUTABLE and not value.args
+        name = ast.unparse(value.func).rpartition(".")[2]
+        return name in ALWAYS or (name in COLLECTIONS and not value.args)
     return (isinstance(value, ast.List) and not value.elts) or (isinstance(value, ast.Dict) and not value.keys)
 
 

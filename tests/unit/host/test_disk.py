@@ -15,16 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.driver import PostMortem
-from hyperruntime.errors import ContainerLostError, SpecError
+from hyperruntime.errors import ContainerLostError, RepositoryError, SpecError, StorageFullError, write_error
 from hyperruntime.host import disk_usage as diskuse
 from hyperruntime.host import disk_watchdog as diskwatch
 from hyperruntime.host.disk_usage import LEAST_BYTES, Use, measure
 from hyperruntime.host.disk_watchdog import DiskWatch, free_space
+from hyperruntime.host.engine_program import start_refusal
 from hyperruntime.host.process import wait_until
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.failures import translate_failure
-from hyperruntime.spec import Limits
+from hyperruntime.spec import ContainerSpec, Limits
 from hyperruntime.units import GIB, MIB
 
 NAMES = st.text("ab.\u00e9", min_size=1, max_size=4).filter(lambda name: name not in (".", ".."))
@@ -202,6 +203,26 @@ def test_no_space_for_a_file_of_the_host_is_never_blamed_on_the_generation(numbe
         for step in ("meta agent", "settle", "diff", "load check", "evaluate"):
             reason = translate_failure(error, step)
             assert (reason.failure, reason.again, reason.ends_run) == ("infrastructure", True, True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StorageFullError("no space is left"),
+        RepositoryError("git add failed: error: unable to write file a: No space left on device"),
+        start_refusal("write /var/lib/x: no space left on device", ContainerSpec(image="a"), None, "storage is full"),
+        write_error("/tmp/x cannot be written", OSError(errno.ENOSPC, "full")),
+    ],
+)
+def test_a_full_disk_of_an_engine_or_of_git_is_never_blamed_on_the_generation(error: Exception) -> None:
+    for step in ("meta agent", "diff", "evaluate"):
+        reason = translate_failure(error, step)
+        assert (reason.failure, reason.again, reason.ends_run) == ("infrastructure", True, True)
+
+
+def test_a_name_of_an_agents_file_does_not_say_that_the_disk_is_full() -> None:
+    error = RepositoryError("git add failed: fatal: pathspec 'a: No space left on device' did not match any files")
+    assert not translate_failure(error, "diff").ends_run
 
 
 def test_a_run_has_a_disk_limit_by_default_and_a_container_has_none() -> None:

@@ -89,6 +89,19 @@ def test_the_working_directory_of_the_base_is_where_steps_begin(tmp_path: Path) 
         assert found.workdir == "/of/base/sub"
 
 
+def test_no_file_outside_of_the_context_is_copied_by_the_names_of_translated_files(tmp_path: Path) -> None:
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "a").touch()
+    for name in (".hyperruntime-files", ".hyperruntime-heredocs", ".hyperruntime-*"):
+        with pytest.raises(SpecError, match=r"does not exist|must be in"):
+            made(context, f"FROM x\nCOPY --link a /a\nCOPY <<E /e\nE\nCOPY {name}/../../../../../../etc/passwd /x\n")
+
+
+def test_a_given_argument_counts_in_the_defaults_after_it(tmp_path: Path) -> None:
+    assert 'export B="img-2"' in made(tmp_path, "ARG A=1\nARG B=img-$A\nFROM x\nARG B\n", A="2")
+
+
 def test_a_failed_step_ends_the_build(tmp_path: Path) -> None:
     """No later step runs."""
     post = parse_definition(made(tmp_path, "FROM x\nWORKDIR /\nRUN false\nRUN true\n")).post.text
@@ -101,10 +114,10 @@ def test_a_failed_step_ends_the_build(tmp_path: Path) -> None:
         ("COPY a.txt /x/", ["mkdir -p /x", "cp -p W/1/a.txt /x/"]),
         ("COPY a.txt b.txt /x", ["mkdir -p /x", "cp -p W/1/a.txt /x/", "mkdir -p /x", "cp -p W/2/b.txt /x/"]),
         ("COPY a.txt new", ["mkdir -p /app", "cp -p W/1/a.txt /app/new"]),
-        ("COPY tree /x", ["mkdir -p /x", "cp -RPp W/1/tree/. /x/"]),
+        ("COPY tree /x", ["mkdir -p /x", "m=$(stat -c %a /x) && cp -RPp W/1/tree/. /x/ && chmod $m /x"]),
         (
             'COPY --chmod=755 ["with blank.txt", "."]',
-            ["mkdir -p /app", "cp -p 'W/1/with blank.txt' /app/"],
+            ["(umask 0; chmod -R 755 'W/1/with blank.txt')", "mkdir -p /app", "cp -p 'W/1/with blank.txt' /app/"],
         ),
         ("ADD *.md /x/", ["mkdir -p /x", "cp -p W/1/c.md /x/"]),
     ],

@@ -37,7 +37,7 @@ def context(tmp_path: Path) -> Path:
 def test_a_copy_has_the_same_files_and_modes(context: Path, line: str, made: str, modes: dict[str, int]) -> None:
     file = context / "Dockerfile"
     file.write_text(f"FROM a\n{line}\nRUN x\n")
-    with for_older_builder(file, context, {}, "F/", reads_octal=True) as (plain, files):
+    with for_older_builder(file, context, {}, "F/", modes="octal") as (plain, files):
         assert [" ".join(each.split()) for each in plain.read_text().splitlines()] == ["FROM a", made, "RUN x"]
         found = {path.name: path.stat().st_mode & 0o777 for path in (files or context / "none").glob("0/tree/*")}
     assert found == modes
@@ -61,6 +61,26 @@ def test_a_mode_that_cannot_be_given_is_refused(context: Path, line: str) -> Non
     file.write_text(f"FROM a\n{line}\n")
     with (
         pytest.raises(SpecError, match=r"COPY|ADD"),
-        for_older_builder(file, context, {}, "F/", reads_octal=True),
+        for_older_builder(file, context, {}, "F/", modes="octal"),
     ):
         pass
+
+
+def test_a_directory_that_a_link_names_is_copied_without_what_is_ignored(context: Path) -> None:
+    (context / "link").symlink_to("app")
+    file = context / "Dockerfile"
+    file.write_text("FROM a\nCOPY --chmod=a+r link /x\n")
+    with for_older_builder(file, context, {}, "F/", modes="octal") as (_, files):
+        assert files is not None
+        assert [path.name for path in (files / "0" / "tree").iterdir()] == ["main"]
+
+
+@pytest.mark.parametrize("mode", ["644", "0600", "u=rw,go=r", "111"])
+def test_a_mode_that_closes_directories_can_be_given_by_any_user(context: Path, mode: str) -> None:
+    file = context / "Dockerfile"
+    file.write_text(f"FROM a\nCOPY --chmod={mode} app run.sh /x/\n")
+    with for_older_builder(file, context, {}, "F/", modes="none") as (_, files):
+        assert files is not None
+        tree = files / "0" / "tree"
+        assert tree.stat().st_mode & 0o700 == 0o700  # it becomes the mode of a new target
+        assert tree.joinpath("run.sh").stat().st_mode & 0o111 == (0o111 if mode == "111" else 0)

@@ -271,14 +271,14 @@ def test_another_escape_character_is_refused(tmp_path: Path) -> None:
 def test_a_file_without_here_documents_is_used_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "Containerfile"
     file.write_bytes(b"FROM a\nRUN echo '\xff <<' $((1 << 3))\n")
-    with for_older_builder(file, tmp_path, {}, "", reads_octal=True) as found:
+    with for_older_builder(file, tmp_path, {}, "", modes="octal") as found:
         assert found == (file, None)
 
 
 def test_bytes_and_line_ends_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "Containerfile"
     file.write_bytes(b"FROM a\r\nCOPY <<EOF /x\r\n\xff\r\nEOF\r\nRUN <<EOF\r\n\xfe\nEOF\n")
-    with for_older_builder(file, tmp_path, {}, "F/", reads_octal=True) as (made, files):
+    with for_older_builder(file, tmp_path, {}, "F/", modes="octal") as (made, files):
         assert files is not None
         assert made.read_bytes() == b"FROM a\r\nCOPY  F/0/EOF /x\nRUN eval \"$(printf '\xfe\\n')\"\n"
         assert (files / "0" / "EOF").read_bytes() == b"\xff\r\n"

@@ -47,7 +47,7 @@ DIGEST = "sha256:" + "ab" * 32
         ("CDI device injection failed: unresolvable CDI devices a/b=c", UnsupportedOptionError, "a/b=c"),
         ("[FATAL tini (7)] exec /bin/sh failed: No such file or directory", EngineError, "has no /bin/sh"),
         ("runc create failed: exec: argument list too long", SpecError, "more than a command line holds"),
-        ("write /var/lib/docker/x: no space left on device", EngineError, "docker system prune"),
+        ("write /var/lib/docker/x: no space left on device", EngineError, "docker system df"),
         ("Container abc is not running", EngineError, "gone"),
         ("something new", EngineUnavailableError, "something new"),
         ("", EngineUnavailableError, "never answered"),

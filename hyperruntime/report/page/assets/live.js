@@ -99,7 +99,7 @@ function follow() {
   source.onopen = () => say("live", runShown.state);
   source.addEventListener("news", take);
   source.addEventListener("again", () => { source.close(); location.reload(); });
-  source.addEventListener("end", () => { isOver = true; source.close(); say("ended", `the server has ended; this page does not change any more. ${WHERE_ALL}`); });
+  source.addEventListener("end", () => { isOver = true; places.now.textContent = ""; source.close(); say("ended", `the server has ended; this page does not change any more. ${WHERE_ALL}`); });
   source.onerror = () => {
     say("waiting", "no connection; trying again");
     if (source.readyState === EventSource.CLOSED) setTimeout(follow, 2000);

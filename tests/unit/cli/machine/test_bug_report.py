@@ -189,6 +189,7 @@ def test_a_report_says_what_matters(report: tuple[dict[str, bytes], str]) -> Non
     assert "run/groups.jsonl" not in files  # a link may lead anywhere
     assert b"home of somebody" not in b"".join(files.values())
     assert all(name in said for name in files)
+    assert "looking at" in said  # what takes long is named while it runs
 
 
 @pytest.fixture
