@@ -113,7 +113,7 @@ class _Maker:
         self._known: dict[str, Value] = {}
         self._of_env: set[str] = set()
         self._shell = ["/bin/sh", "-c"]
-        self._post: list[str] = []
+        self._post = ["umask 022"]  # as in a step of Docker, whatever the caller's is
         self._environment: list[str] = []
         self._labels: list[str] = []
         self._copies = 0

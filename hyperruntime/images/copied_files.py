@@ -135,16 +135,16 @@ def older_copy(
     flags, rest = flags_of(instruction)
     kept = [flag for flag in flags.split() if not _LINK.fullmatch(flag)]
     mode = next((flag.partition("=")[2] for flag in kept if flag.startswith("--chmod=")), "")
-    is_octal = is_mode(mode) and mode.isdecimal()
-    if not mode or modes == "all" or (modes == "octal" and (is_octal or "$" in mode)):  # builders expand variables
-        yield instruction.source if kept == flags.split() else f"{instruction.name} {' '.join([*kept, rest])}\n"
-        return
 
     def no(why: str) -> None:
         refuse(instruction.line, f"{instruction.name} {instruction.rest}", why)
 
-    if not is_mode(mode):
+    is_variable = modes == "octal" and "$" in mode  # the builder expands it
+    if mode and not (is_mode(mode) or is_variable):
         no("--chmod must be a number such as 755, or a symbolic mode such as u=rwX,go=rX")
+    if not mode or modes == "all" or is_variable or (modes == "octal" and mode.isdecimal()):
+        yield instruction.source if kept == flags.split() else f"{instruction.name} {' '.join([*kept, rest])}\n"
+        return
     words = json_words(rest) or [word.strip("\"'") for word in split_words(rest)]
     if len(words) < 2 or "$" in rest:
         no("with this builder, --chmod needs sources of the build context, without variables")

@@ -228,7 +228,7 @@ def test_a_model_server_that_is_down_ends_the_command_with_one_sentence(
 ) -> None:
     run_dir = tmp_path / "run"
     assert main(arguments(runtime_name, "http://127.0.0.1:9/v1", run_dir)) == 1
-    *_, last = capsys.readouterr().err.splitlines()
+    (last,) = capsys.readouterr().err.splitlines()  # no line says that the run began
     assert last.startswith("hyperrun: error: no model server answers at http://127.0.0.1:9/v1 (")
     assert last.endswith("; start it, or correct --base-url")
     assert not run_dir.exists()

@@ -129,7 +129,7 @@ def test_copies_have_the_targets_of_the_containerfile(tmp_path: Path, line: str,
         (tmp_path / name).write_text(name)
     post = parse_definition(made(tmp_path, f"FROM x\nWORKDIR /app\n{line}\n")).post.text
     lines = [text.strip().replace("/.hyperruntime-build", "W") for text in post.splitlines()]
-    assert [text for text in lines if text and text != "rm -rf W"][2:] == done
+    assert [text for text in lines if text and text != "rm -rf W"][3:] == done
 
 
 @pytest.mark.parametrize(
