@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cached_property
 
 from hyperruntime.exec.exec_script import ExecRequest
 
@@ -31,12 +32,16 @@ class StartFailure:
             request: the command.
             lane_dir: directory of the lane in the container; its name is secret, and bash begins its messages with it.
         """
-        self._request, name = request, request.args[0]
+        self._request = request
         self._of_bash = os.fsencode(f"{lane_dir}/c: ")
+
+    @cached_property
+    def _forms(self) -> list[bytes]:
+        """The beginnings of messages; made only if something is written, because most commands write no errors."""
         forms = [b"hyperruntime: 1: exec: %s: ", b"hyperruntime: exec: line 1: %s: "]  # of dash, of busybox
-        if request.through_env:  # of coreutils, of busybox
+        if self._request.through_env:  # of coreutils, of busybox
             forms += [b"env: '%s': ", b"env: \xe2\x80\x98%s\xe2\x80\x99: ", b"env: can't execute '%s': "]
-        self._forms = [_numberless(form % name) for form in forms]
+        return [_numberless(form % self._request.args[0]) for form in forms]
 
     def may_be(self, said: bytes) -> bool:
         """Return whether the first bytes of a stream are such a message, or the beginning of one."""
