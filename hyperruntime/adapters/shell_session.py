@@ -31,7 +31,8 @@ _Patterns = list[tuple[re.Pattern[bytes], str]]
 _MOST_BYTES = 10 * 1024**2  # of output that nobody has taken; the oldest goes first
 _MOST_READS = 1024  # of a terminal at once, because its program may write for ever
 _KILL_S = 5.0
-_LONG_LOOK_S, _OTHERS = 0.002, 10  # after a long look at the output, others have the event loop for ten times as long
+_LONG_LOOK_S = 0.002
+_OTHERS = 10  # after a long look at the output, others have the event loop so many times as long
 _COLUMNS = 500  # programs that edit lines wrap longer ones
 _HOLD = "stty -echo 2>/dev/null; echo; exec sleep 2147483647"  # shows that the terminal is ready, and keeps it open
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>])")  # source: ECMA-48

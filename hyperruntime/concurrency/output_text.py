@@ -11,7 +11,9 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-_OUTPUT, _ERRORS, _FIRST_FREE = 1, 2, 3
+_OUTPUT = 1
+_ERRORS = 2
+_FIRST_FREE = 3
 
 
 class OutputText:

@@ -23,7 +23,8 @@ AUTOMATIC = re.compile(r"\$(\{)?((?:TARGET|BUILD)(?:PLATFORM|OS|OSVERSION|ARCH|V
 _STAGE_NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 _NUMBER = re.compile(r"[0-9]+")
 _BLANKS = re.compile(r"[ \t]+")
-_FROM, _PLATFORM = "--from=", "--platform="
+_FROM = "--from="
+_PLATFORM = "--platform="
 
 
 @attrs.frozen
