@@ -1,12 +1,13 @@
 """Owners killed with SIGKILL while everything is open: how long until nothing of them is left.
 
     scripts/as-test-user .venv/bin/python -m tests.bench.kills [--runtime podman] [--kills 60] [--containers 2]
-                                                               [--seed 1] [--stress 8] [--json FILE]
+                                                               [--seed 1] [--stress 8] [--phases open] [--json FILE]
 
 Each owner has containers, and in each one a process, a terminal, a forwarded port, a shell and, where the engine has
-other users, a process of one. It is killed at a random instant while the containers start, while it opens more of them
-all the time, or when all are open. Half of the owners are killed beside `stress-ng`. Nothing may be left: no container,
-process, directory, socket or record. On a quiet machine this takes at most 10 s.
+other users, a process of one. It is killed at a random instant of one of the phases: while the containers start
+(`starting`), while it opens more of them all the time (`opening`), or when all are open (`open`). Half of the owners
+are killed beside `stress-ng`. Nothing may be left: no container, process, directory, socket or record. On a quiet
+machine this takes at most 10 s.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def measure(given: argparse.Namespace) -> list[Row]:
             before, ended = kept_files(), list[Kill]()
             with stress(processes):
                 for _ in range(kills):
-                    when = chance.choices(tuple(PHASES), tuple(PHASES.values()))[0]
+                    when = chance.choices(given.phases, [PHASES[name] for name in given.phases])[0]
                     ended.append(kill_one(runtime, image, given.containers, chance, when))
                     show(given.runtime, name, ended[-1], when)
             stays += [one.last for one in ended if one.stays]
@@ -167,6 +168,7 @@ def main() -> int:
     parser.add_argument("--containers", type=int, default=2, help="containers of each owner")
     parser.add_argument("--seed", type=int, default=1, help="of the instants")
     parser.add_argument("--stress", type=int, default=8, help="processes of stress-ng; 0: no kills beside it")
+    parser.add_argument("--phases", nargs="+", choices=PHASES, default=[*PHASES], help="when an owner is killed")
     parser.add_argument("--json", metavar="FILE", help="write the rows to this file")
     given = parser.parse_args()
     return report(f"Owners killed with everything open, {given.runtime}", measure(given), given.json)

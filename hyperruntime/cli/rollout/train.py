@@ -105,7 +105,6 @@ def train(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: 
     The command prints the directory with the rollouts, checkpoints and metrics. Your own policy is a class; see
     docs/training.md.
     """
-    load_policy_trainer(TRAINER, {"directory": ""}).check()  # before a directory is made
     directory, settings = with_consent(lambda trust: _place(ctx, values, trust=trust), trust=values.pop("trust"))
     environment = load_environment(settings.environment, dict(settings.options))
     options = _options(settings)
@@ -140,9 +139,12 @@ def _place(ctx: click.Context, values: dict[str, Any], *, trust: bool) -> tuple[
         directory = Path(values["resume_from"]).absolute()
         names = values.keys() - {"output_dir", "resume_from"}
         changes = given_changes(ctx, TrainSettings, names, "a training is resumed; leave it out")
-        return directory, _resumed(directory, changes, trust=trust)
+        settings = _resumed(directory, changes, trust=trust)
+        _check_trainer()
+        return directory, settings
     if trust:
         raise WrongUsageError("--trust requires --resume-from")
+    _check_trainer()  # before a directory is made
     if values["output_dir"]:
         directory = make_directory(Path(values["output_dir"]).absolute())
     else:
@@ -154,6 +156,11 @@ def _place(ctx: click.Context, values: dict[str, Any], *, trust: bool) -> tuple[
     settings = _with_absolute_code(changed(TrainSettings(), field_values(TrainSettings, values)))
     _write(directory, settings)
     return directory, settings
+
+
+def _check_trainer() -> None:
+    """Check that what the trainer needs is installed, before something is written."""
+    load_policy_trainer(TRAINER, {"directory": ""}).check()
 
 
 def _with_absolute_code(settings: TrainSettings) -> TrainSettings:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import tarfile
 from typing import Any, BinaryIO, cast
 
@@ -74,9 +73,8 @@ def test_a_sparse_file_is_refused(exclude: tuple[str, ...]) -> None:
 
 def test_members_that_only_another_reader_sees_stay_behind() -> None:
     hidden = member("tree/hidden", b"x" * 100) + member("long", b"y" * 2000, type=b"L")
+    # For newer Pythons the old-style directory `x/` has no data: they read the data as members. Python 3.11.2 does not.
     data = pax(path="tree/xy") + member("x/", type=b"\0", size=len(hidden)) + hidden + member("tree/z", b"z") + END
-    with tarfile.open(fileobj=io.BytesIO(data)) as raw:
-        assert "tree/hidden" in raw.getnames()
     with archive_of(data) as archive, tarfile.open(fileobj=archive) as read:
         assert [(one.name, one.size, one.type) for one in read] == [
             ("tree/xy", len(hidden), tarfile.REGTYPE),
