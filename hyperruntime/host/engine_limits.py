@@ -33,6 +33,7 @@ Verb = Literal[
     "remove",
     "kill",
     "migrate",
+    "copy",
 ]
 
 _RECENT_S = 600.0
@@ -72,6 +73,7 @@ LIMITS: Mapping[Verb, TimeLimit] = MappingProxyType(
         "remove": TimeLimit(300.0, 1800.0, 5.0, "the attempt ends; another one follows"),
         "kill": TimeLimit(10.0, 60.0, 2.0, "the attempt to remove the container fails; another one follows"),
         "migrate": TimeLimit(120.0, 600.0, 10.0, "Podman keeps what it remembers of killed processes"),
+        "copy": TimeLimit(600.0, 1800.0, 60.0, "the container runs in the user's slow store"),
     }
 )
 _WORDS: Mapping[Verb, str] = MappingProxyType(

@@ -13,6 +13,9 @@ from hyperruntime.errors import SpecError
 from hyperruntime.images.dockerfile import Instruction, parse_dockerfile, read_dockerfile
 from hyperruntime.json_values import parse_json
 
+# Part of each digest. Raise it when the same recipe then gives another image: with every change of the checks, of the
+# definition files and Containerfiles that are made from recipes, or of what is translated for older builders.
+TRANSLATION = 1
 _DIGITS = 16
 _EVERYTHING, _MOUNT = ".", "--mount="
 _OPTIONS = re.compile(r"(?:--\S+\s+)+")
@@ -43,7 +46,7 @@ def dockerfile_digest(dockerfile: Path, context: Path) -> str:
 
 
 def inputs_digest(text: str, folder: Path, paths: Iterable[Path]) -> str:
-    """Return a digest of a recipe's text and of files and links, with their names, modes and sizes.
+    """Return a digest of a recipe's text, of files and links with their names, modes and sizes, and of ``TRANSLATION``.
 
     For a file that this user may not read, only the name, mode and size count.
 
@@ -55,7 +58,8 @@ def inputs_digest(text: str, folder: Path, paths: Iterable[Path]) -> str:
     Raises:
         OSError: a file cannot be read for another reason.
     """
-    found = hashlib.sha256(text.encode(errors="surrogateescape"))
+    found = hashlib.sha256(b"%d\0" % TRANSLATION)
+    found.update(text.encode(errors="surrogateescape"))
     for path in sorted(paths):
         name = os.fsencode(path.relative_to(folder))
         if path.is_symlink():

@@ -35,6 +35,7 @@ _FOR_THE_START = ("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "MAINTAINER", "S
 _OF_A_SHELL = '"\\$`'
 _CHMOD = re.compile(r"--chmod=(\S+)\s+")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)  # of a variable in a shell
+_LABEL = re.compile(r"[^\s$\\#][^\s$\\]*")  # a line that begins with # would be a comment
 _ROOT = ("root", "0", "root:root", "0:0")
 
 
@@ -115,7 +116,6 @@ class _Maker:
         self._shell = ["/bin/sh", "-c"]
         self._post = ["umask 022"]  # as in a step of Docker, whatever the caller's is
         self._environment: list[str] = []
-        self._labels: list[str] = []
         self._copies = 0
 
     def take_all(self, instructions: Sequence[Instruction]) -> None:
@@ -174,8 +174,6 @@ class _Maker:
         parts.append(f"    rm -rf {_WORK}\n")
         if self._environment:
             parts.append("%environment\n" + "".join(f"    {line}\n" for line in self._environment))
-        if self._labels:
-            parts.append("%labels\n" + "".join(f"    {line}\n" for line in self._labels))
         return "\n".join(parts)
 
     def _base_of(self, rest: str) -> tuple[str, str]:
@@ -240,9 +238,14 @@ class _Maker:
         self._environment += lines
 
     def _take_label(self, rest: str) -> None:
-        for word in _split(rest):
-            name, _, value = word.partition("=")
-            self._labels.append(_plain(f"{name} {value}".replace("\n", " ")))
+        for name, text in assignments(rest, old_form=True):
+            if text is None or not _LABEL.fullmatch(name):
+                _refuse(f"LABEL {rest}", "each label must have a value, and a plain name that does not begin with #")
+            parts = [self._with_given(part) for part in parse_value(text, self._lookup)]
+            value = tuple(part.replace("\n", " ") if isinstance(part, str) else part for part in parts)
+            # Not in %labels, where nothing keeps Apptainer from reading ``{{`` as a build argument.
+            words = f"{_plain(shlex.quote(name))} {_rendered(value)}"
+            self._post.append(f"printf '%s %s\\n' {words} >> \"$APPTAINER_LABELS\"")
 
     def _take_shell(self, rest: str) -> None:
         self._shell = json_words(rest) or _refuse(f"SHELL {rest}", 'SHELL must be a list such as ["/bin/bash", "-c"]')
@@ -252,11 +255,15 @@ class _Maker:
             _refuse(f"USER {rest}", "the user must be root; Apptainer images have no user")
 
     def _take_workdir(self, rest: str) -> None:
-        parts = parse_value(rest, self._lookup)
+        parts = [self._with_given(part) for part in parse_value(rest, self._lookup)]
         if not parts or not all(isinstance(part, str) for part in parts):
-            _refuse(f"WORKDIR {rest}", "the values of its variables must be in the Containerfile")
-        self.workdir = posixpath.normpath(posixpath.join(self.workdir, *map(str, parts)))
+            _refuse(f"WORKDIR {rest}", "the values of its variables must be in the Containerfile, or given")
+        self.workdir = posixpath.normpath(posixpath.join(self.workdir, "".join(map(str, parts))))
         self._post += [_plain(f"{verb} {shlex.quote(self.workdir)}") for verb in ("mkdir -p", "cd")]
+
+    def _with_given(self, part: str | Reference) -> str | Reference:
+        """Return the value of a given argument; the image has it then, as Docker's image does."""
+        return self._given[part.name] if isinstance(part, Reference) and part.operator == GIVEN else part
 
     def _take_run(self, rest: str) -> None:
         if rest.startswith("--"):

@@ -15,13 +15,14 @@ from typing import Literal
 
 from hyperruntime.errors import SpecError
 from hyperruntime.host.process import run_process
-from hyperruntime.images.dockerfile import Instruction, flags_of, json_words, refuse, split_words
+from hyperruntime.images.dockerfile import Instruction, json_words, split_words
+from hyperruntime.images.dockerfile_bases import no, split_flags, without_onbuild
 
 _LINK = re.compile(r"--link(?:=(?:true|false|1|0))?", re.IGNORECASE)
 _OCTAL = re.compile(r"[0-7]{3,4}")
 _SYMBOLIC = re.compile(r"(?:[ugoa]*(?:[-+=](?:[rwxXst]*|[ugo]))+)(?:,[ugoa]*(?:[-+=](?:[rwxXst]*|[ugo]))+)*")
 _ARCHIVE = re.compile(r"\.(tar|tgz|gz|bz2|xz|zst)\b")
-
+_MODE_ALLOWED = "--chmod must be a number such as 755, or a symbolic mode such as u=rwX,go=rX"
 
 # From the bottom, because a mode such as 644 closes a directory; links stay. $0: the mode; $1: the directory.
 _CHANGE_MODES = 'umask 0; exec find "$1" -mindepth 1 -depth ! -type l -exec chmod -- "$0" {} +'
@@ -123,7 +124,7 @@ def older_copy(
     ``--link`` only makes later builds faster. Files whose modes change are copied to ``payload``, and changed there.
 
     Args:
-        instruction: the instruction.
+        instruction: the instruction; others than these and their triggers are yielded as they are.
         context: the files that it copies.
         payload: a directory for changed files.
         prefix: put before the path of a changed file, which is relative to ``payload``.
@@ -132,37 +133,48 @@ def older_copy(
     Raises:
         SpecError: an exact translation does not exist.
     """
-    flags, rest = flags_of(instruction)
-    kept = [flag for flag in flags.split() if not _LINK.fullmatch(flag)]
+    before, verb, rest = without_onbuild(instruction)
+    if verb not in ("COPY", "ADD") or instruction.heredocs:
+        yield instruction.source
+        return
+    flags, rest = split_flags(rest)
+    kept = [flag for flag in flags if not _LINK.fullmatch(flag)]
     mode = next((flag.partition("=")[2] for flag in kept if flag.startswith("--chmod=")), "")
-
-    def no(why: str) -> None:
-        refuse(instruction.line, f"{instruction.name} {instruction.rest}", why)
-
     is_variable = modes == "octal" and "$" in mode  # the builder expands it
     if mode and not (is_mode(mode) or is_variable):
-        no("--chmod must be a number such as 755, or a symbolic mode such as u=rwX,go=rX")
+        no(instruction, _MODE_ALLOWED)
     if not mode or modes == "all" or is_variable or (modes == "octal" and mode.isdecimal()):
-        yield instruction.source if kept == flags.split() else f"{instruction.name} {' '.join([*kept, rest])}\n"
+        yield instruction.source if kept == flags else f"{before}{verb} {' '.join([*kept, rest])}\n"
         return
     words = json_words(rest) or [word.strip("\"'") for word in split_words(rest)]
+    if before:
+        no(instruction, "with this builder, --chmod cannot be in ONBUILD; use ONBUILD RUN chmod")
     if len(words) < 2 or "$" in rest:
-        no("with this builder, --chmod needs sources of the build context, without variables")
+        no(instruction, "with this builder, --chmod needs sources of the build context, without variables")
     if odd := next((flag for flag in kept if not flag.startswith(("--chmod=", "--chown="))), None):
-        no(f"with this builder, --chmod cannot stand beside {odd}; use RUN chmod")
-    if instruction.name == "ADD" and ("://" in rest or _ARCHIVE.search(rest)):
-        no("with this builder, ADD of archives and URLs cannot have this --chmod; use RUN chmod")
+        no(instruction, f"with this builder, --chmod cannot stand beside {odd}; use RUN chmod")
+    if verb == "ADD" and ("://" in rest or _ARCHIVE.search(rest)):
+        no(instruction, "with this builder, ADD of archives and URLs cannot have this --chmod; use RUN chmod")
     found = [path for word in words[:-1] for path in context.find(word)]
     tree = payload / f"{len(list(payload.iterdir()))}" / "tree"
     tree.mkdir(parents=True)
     for path in found:
         context.copy(path, tree if path.is_dir() else tree / path.name)
-    if run_process(["sh", "-c", _CHANGE_MODES, mode, str(tree)]).exit_code != 0:
-        no(f"chmod does not know the mode {mode}")
+    change_modes(instruction, mode, tree)
     is_file = len(found) == 1 and not found[0].is_dir()
     name = f"{tree.parent.name}/tree" + (f"/{found[0].name}" if is_file else "")
-    flags = " ".join(flag for flag in kept if not flag.startswith("--chmod="))
-    yield f"COPY {flags} {_with_prefix(prefix, name, words[-1])}\n"
+    options = " ".join(flag for flag in kept if not flag.startswith("--chmod="))
+    yield f"COPY {options} {_with_prefix(prefix, name, words[-1])}\n"
+
+
+def change_modes(instruction: Instruction, mode: str, directory: Path) -> None:
+    """Change the modes of all in a directory, as the ``--chmod`` of an instruction.
+
+    Raises:
+        SpecError: there is no such mode.
+    """
+    if not is_mode(mode) or run_process(["sh", "-c", _CHANGE_MODES, mode, str(directory)]).exit_code != 0:
+        no(instruction, _MODE_ALLOWED)
 
 
 def _with_prefix(prefix: str, name: str, target: str) -> str:

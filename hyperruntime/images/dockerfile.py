@@ -7,17 +7,13 @@ Source: the Dockerfile reference of docs.docker.com, "Here-Documents" and "Forma
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import attrs
 
 from hyperruntime.errors import SpecError
-from hyperruntime.host.owner import owned_directory
-from hyperruntime.images.pull_errors import full_name
 from hyperruntime.json_values import parse_json
 
 _CAN_HAVE = ("RUN", "COPY", "ADD", "ONBUILD")
@@ -30,7 +26,6 @@ _ESCAPE = re.compile(r"(?:[ \t]*#[ \t]*syntax[ \t]*=.*\n)?[ \t]*#[ \t]*escape[ \
 _PART = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|(<<-?[ \t]*)|([^\s'"\\])""", re.DOTALL)
 _WORD = re.compile(rf"(?:{_PART.pattern})+", re.DOTALL)
 _HEREDOC = re.compile(r"\d*<<(-?)[ \t]*([^<]*)", re.DOTALL)
-_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 _FLAGS = re.compile(r"(?:--\S+\s+)*")
 _SHOWN = 80
 _OF_ARITHMETIC = re.compile(r"\d+|.*[()].*")
@@ -211,51 +206,6 @@ def _bodies(
 def _is_end(line: str, heredoc: Heredoc) -> bool:
     plain = line.rstrip("\r\n")
     return (plain.lstrip("\t") if heredoc.strips_tabs else plain) == heredoc.name
-
-
-@contextmanager
-def with_registry(
-    dockerfile: Path, registry: str | None, build_args: Mapping[str, str], is_here: Callable[[str], bool]
-) -> Iterator[Path]:
-    """Yield a Dockerfile in which base images without a registry get one; the given file if ``registry`` is None.
-
-    Args:
-        dockerfile: the file.
-        registry: such as ``docker.io``.
-        build_args: values for ``ARG``.
-        is_here: returns whether an image is on this machine already; such a name is kept.
-    """
-    if registry is None:
-        yield dockerfile
-        return
-    with owned_directory() as directory:
-        made = Path(directory) / dockerfile.name
-        for ignore in (".dockerignore", ".containerignore"):  # of this file alone
-            if (own := dockerfile.with_name(dockerfile.name + ignore)).exists():
-                shutil.copyfile(own, made.with_name(own.name), follow_symlinks=False)
-        write_dockerfile(made, _with_registry(read_dockerfile(dockerfile), registry, build_args, is_here))
-        yield made
-
-
-def _with_registry(text: str, registry: str, build_args: Mapping[str, str], is_here: Callable[[str], bool]) -> str:
-    stages, known, lines = {"scratch"}, dict[str, str](), []
-
-    def value(found: re.Match[str]) -> str:
-        return known.get(found[1], found[0])
-
-    for each in parse_dockerfile(text):
-        words = [word for word in each.rest.split() if not word.startswith("--")]
-        source = each.source
-        if each.name == "ARG":
-            name, equals, default = each.rest.partition("=")
-            known[name] = build_args.get(name, default.strip("\"'") if equals else f"${name}")
-        if each.name == "FROM" and words:
-            image = _VARIABLE.sub(value, words[0])
-            if image.lower() not in stages and "$" not in image and not is_here(image):
-                source = source.replace(words[0], full_name(image, registry), 1)
-            stages |= {word.lower() for word in words[2:]}
-        lines.append(source)
-    return "".join(lines)
 
 
 def refuse(line: int, text: str, allowed: str) -> NoReturn:

@@ -10,12 +10,25 @@ platform ARGs".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 import attrs
 
-from hyperruntime.images.dockerfile import Instruction, parse_dockerfile, refuse, split_words, trigger
+from hyperruntime.host.owner import owned_directory
+from hyperruntime.images.dockerfile import (
+    Instruction,
+    parse_dockerfile,
+    read_dockerfile,
+    refuse,
+    split_words,
+    trigger,
+    write_dockerfile,
+)
+from hyperruntime.images.pull_errors import full_name
 from hyperruntime.spec import has_transport, is_image_name
 
 _VARIABLE = re.compile(r"\$(?:(?P<short>\w+)|\{(?P<name>\w+)(?:(?P<operator>:?[-+])(?P<word>[^${}]*))?\})", re.ASCII)
@@ -74,7 +87,7 @@ class Bases:
         """
         self._begun = True
         base, *others = _BLANKS.split(rest)
-        resolved = _expanded(base.strip("\"'"), self._known)
+        resolved = self.resolve(base)
         self.check(instruction, resolved)
         if others:
             name = others[-1].lower()
@@ -82,6 +95,10 @@ class Bases:
                 no(instruction, "after the base, FROM may have only AS and a name")
             self._stages.add(name)
         return rest if resolved == base else " ".join([resolved, *others])
+
+    def resolve(self, base: str) -> str:
+        """Return a base with the values of variables; only automatic ones stay in it."""
+        return _expanded(base.strip("\"'"), self._known)
 
     def check(self, instruction: Instruction, base: str) -> None:
         """Check that a base is a stage, or the name of an image.
@@ -119,6 +136,47 @@ def named_images(text: str) -> Iterator[NamedImage]:
         elif name in ("COPY", "ADD"):
             sources = [flag.removeprefix(_FROM) for flag in flags if flag.startswith(_FROM)]
             yield from (NamedImage(image) for image in sources if not bases.is_stage(image))
+
+
+@contextmanager
+def with_registry(
+    dockerfile: Path, registry: str | None, build_args: Mapping[str, str], is_here: Callable[[str], bool]
+) -> Iterator[Path]:
+    """Yield a Dockerfile in which base images without a registry get one; the given file if ``registry`` is None.
+
+    Args:
+        dockerfile: the file.
+        registry: such as ``docker.io``.
+        build_args: values for ``ARG``.
+        is_here: returns whether an image is on this machine already; such a name is kept.
+    """
+    if registry is None:
+        yield dockerfile
+        return
+    with owned_directory() as directory:
+        made = Path(directory) / dockerfile.name
+        for ignore in (".dockerignore", ".containerignore"):  # of this file alone
+            if (own := dockerfile.with_name(dockerfile.name + ignore)).exists():
+                shutil.copyfile(own, made.with_name(own.name), follow_symlinks=False)
+        write_dockerfile(made, _with_registry(read_dockerfile(dockerfile), registry, build_args, is_here))
+        yield made
+
+
+def _with_registry(text: str, registry: str, build_args: Mapping[str, str], is_here: Callable[[str], bool]) -> str:
+    bases, lines = Bases(build_args), []
+    for each in parse_dockerfile(text):
+        source, rest = each.source, split_flags(each.rest)[1]
+        if each.name == "ARG":
+            bases.assign(rest)
+        if each.name == "FROM":
+            written = _BLANKS.split(rest)[0]
+            image = bases.resolve(written)
+            is_named = not bases.is_stage(image)
+            bases.begin(each, rest)  # after it, the name of this stage may be that of the image
+            if is_named and "$" not in image and not is_here(image):
+                source = re.sub(rf"(?<=\s){re.escape(written)}(?!\S)", full_name(image, registry), source, count=1)
+        lines.append(source)
+    return "".join(lines)
 
 
 def split_flags(rest: str) -> tuple[list[str], str]:

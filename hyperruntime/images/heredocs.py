@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from hyperruntime.images.copied_files import change_modes
 from hyperruntime.images.dockerfile import (
     Heredoc,
     Instruction,
@@ -30,7 +31,7 @@ WAY_OUT = "or build it with Docker 23 or newer and its buildx component"
 _DEFAULT_SHELL = ["/bin/sh", "-c"]
 _POSIX_SHELLS = ("sh", "ash", "bash", "busybox", "dash", "ksh", "zsh")
 _LONGEST_STEP = 100_000  # Linux allows 128 KiB in one argument
-_MODE = re.compile(r"--chmod=([0-7]{3,4})")
+_MODE = re.compile(r"--chmod=([^\s$]+)(?=\s)")  # a builder replaces variables
 _FILE_NAME = re.compile(r"[\w+-][\w.+-]*")
 _PRINTF = {"\\": "\\\\", "%": "%%", "'": "\\047", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _EXPANSION = re.compile(
@@ -108,7 +109,9 @@ def _copies(instruction: Instruction, stage: _Stages, payload: Path, prefix: str
         file = payload / f"{len(list(payload.iterdir()))}" / heredoc.name
         file.parent.mkdir()
         write_dockerfile(file, text)
-        file.chmod(int(mode[1], 8) if mode else 0o644)
+        file.chmod(0o644)
+        if mode:
+            change_modes(instruction, mode[1], file.parent)
         yield f"COPY {kept} {prefix}{file.parent.name}/{file.name} {target}\n"
     if plain:
         yield f"{instruction.name} {flags}{' '.join(plain)} {target}\n"

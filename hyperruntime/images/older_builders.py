@@ -39,8 +39,7 @@ def for_older_builder(
             files = BuildContext(context, containerfile)
             lines: list[str] = []
             for each in parse_dockerfile(plain):
-                is_copy = each.name in ("COPY", "ADD") and not each.heredocs
-                lines += older_copy(each, files, payload, prefix, modes=modes) if is_copy else [each.source]
+                lines += older_copy(each, files, payload, prefix, modes=modes)
             plain = "".join(lines)
         if plain == text:
             yield containerfile, None

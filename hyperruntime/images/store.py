@@ -21,7 +21,7 @@ from hyperruntime.images.build_log import BuildLog
 from hyperruntime.images.definition_file import parse_stages
 from hyperruntime.images.definition_rewrite import read_definition
 from hyperruntime.images.definition_to_containerfile import SUFFIX, containerfile_of
-from hyperruntime.images.dockerfile import with_registry
+from hyperruntime.images.dockerfile_bases import with_registry
 from hyperruntime.images.dockerfile_checks import checked_dockerfile
 from hyperruntime.images.packages.network import PROXY_VARIABLES, proxies
 from hyperruntime.images.packages.requirements_image import PackageBuild, Start

@@ -12,7 +12,7 @@ import json
 import platform
 import re
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from hyperruntime.images.pull_errors import is_loopback
 from hyperruntime_podman.edge import run_podman, stream_podman
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_VARIANTS = {"arm": "7", "arm64": "8"}
 _STORE = "{{.Store.GraphRoot}}\n{{.Store.GraphDriverName}}"
 
 
@@ -45,17 +46,16 @@ def get_bases(dockerfile: Path, context: Path, own: str, on_output: Callable[[st
         if named.reference == own:
             continue
         image = NamedImage(AUTOMATIC.sub(_platform_value, named.reference), AUTOMATIC.sub("", named.platform))
-        found = _inspected(image)
-        if found is None:
+        configuration = _found(image)
+        if configuration is None:
             plain_http = ["--tls-verify=false"] if is_loopback(image.reference) else []
             platform_args = ["--platform", image.platform] if image.platform else []
             args = ["podman", "pull", *plain_http, *platform_args, "--", image.reference]
             result = stream_podman(args, on_output)
             if result.exit_code != 0:
                 return result
-            found = _inspected(NamedImage(image.reference))
-        if found is not None:
-            configuration = _configuration(str(found["Id"]).removeprefix("sha256:"))
+            configuration = _found(NamedImage(image.reference))
+        if configuration is not None:
             check_triggers(image.reference, triggers_of(configuration), context)
     return None
 
@@ -70,13 +70,35 @@ def _platform_value(found: re.Match[str]) -> str:
     return values[name]
 
 
-def _inspected(image: NamedImage) -> Mapping[str, Any] | None:
-    """Return what Podman says about an image of its store; None if it has none for the platform."""
-    result = run_podman(["podman", "image", "inspect", "--", image.reference])
+def _found(image: NamedImage) -> bytes | None:
+    """Return the configuration of an image of Podman's store; None if it has none for the platform."""
+    result = run_podman(["podman", "image", "inspect", "--format", "{{.Id}}", "--", image.reference])
     if result.exit_code != 0:
         return None
-    found: Mapping[str, Any] = json.loads(result.stdout)[0]
-    return found if image.platform in ("", f"{found['Os']}/{found['Architecture']}") else None
+    configuration = _configuration(result.stdout.decode().strip().removeprefix("sha256:"))
+    return configuration if not image.platform or is_for(image.platform, configuration) else None
+
+
+def is_for(platform_name: str, configuration: bytes) -> bool:
+    """Return whether an image is for a platform, with the default variants that Podman uses.
+
+    Args:
+        platform_name: such as ``linux/arm64/v8``.
+        configuration: JSON of the image.
+    """
+    try:
+        found = dict(json.loads(configuration))
+    except (ValueError, TypeError, RecursionError):  # hostile JSON
+        return False
+    return _normal(*platform_name.lower().split("/")) == _normal(
+        *(str(found.get(name) or "") for name in ("os", "architecture", "variant"))
+    )
+
+
+def _normal(system: str, architecture: str = "", variant: str = "", *more: str) -> tuple[str, ...]:
+    known = _ARCHITECTURES.get(architecture, architecture)
+    number = variant.removeprefix("v") or _VARIANTS.get(known, "")
+    return (system, known, number, *more)
 
 
 def triggers_of(configuration: bytes) -> list[str]:

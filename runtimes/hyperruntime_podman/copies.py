@@ -6,13 +6,17 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from hyperruntime.errors import EngineError, HyperRuntimeError
+from hyperruntime.errors import EngineError, EngineLateError, HyperRuntimeError
+from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.process import ProcessResult
 from hyperruntime.logs import get_logger
+from hyperruntime_podman.args import NAME
 from hyperruntime_podman.edge import run_podman
 from hyperruntime_podman.own_store import Store, user_store
 
@@ -47,9 +51,9 @@ class ImageCopies:
             known = self._known.get(reference)
         if known is not None and version is not None and known[0] == version:
             return known[1]
-        found = self._found(store, reference)
-        with self._lock:
-            self._known[reference] = (version, found)
+        if found := self._found(store, reference):  # the next call asks again: a failure may pass
+            with self._lock:
+                self._known[reference] = (version, found)
         return found
 
     def _found(self, store: Store, reference: str) -> str:
@@ -59,7 +63,7 @@ class ImageCopies:
         identifier = str(image["Id"]).removeprefix("sha256:")
         try:
             if _inspect(store.own_args, identifier) is None:
-                with lock(store):
+                with locked(store):
                     copy_image(store, identifier, _name(image, reference))
         except (OSError, HyperRuntimeError) as error:
             log.warning(
@@ -103,15 +107,30 @@ def remove_orphans() -> None:
     if store is None or not store.has_own:
         return
     try:
-        with lock(store):
+        with locked(store):
             _remove_orphans(store)
     except (OSError, HyperRuntimeError) as error:
         log.debug("copies of images not removed", why=str(error))
 
 
-def lock(store: Store) -> FileLock:
-    """Return the lock under which one process at a time changes the copies."""
-    return FileLock(os.path.join(store.run_root, "hyperruntime-copies.lock"))
+@contextmanager
+def locked(store: Store) -> Iterator[None]:
+    """Hold the lock under which one process at a time changes the copies.
+
+    Raises:
+        EngineLateError: another process held it for too long.
+    """
+    allowed_s = limit_s(NAME, "copy")  # the wait is not measured: it says nothing about Podman
+    lock = FileLock(os.path.join(store.run_root, "hyperruntime-copies.lock"), timeout=allowed_s)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        why = f"another process has not finished its copy of an image within {allowed_s:.0f} s"
+        raise EngineLateError(f"{why}; `fuser {lock.lock_file}` names it") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _remove_orphans(store: Store) -> None:

@@ -12,7 +12,7 @@ import attrs
 
 from hyperruntime.errors import EngineLateError, HyperRuntimeError
 from hyperruntime_podman.args import Settings, probe_args
-from hyperruntime_podman.copies import copy_image, lock
+from hyperruntime_podman.copies import copy_image, locked
 from hyperruntime_podman.edge import run_podman
 from hyperruntime_podman.own_store import SLOW, Store, chosen_slow, slow_step, user_store
 
@@ -78,7 +78,7 @@ def _try_own(store: Store, own: Settings, rootfs: str, userland: Sequence[str]) 
         tar.add(rootfs, arcname=".")
     args = probe_args(own, rootfs, userland, "echo works >/written && cat /written", limited=False)
     at = args.index("--rootfs")
-    with lock(store):
+    with locked(store):
         _forget(store)
         try:
             made = run_podman(["podman", "import", "--quiet", str(archive), _IMAGE], "probe")

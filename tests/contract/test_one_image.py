@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import ImageBuildError, SpecError, UnsupportedOptionError
+from hyperruntime.host.process import run_process
 
 pytestmark = pytest.mark.engine
 REFERENCE = "localhost/hyperruntime-test-dockerfile:latest"
@@ -120,3 +122,44 @@ def test_commands_begin_in_the_directory_of_the_base_of_a_stage_or_of_a_variable
         for reference in (REFERENCE, base):
             if runtime.images.exists(reference):
                 runtime.images.remove(reference)
+
+
+def test_given_arguments_and_the_modes_of_here_documents_count_on_every_engine(
+    runtime: hr.Runtime, dockerfile: Path, base_image: str
+) -> None:
+    if runtime.name == "bubblewrap":
+        return
+    text = f"FROM {base_image}\nARG SUB=none\nCOPY --chmod=u+x,go= <<EOF /file\ntext\nEOF\nWORKDIR /of/$SUB/x\n"
+    dockerfile.write_text(f"{text}RUN pwd > /seen\n")
+    runtime.images.build(REFERENCE, containerfile=dockerfile, build_args={"SUB": "a given"}, force=True)
+    try:
+        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
+            seen = started.exec(["sh", "-c", "cat /seen; pwd; stat -c %a /file"]).stdout.decode()
+    finally:
+        runtime.images.remove(REFERENCE)
+    assert seen == "/of/a given/x\n/of/a given/x\n700\n"
+
+
+def test_labels_are_those_of_docker(runtime: hr.Runtime, dockerfile: Path, base_image: str) -> None:
+    if runtime.name == "bubblewrap":
+        return
+    labels = 'LABEL braces={{x}} words="two  words" given=$GIVEN price=\\$5\nLABEL old  form of $GIVEN\n'
+    dockerfile.write_text(f"FROM {base_image}\nARG GIVEN\n{labels}")
+    runtime.images.build(REFERENCE, containerfile=dockerfile, build_args={"GIVEN": "{{y"}, force=True)
+    try:
+        if runtime.name == "apptainer":
+            with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
+                found = json.loads(started.exec(["cat", "/.singularity.d/labels.json"]).stdout)
+        else:
+            args = [runtime.name, "image", "inspect", "--format", "{{json .Config.Labels}}", REFERENCE]
+            found = json.loads(run_process(args, timeout_s=60).stdout)
+    finally:
+        runtime.images.remove(REFERENCE)
+    expected = {
+        "braces": "{{x}}",
+        "words": "two  words",
+        "given": "{{y",
+        "price": "$5",
+        "old": "form of {{y",
+    }
+    assert {name: found.get(name) for name in expected} == expected

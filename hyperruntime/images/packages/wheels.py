@@ -139,7 +139,7 @@ class WheelSearch:
 
     def _find_missing(self, result: ProcessResult, *, sdist: bool) -> list[Missing]:
         """Look again with a stand-in, or a built wheel, for each package that pip names, until it names no more."""
-        self.on_output("a wheel is missing; looking for all that are missing")
+        self.on_output(f"a wheel is missing; looking for all that are missing, for at most {_SEARCH_S:.0f} s")
         failed: list[Missing] = []
         without: dict[str, str] = {}
         while (found := _NONE_FOUND.search(_text(result))) is not None:
@@ -168,6 +168,10 @@ class WheelSearch:
 
     def _build_again(self, wanted: str, place: str) -> Missing | None:
         """Build the wheel of a package that pip named, once; return why it is missing then, or None."""
+        if self._built.get(wanted):  # else pip would name it until the time limit
+            self._built[wanted] = ""
+            why = f"pip does not take the wheel built here for Python {self.python}"
+            return Missing(wanted=wanted, place=place, why=why)
         if wanted in self._built or not is_plain_name(wanted):
             return None
         line, started = self._line(wanted, place), time.monotonic()

@@ -15,6 +15,7 @@ import pytest
 from hyperenvironment_terminal import Terminal
 from hyperenvironment_terminal.load import load_tasks
 from hyperruntime.errors import ImageNotFoundError, SpecError
+from hyperruntime.images import build_inputs
 from hyperruntime.images.store import ImageStore
 from hyperruntime.rollout.loading import load_environment
 from hyperruntime.spec import ContainerSpec, Limits
@@ -256,6 +257,17 @@ def test_a_container_has_the_settings_of_its_task(tmp_path: Path) -> None:
     assert spec_of(Terminal(tasks=str(folder)), images, base).image != spec.image
     plain = spec_of(Terminal(tasks=str(folder), resources="base"), images, base)
     assert (plain.limits, plain.gpus) == (base.limits, None)
+
+
+def test_an_image_that_a_release_with_another_translation_built_is_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, images = harbor(tmp_path / "one"), Images()
+    before = spec_of(Terminal(tasks=str(folder)), images).image
+    monkeypatch.setattr(build_inputs, "TRANSLATION", build_inputs.TRANSLATION + 1)
+    after = spec_of(Terminal(tasks=str(folder)), images).image
+    assert [reference for reference, _ in images.built] == [before, after]
+    assert before != after
 
 
 def test_a_task_that_needs_the_internet_gets_it_only_on_request(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.errors import SpecError
+from hyperruntime.images import build_inputs
 from hyperruntime.images.build_inputs import dockerfile_digest
 
 FILES = ("app/a.py", "app/deep/b.py", "logs/run.eval", "need s.txt", "one.txt", "two.txt")
@@ -78,6 +79,16 @@ def test_text_modes_links_and_new_files_change_the_digest(context: Path) -> None
         digests.append(dockerfile_digest(dockerfile, context))
     assert len(set(digests)) == len(changes) + 1
     assert dockerfile_digest(dockerfile, context) == digests[-1]
+
+
+def test_another_translation_of_recipes_changes_the_digest(context: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So an image that an older release built in another way is not used for ever."""
+    dockerfile = context / "Dockerfile"
+    dockerfile.write_text("FROM base\nCOPY app /x/\n")
+    digests = {dockerfile_digest(dockerfile, context)}
+    monkeypatch.setattr(build_inputs, "TRANSLATION", build_inputs.TRANSLATION + 1)
+    digests.add(dockerfile_digest(dockerfile, context))
+    assert len(digests) == 2
 
 
 def test_what_cannot_be_read_is_one_error(tmp_path: Path) -> None:

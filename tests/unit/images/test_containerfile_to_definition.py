@@ -45,20 +45,25 @@ RUN [[ $OLD == "old form" ]] && echo yes > b
 RUN ["/bin/sh", "-c", "printf '%s' \\"$PWD\\" > c"]
 CMD ["sleep"]
 EXPOSE 80
-LABEL who="me and you"
+LABEL who="me and you" of.word=$WORD braces={{{{x}}}} price=\\$5
+LABEL old  form of  $TWO
 """
     definition = parse_definition(made(tmp_path, text, WORD="given"))
-    assert (definition.bootstrap, definition.base, dict(definition.labels)) == (
-        "localimage",
-        "here:1",
-        {"who": "me and you"},
-    )
+    assert (definition.bootstrap, definition.base) == ("localimage", "here:1")
     post = definition.post.text.replace("rm -rf /.hyperruntime-build", "")
-    result = run_process(["/bin/sh", "-ex", "-c", post], env={"PATH": os.environ["PATH"]})
+    env = {"PATH": os.environ["PATH"], "APPTAINER_LABELS": str(tmp_path / "labels")}
+    result = run_process(["/bin/sh", "-ex", "-c", post], env=env)
     assert result.exit_code == 0, result.stderr
     assert (inside / "a").read_text() == "two words 1 given\n{{ WORD }} %s\n"
     assert (inside / "deeper" / "b").read_text() == "yes\n"
     assert (inside / "deeper" / "c").read_text() == str(inside / "deeper")
+    assert (tmp_path / "labels").read_text().splitlines() == [
+        "who me and you",
+        "of.word given",
+        "braces {{x}}",
+        "price $5",
+        "old form of  two words",
+    ]
     environment = run_process(["/bin/sh", "-c", f"{definition.environment}\necho $OLD-$THREE"], env={}).stdout
     assert environment == b"old form-1\n"
 
@@ -102,6 +107,16 @@ def test_a_given_argument_counts_in_the_defaults_after_it(tmp_path: Path) -> Non
     assert 'export B="img-2"' in made(tmp_path, "ARG A=1\nARG B=img-$A\nFROM x\nARG B\n", A="2")
 
 
+def test_a_given_argument_names_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "Containerfile").write_text("FROM based\nARG SUB=x\nARG V\nWORKDIR a-$SUB/$V-b\nRUN pwd > seen\n")
+    given = {"SUB": "of me/{{x}}", "V": "1"}
+    with definition_of(tmp_path / "Containerfile", tmp_path, given, lambda name: str(tmp_path / "base")) as found:
+        post = parse_definition(found.path.read_text(), found.build_args).post.text.replace("rm -rf", ": ")
+        assert found.workdir == f"{tmp_path}/base/a-of me/{{{{x}}}}/1-b"
+    assert run_process(["/bin/sh", "-ec", post], env={"PATH": os.environ["PATH"]}).exit_code == 0
+    assert (Path(found.workdir) / "seen").read_text() == f"{found.workdir}\n"
+
+
 def test_a_failed_step_ends_the_build(tmp_path: Path) -> None:
     """No later step runs."""
     post = parse_definition(made(tmp_path, "FROM x\nWORKDIR /\nRUN false\nRUN true\n")).post.text
@@ -140,6 +155,7 @@ def test_copies_have_the_targets_of_the_containerfile(tmp_path: Path, line: str,
         "FROM a\nRUN --x <<E\nE\n", "# escape=`\nFROM a\n",
         "FROM a\nCOPY ../x y\n", "FROM a\nONBUILD RUN x\n", "FROM a\nENV A=${B#x}\n",
         "FROM a\nENV A='x\n", "FROM a\nENV A\n", "FROM a\nENV A;x=1\n", "FROM a\nARG $(x)=1\n",
+        "FROM a\nLABEL a\n", "FROM a\nLABEL $A=c\n", "FROM a\nLABEL x=1 #y=2\n", "FROM a\nLABEL 'a b'=c\n",
         "", "FROM a\nCOPY missing /x\n", "FROM a\nWORKDIR $HOME\n", "FROM a\nCOPY outside /x\n",
     ],
 )  # fmt: skip

@@ -31,6 +31,9 @@ def context(tmp_path: Path) -> Path:
         ("COPY --chmod=755 app /x", "COPY --chmod=755 app /x", {}),
         ("COPY --chmod=u=rwX,go=rX app run.sh /x/", "COPY F/0/tree /x/", {"main": 0o644, "run.sh": 0o644}),
         ("COPY --link --chmod=+x --chown=1 run.sh /x", "COPY --chown=1 F/0/tree/run.sh /x", {"run.sh": 0o751}),
+        ("ONBUILD COPY --link --chown=1:1 a /x", "ONBUILD COPY --chown=1:1 a /x", {}),
+        ("ONBUILD COPY --chmod=755 a /x", "ONBUILD COPY --chmod=755 a /x", {}),
+        ("ONBUILD RUN x --link", "ONBUILD RUN x --link", {}),
         ('ADD --chmod=a+r ["a b", "/x"]', 'COPY ["F/0/tree/a b", "/x"]', {"a b": 0o644}),
     ],
 )
@@ -53,6 +56,7 @@ def test_a_copy_has_the_same_files_and_modes(context: Path, line: str, made: str
         "COPY --from=b --chmod=a+x c /x",
         "ADD --chmod=a+x http://h/y /x",
         "COPY --chmod=a+x app/secret /x",
+        "ONBUILD COPY --link --chmod=a+x run.sh /x",
     ],
 )
 def test_a_mode_that_cannot_be_given_is_refused(context: Path, line: str) -> None:

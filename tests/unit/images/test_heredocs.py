@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from hyperruntime.errors import SpecError
 from hyperruntime.host.process import run_process
-from hyperruntime.images.dockerfile import Heredoc, parse_dockerfile, parse_heredoc, with_registry
+from hyperruntime.images.dockerfile import Heredoc, parse_dockerfile, parse_heredoc
+from hyperruntime.images.dockerfile_bases import with_registry
 from hyperruntime.images.heredocs import translate
 from hyperruntime.images.older_builders import for_older_builder
 
@@ -204,6 +205,10 @@ second
 EOF2
 ADD <<EOF plain.txt /bar/
 EOF
+COPY --link --chmod=u+x,go= <<EOF /bar/
+EOF
+COPY --chmod=$MODE <<EOF /bar/
+EOF
 FROM b
 ARG FOO
 COPY <<EOF /x
@@ -222,20 +227,24 @@ EOF
         "COPY --chown=1:2 FILES/3/EOF2 /double/",
         "COPY  FILES/4/EOF /bar/",
         "ADD plain.txt /bar/",
-        "COPY  FILES/5/EOF /x",
-        "COPY  FILES/6/EOF /x",
+        "COPY  FILES/5/EOF /bar/",
+        "COPY --chmod=$MODE FILES/6/EOF /bar/",
+        "COPY  FILES/7/EOF /x",
+        "COPY  FILES/8/EOF /x",
     ]
-    contents = [next((tmp_path / "files" / str(number)).iterdir()) for number in range(7)]
+    contents = [next((tmp_path / "files" / str(number)).iterdir()) for number in range(9)]
     assert [file.read_text() for file in contents] == [
         "echo \"hello given\" 'g' two words $FOO set given  $ (\n",
         'echo "hello ${FOO}" \\\n',
         "first\n",
         "second\n",
         "",
+        "",
+        "",
         "given\n",
         "given\n",
     ]
-    assert [file.stat().st_mode & 0o777 for file in contents][1:4] == [0o644, 0o755, 0o755]
+    assert [file.stat().st_mode & 0o777 for file in contents][1:7] == [0o644, 0o755, 0o755, 0o644, 0o700, 0o644]
 
 
 @pytest.mark.parametrize(
@@ -248,6 +257,7 @@ EOF
         ("COPY <<EOF /x\n${A%b}\nEOF", 2, "not known"),
         ("COPY --from=b <<EOF /x\nEOF", 2, "without --from"),
         ("COPY a <<EOF\nEOF", 2, "must be a source"),
+        ("COPY --chmod=z+q <<EOF /x\nEOF", 2, "--chmod must be a number such as 755, or a symbolic mode"),
         ("COPY <<A <<B /x\nA\nB", 2, "end with /"),
         ("COPY <<../a /x\n../a", 2, "name of a file"),
         ('SHELL ["/bin/awk"]\nRUN <<EOF\nBEGIN {}\nEOF', 3, "/bin/awk cannot evaluate"),
@@ -260,7 +270,7 @@ def test_what_cannot_be_translated_is_refused_with_its_line(lines: str, line: in
         translate(f"FROM a\n{lines}\n", tmp_path, {}, "")
     assert f"line {line}: " in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert "has no end" in said or "Docker 23" in str(caught.value)
+    assert said.startswith(("has no end", "--chmod")) or "Docker 23" in str(caught.value)
 
 
 def test_another_escape_character_is_refused(tmp_path: Path) -> None:
@@ -292,7 +302,10 @@ def test_bytes_and_line_ends_are_kept(tmp_path: Path) -> None:
         ("from --platform=linux/amd64 debian:12 AS x", "from --platform=linux/amd64 docker.io/library/debian:12 AS x"),
         ("ARG TAG=12\nFROM debian:${TAG}", "ARG TAG=12\nFROM docker.io/library/debian:12"),
         ("ARG TAG\nFROM debian:$TAG", "ARG TAG\nFROM docker.io/library/debian:given"),
-        ("FROM debian:$UNKNOWN", "FROM debian:$UNKNOWN"),
+        ('ARG A=1 TAG="12"\nFROM debian:${TAG:-x}', 'ARG A=1 TAG="12"\nFROM docker.io/library/debian:12'),
+        ("FROM --platform=linux/arm64 a", "FROM --platform=linux/arm64 docker.io/library/a"),
+        ("FROM a AS a\nFROM A", "FROM docker.io/library/a AS a\nFROM A"),
+        ("FROM debian:$TARGETARCH", "FROM debian:$TARGETARCH"),
         ("FROM quay.io/a/b", "FROM quay.io/a/b"),
         ("FROM localhost:5000/a", "FROM localhost:5000/a"),
         ("FROM here:1", "FROM here:1"),

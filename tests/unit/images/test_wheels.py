@@ -6,11 +6,22 @@ import hashlib
 import platform
 from pathlib import Path
 
+import attrs
 import pytest
 
 from hyperruntime.images.packages.requirements_file import read_requirements
 from hyperruntime.images.packages.wheels import WheelSearch, pip_args
 from tests.doubles.packages import make_sdist, make_wheel, use_only
+
+_PIP = """#!/bin/sh
+# It builds a wheel of `odd` and takes only the stand-in.
+echo "$1" >> "{folder}/calls"
+case "$1" in
+wheel) while [ "$1" != --wheel-dir ]; do shift; done; : > "$2/odd-1.0-py3-none-any.whl" ;;
+*) [ -e "{folder}/search/stand-ins/odd-0-py3-none-any.whl" ] && exit
+    echo "ERROR: No matching distribution found for odd" >&2; exit 1 ;;
+esac
+"""
 
 
 @pytest.fixture
@@ -88,6 +99,18 @@ def test_a_source_package_that_cannot_be_built_is_listed_with_its_error(tmp_path
     (missing,) = search(tmp_path, "broken", "sourceonly").collect(tmp_path / "wheels", sdist=True)
     assert (missing.wanted, missing.place) == ("broken", "r.txt:1")
     assert "it cannot be built here" in missing.why
+
+
+def test_a_built_wheel_that_pip_does_not_take_is_missing_and_ends_no_search(tmp_path: Path) -> None:
+    """Such as one for a glibc that pip is not asked about."""
+    program = tmp_path / "pip"
+    program.write_text(_PIP.format(folder=tmp_path))
+    program.chmod(0o755)
+    looking = attrs.evolve(search(tmp_path, "odd"), pip=(str(program),))
+    (missing,) = looking.collect(tmp_path / "wheels", sdist=True)
+    assert str(missing) == "r.txt:1: odd: pip does not take the wheel built here for Python 3.11"
+    assert looking.stopped == ""
+    assert (tmp_path / "calls").read_text().split() == ["download", "wheel", "install", "install", "download"]
 
 
 @pytest.mark.slow
