@@ -100,6 +100,7 @@ def test_a_rollout_run_holds_anything(name: str, tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # thousands of commands: minutes on a busy machine
 @pytest.mark.parametrize("name", ["run.json", "others"])
 def test_a_run_of_the_loop_holds_anything(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check("loop", tmp_path, capsys, lambda found: (found == "run.json") == (name == "run.json"))
