@@ -13,7 +13,7 @@ import pytest
 
 from hyperdomain_polyglot import Polyglot
 from hyperdomain_table import Table
-from hyperruntime.domain import Domain, Score
+from hyperruntime.domain import Domain, Score, mean_report
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
@@ -45,6 +45,13 @@ def test_any_answer_is_scored_and_a_malformed_one_is_invalid(domain: Domain, pre
         assert domain.report("train", [found])["score"] == 0.0
     else:
         assert type(prediction) is str
+
+
+@pytest.mark.parametrize(("values", "mean"), [((1.25, 1.75), 1.5), ((-0.25, -0.75), -0.5), ((1.5, -0.5), 0.5)])
+def test_the_mean_of_scores_outside_of_0_to_1_is_not_cut(values: tuple[float, ...], mean: float) -> None:
+    scores = [Score(task_id=str(number), value=value, valid=True) for number, value in enumerate(values)]
+    report = mean_report("mine", "train", scores)
+    assert (report["score"], [task["score"] for task in report["tasks"].values()]) == (mean, list(values))
 
 
 def example_package(folder: Path) -> dict[str, str]:

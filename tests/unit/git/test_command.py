@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -62,6 +63,41 @@ def test_git_and_its_children_end_with_the_process_that_started_it(
         caller.send_signal(number)
         caller.wait()
     assert wait_until(lambda: not marked(mark), 120)
+
+
+def below(caller: subprocess.Popen[bytes], name: str) -> list[psutil.Process]:
+    """Return the running processes with a name that a process started, and those that they started."""
+    found = []
+    for process in psutil.Process(caller.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            found += [process] if process.name() == name and process.status() != psutil.STATUS_ZOMBIE else []
+    return found
+
+
+def keepers(mark: str) -> int:
+    found = psutil.process_iter(["environ", "cmdline"])
+    return sum(
+        mark in str(one.info["environ"]) and "hyperruntime-keeper" in (one.info["cmdline"] or ()) for one in found
+    )
+
+
+def test_the_git_of_another_process_goes_on(mark: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    args = [sys.executable, "-c", CALLER, str(tmp_path / "pipe")]
+    with (
+        subprocess.Popen(args, stderr=subprocess.DEVNULL) as stays,
+        subprocess.Popen(args, stderr=subprocess.DEVNULL) as ends,
+    ):
+        try:
+            assert wait_until(
+                lambda: all(len(below(one, "git")) == 2 and below(one, "cat") for one in (stays, ends)), 120
+            )
+            ends.kill()
+            assert wait_until(lambda: keepers(mark) == 1, 120), "the keeper of the killed process has not ended"
+            assert (len(below(stays, "git")), len(below(stays, "cat")), stays.poll()) == (2, 1, None)
+        finally:
+            stays.kill()
+            ends.kill()
 
 
 def test_a_process_that_used_git_leaves_no_process(mark: str) -> None:
@@ -130,6 +166,7 @@ def test_a_repository_with_a_billion_files_takes_no_memory_of_the_machine(
     bomb: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "_memory_bytes", lambda: 64 << 20)
+    monkeypatch.setenv("HYPERRUNTIME_GIT_TIMEOUT_S", "30")  # without the limit it takes memory until it is ended
     for args in (["read-tree", "HEAD"], ["status", "--porcelain=v1", "-z"]):
         with pytest.raises(RepositoryError, match=rf"git {args[0]} failed: .*[Oo]ut of memory"):
             git(["-C", str(bomb), *args])
@@ -139,6 +176,7 @@ def test_a_repository_with_a_billion_files_takes_no_memory_of_the_machine(
 
 def test_git_that_writes_more_than_fits_into_memory_is_ended(bomb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_MOST_OUTPUT_BYTES", 1 << 20)
+    monkeypatch.setenv("HYPERRUNTIME_GIT_TIMEOUT_S", "30")
     with pytest.raises(RepositoryError, match="git ls-tree wrote more than 1048576 bytes and was ended") as caught:
         git(["-C", str(bomb), "ls-tree", "-r", "HEAD"])
     assert "\n" not in str(caught.value)

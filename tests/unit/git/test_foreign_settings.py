@@ -54,7 +54,7 @@ class Host:
     def __init__(self, folder: Path) -> None:
         self._mark, self._program, self._hooks = folder / "mark", folder / "program", folder / "hooks"
         self._included = folder / "included"
-        self._program.write_text(f"#!/bin/sh\ntouch '{self._mark}'\ncat\n")
+        self._program.write_text(f"#!/bin/sh\ntouch '{self._mark}'\ntimeout 1 cat\n")  # a fetch waits for its answer
         self._program.chmod(0o755)
         self._hooks.mkdir()
         for name in (
@@ -129,15 +129,32 @@ def test_an_agent_repository_runs_no_program_on_the_host(
     host.check()
 
 
+def git_version() -> tuple[int, ...]:
+    """Return the version of the git on PATH, such as (2, 39, 5)."""
+    words = subprocess.run(["git", "version"], check=True, capture_output=True, text=True).stdout.split()
+    return tuple(int(part) for part in words[2].split(".") if part.isdigit())
+
+
+# Each of two guards must hold without the other; an old git knows only the second one, GIT_ALLOW_PROTOCOL.
+WITHOUT_ONE: dict[str, dict[str, str]] = {
+    "both": {},
+    "only no lazy fetch": {"GIT_ALLOW_PROTOCOL": "file:git:ssh:ext"},
+    "only no protocol": {"GIT_NO_LAZY_FETCH": "0"},
+}
+
+
+@pytest.mark.parametrize("env", WITHOUT_ONE.values(), ids=WITHOUT_ONE.keys())
 @pytest.mark.parametrize("kind", [kind for kind in SETTINGS if kind.startswith("promisor")])
 def test_git_fetches_no_missing_object_also_where_a_partial_clone_is_not_refused(
-    kind: str, agent: Path, host: Host
+    kind: str, env: dict[str, str], agent: Path, host: Host
 ) -> None:
     """A repository is looked at before it is refused."""
+    if env == WITHOUT_ONE["only no lazy fetch"] and git_version() < (2, 39, 4):
+        pytest.skip("NOT RUN: this git is older than 2.39.4 and does not know GIT_NO_LAZY_FETCH")
     name = name_of(agent, "HEAD:agent.py")
     lose_object(agent / ".git", name)
     host.configure(agent / ".git", SETTINGS[kind])
-    assert try_git(["-C", str(agent), "cat-file", "blob", name]).exit_code != 0
+    assert try_git(["-C", str(agent), "cat-file", "blob", name], env=env).exit_code != 0
     host.check()
 
 
@@ -164,6 +181,20 @@ def test_a_repository_of_an_item_runs_no_program_on_the_host(
     else:
         with pytest.raises(RepositoryError):
             origins.fetch(str(agent), commit, str(tmp_path / "fetched.git"), 60)
+    host.check()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SETTINGS if kind.startswith("promisor")])
+def test_a_repository_of_an_item_fetches_nothing_also_if_git_itself_would(
+    kind: str, agent: Path, host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old git does not know GIT_NO_LAZY_FETCH, and serves a partial clone with what it fetches."""
+    monkeypatch.setitem(origins._ENVIRONMENT, "GIT_NO_LAZY_FETCH", "0")
+    commit = name_of(agent, "HEAD")
+    lose_object(agent / ".git", name_of(agent, "HEAD:agent.py"))
+    host.configure(agent / ".git", SETTINGS[kind])
+    with pytest.raises(RepositoryError):
+        origins.fetch(str(agent), commit, str(tmp_path / "fetched.git"), 60)
     host.check()
 
 

@@ -335,6 +335,16 @@ def test_a_change_that_is_too_large_as_a_whole_is_refused_and_its_largest_files_
     assert store.tree(store.commit_of("refused") or "") == store.tree(kept.commit)
 
 
+def test_the_largest_files_of_a_change_are_named_also_if_the_first_ones_are_too_large(
+    store: RepositoryStore, root: str, clone: Path
+) -> None:
+    for name, size in (("a", 3000), ("b", 2000), ("z", 4000)):
+        (clone / name).write_bytes(bytes(size))
+    why = r"^the new and changed files have 9000 bytes in all, .*largest are 'z' \(4000 bytes\), 'a' \(3000 bytes\)"
+    with pytest.raises(PatchError, match=why):
+        store.snapshot(root, clone, "refused", ChangeRules(max_change_bytes=2500))
+
+
 def test_a_file_in_place_of_a_protected_directory_changes_nothing(
     store: RepositoryStore, root: str, clone: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,29 @@ def test_containers_are_listed_and_removed_by_their_keepers() -> None:
     finally:
         kill_group(keeper)
         keeper.wait()
+
+
+@pytest.mark.parametrize("how", ["another program", "another user"])
+def test_a_process_that_is_no_keeper_of_this_user_is_not_listed_and_not_ended(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every process of the machine chooses its own arguments."""
+    mark = "another-program" if how == "another program" else MARK
+    record = '{"image": "host", "labels": {"mine": "3"}}'
+    args = ["/bin/sh", "-c", "sleep 954; :", mark, "other", record]
+    other = spawn(args, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
+    try:
+        assert wait_until(lambda: record in psutil.Process(other.pid).cmdline(), 120)
+        if how == "another user":
+            user = os.getuid() + 1
+            monkeypatch.setattr(os, "getuid", lambda: user)
+        driver = BubblewrapDriver()
+        assert "other" not in [found.id for found in driver.containers()]
+        driver.remove_container("other")
+        assert other.poll() is None
+    finally:
+        kill_group(other)
+        other.wait()
 
 
 def test_a_container_is_listed_once_while_its_keeper_has_a_child_with_the_same_arguments() -> None:

@@ -10,15 +10,17 @@ import pytest
 
 from hyperruntime.cli import main
 from hyperruntime.cli.rollout.run import run_directory
-from hyperruntime.cli.rollout.train import _place, train
+from hyperruntime.cli.rollout.train import TrainSettings, _place, train
 from hyperruntime.cluster.open_clusters import ClusterState, NodeState, directory_of_clusters
 from hyperruntime.host.process import boot_id, process_start_ticks
 from hyperruntime.option_fields import to_json
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import RolloutOptions
+from hyperruntime.rollout.run.store import resumable_options
 from hyperruntime.rollout.run_files.record import Group, Trajectory
 from hyperruntime.rollout.run_files.run_dir import to_line, write_run
 from hyperruntime.storage.atomic import json_document
+from hyperruntime.storage.own_mark import MARK, ReceivedRunError
 
 MODEL = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1")
 
@@ -175,13 +177,38 @@ def test_report_and_status_name_other_directories(
         assert f"results are in {name}" in error
 
 
+def placed(*words: str) -> TrainSettings:
+    """Return the settings of the training that a command line begins or resumes."""
+    values = train.make_context("train", list(words)).params
+    return _place(train.make_context("train", list(words)), values, trust=values.pop("trust"))[1]
+
+
 def test_a_training_stores_its_files_of_code_with_absolute_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["--environment", "env.py:Env", "--policy", "mine.py:Policy", "--output-dir", "out"]
-    values = train.make_context("train", words).params
-    trust = values.pop("trust")
-    _place(train.make_context("train", words), values, trust=trust)
+    placed("--environment", "env.py:Env", "--policy", "mine.py:Policy", "--output-dir", "out")
     stored = json.loads((tmp_path / "out" / "train.json").read_text())
     assert (stored["environment"], stored["policy"]) == (f"{tmp_path}/env.py:Env", f"{tmp_path}/mine.py:Policy")
+
+
+def test_a_training_that_somebody_else_made_runs_its_code_only_with_consent(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps(before := to_json(TrainSettings(policy="/theirs/evil.py:Policy"))))
+    with pytest.raises(ReceivedRunError, match=r"was made elsewhere and asks for --policy /theirs/evil\.py:Policy"):
+        placed("--resume-from", str(tmp_path))
+    assert json.loads(path.read_text()) == before, "a refusal marks nothing"
+    accepted = placed("--resume-from", str(tmp_path), "--trust")
+    assert placed("--resume-from", str(tmp_path)) == accepted
+
+
+def test_a_run_of_rollouts_that_somebody_else_made_runs_its_code_only_with_consent(tmp_path: Path) -> None:
+    model = ModelOptions(name="m", base_url="http://127.0.0.1:9/v1")
+    options = RolloutOptions(environment="/theirs/evil.py:World", model=model)
+    write_run(tmp_path, {"options": to_json(options)})
+    value = json.loads((tmp_path / "run.json").read_text())
+    del value[MARK]
+    (tmp_path / "run.json").write_text(json.dumps(value))
+    with pytest.raises(ReceivedRunError, match=r"was made elsewhere and asks for --environment /theirs/evil\.py:World"):
+        resumable_options(tmp_path, trust=False)
+    assert resumable_options(tmp_path, trust=True) == options
