@@ -34,6 +34,7 @@ from hyperruntime.cluster.with_children import JOB_BEGAN
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import ClusterError, NodeLostError
 from hyperruntime.host.owner import NODE_VARIABLE
+from hyperruntime.host.process import overload
 from hyperruntime.logs import get_logger
 from hyperruntime.wire.messages import PeerFaultError
 
@@ -43,6 +44,8 @@ MakeServices = Callable[[NodeContext], Sequence[NodeService]]
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # of Slurm, PBS and LSF
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 _LEAST_DIAL_S = 0.5
+_ALONE_S = 5.0  # after SIGTERM, on an idle machine; batch systems kill the job after 30 s or so
+_LOOK_S = 0.1
 
 
 def node_facts() -> Facts:
@@ -168,7 +171,7 @@ async def run_node(invitation: Invitation, settings: NodeSettings, make_services
     """Serve a head with all services until it is lost, or says ``end``; then end what the services started.
 
     After SIGTERM (a batch system's notice, such as before a preemption) the head gives this node no new work. Running
-    work goes on until the job is killed, or the head says ``end``.
+    work goes on until the job is killed, or the head says ``end``, or the head is away.
 
     Args:
         invitation: from the head.
@@ -177,7 +180,7 @@ async def run_node(invitation: Invitation, settings: NodeSettings, make_services
 
     Raises:
         ClusterError: the head refuses this node.
-        NodeLostError: the head stayed away.
+        NodeLostError: the head stayed away, or was away after SIGTERM.
     """
     os.environ[NODE_VARIABLE] = invitation.name
     if settings.logs:
@@ -196,15 +199,34 @@ async def run_node(invitation: Invitation, settings: NodeSettings, make_services
     with _noticing_sigterm(server.peer, context.told_to_end):
         serving = asyncio.ensure_future(server.serve())
         ending = asyncio.ensure_future(ended.wait())
-        both: set[asyncio.Future[Any]] = {serving, ending}
+        leaving = asyncio.ensure_future(_leave_alone(server.peer, context.told_to_end))
+        ends: set[asyncio.Future[Any]] = {serving, ending, leaving}
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ending.cancel()
+            leaving.cancel()
             await close_services(services, context)
             serving.cancel()  # last: while services end, they still report to the head
     with suppress(asyncio.CancelledError):
         await serving
+    if leaving.done() and not leaving.cancelled():
+        leaving.result()
+
+
+async def _leave_alone(head: Peer, noticed: asyncio.Event) -> None:
+    """Wait until the head is away after SIGTERM: then nobody takes results, or says when to end.
+
+    Raises:
+        NodeLostError: always.
+    """
+    await noticed.wait()
+    heard = time.monotonic()
+    while time.monotonic() - heard < _ALONE_S * overload():
+        await asyncio.sleep(_LOOK_S)
+        if head.channel.is_connected:
+            heard = time.monotonic()
+    raise NodeLostError("the batch system ends the job, and the head is away")
 
 
 def _log_to(path: Path) -> None:

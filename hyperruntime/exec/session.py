@@ -33,6 +33,8 @@ log = get_logger(__name__)
 _LINE_LIMIT = 4096
 _TAIL_LINES = 20
 _MAX_DRAINS = 256
+# No call of an engine: how late a living shell answers depends on the CPU time that it gets, so these grow only with
+# the overload of the machine. A slow engine must not delay the discovery that a container has ended.
 _PONG_TIMEOUT_S = 10.0
 _BASH_PONG_TIMEOUT_S = 30.0  # bash retries a failed fork for up to 15 s
 _CHANGED_SHELL = (

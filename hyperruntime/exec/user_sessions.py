@@ -40,8 +40,6 @@ from hyperruntime.spec import ExecResult, check_user
 
 log = get_logger(__name__)
 
-_READ_TIMEOUT_S = 60.0
-_CODE_TIMEOUT_S = 3.0
 _NO_OTHER_USER = (
     "no command can become another user here: this machine gives you no subordinate ids (see `hyperrun doctor`), or the"
     " image has neither util-linux's setpriv nor coreutils' chroot; leave user at None, or set a pool's"
@@ -176,7 +174,7 @@ class UserSessions:
         return found
 
     def _read(self, main: Session, path: str) -> str:
-        options = ExecOptions(timeout_s=_READ_TIMEOUT_S)
+        options = ExecOptions(timeout_s=limit_s(self.engine, "call"))
         request = make_request(["cat", path])
         return self.run(Execution(main.lanes, main, request, options)).stdout.decode(errors="replace")
 
@@ -316,7 +314,7 @@ class UserSessions:
             )
         has_ended = main is not None and main.lost.is_set()
         if has_ended and main is not None and self._lost is None:
-            main.wait_end(_CODE_TIMEOUT_S)  # a busy engine reports the exit code long after the streams end
+            main.wait_end(limit_s(self.engine, "end"))  # a busy engine reports the exit code long after the streams end
         with self._lock:
             if self._closed and self._lost is None:
                 return ContainerLostError(f"container {self._name} was closed while a command ran in it")

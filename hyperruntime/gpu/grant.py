@@ -16,6 +16,7 @@ from hyperruntime.errors import DeviceBusyError, DeviceNotFoundError, DeviceNotV
 from hyperruntime.gpu.cdi import Device
 from hyperruntime.gpu.devices import DeviceRegistry, load_devices, merge_edits
 from hyperruntime.gpu.nvidia import Gpu, list_gpus, only_allowed
+from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.owner import release_on_fork
 from hyperruntime.logs import get_logger
 from hyperruntime.spec import ExecResult
@@ -26,7 +27,6 @@ NVIDIA_KIND = "nvidia.com/gpu"
 # All runs of a user on a machine share it, so it cannot depend on TMPDIR: a job scheduler may set TMPDIR per job.
 LOCK_ROOT = Path("/tmp")  # noqa: S108 - the directory in it is private, and its owner is checked
 _AUTO = "auto:"
-_CHECK_TIMEOUT_S = 30.0
 _MISSING = 'for path; do [ -e "$path" ] || printf "%s\\n" "$path"; done'
 _NO_NVIDIA = 'for path in /dev/nvidia[0-9]*; do [ -e "$path" ] && exit; done; echo "/dev/nvidia*"'
 
@@ -91,7 +91,7 @@ class GpuGrant:
         if self.gpus is None:
             return
         args = _visibility_args(self.gpus)
-        result = run(args, timeout_s=_CHECK_TIMEOUT_S, workdir="/").check()
+        result = run(args, timeout_s=limit_s("", "start"), workdir="/").check()
         if missing := tuple(result.stdout.decode(errors="replace").splitlines()):
             raise DeviceNotVisibleError(
                 f"gpus={self.gpus!r} was requested, but {', '.join(missing)} is missing in the container; "

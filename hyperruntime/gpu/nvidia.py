@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from hyperruntime.errors import DeviceError
+from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.process import find_program, run_process
 
 PROGRAM = "nvidia-smi"
@@ -16,7 +17,6 @@ NO_DRIVER = (
     "with a GPU (under Slurm: `srun --gres=gpu:1 ...`)"
 )
 _FIELDS = ("index", "uuid", "memory.used", "memory.total", "utilization.gpu", "driver_version", "name")
-_TIMEOUT_S = 30.0
 
 
 @attrs.frozen(kw_only=True)
@@ -58,7 +58,7 @@ def list_gpus() -> tuple[Gpu, ...]:
         raise DeviceError(NO_DRIVER)
     query = [program, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
-        result = run_process(query, timeout_s=_TIMEOUT_S)
+        result = run_process(query, timeout_s=limit_s("", "program"))
     except (OSError, TimeoutError) as error:
         raise DeviceError(f"nvidia-smi cannot be run: {error}; see `nvidia-smi` and `dmesg`") from error
     if result.exit_code != 0:

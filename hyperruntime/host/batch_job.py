@@ -14,6 +14,7 @@ from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
 
+# A promise to who waits: a controller that says nothing for so long is not asked further, and the job counts as alive.
 _ASK_S = 10.0
 _UNKNOWN_ID = "Invalid job id"  # squeue(1) of a job that ended some minutes ago
 _GONE = frozenset(

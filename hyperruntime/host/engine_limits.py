@@ -1,4 +1,4 @@
-"""The time limits of all engine calls: one table, and what they are on this machine now.
+"""The time limits of all engine calls, and of other programs of the host: one table, and what they are now.
 
 A slow engine is not a broken one: on a busy machine, a call that takes 0.3 s elsewhere can take a minute. So each limit
 grows with the latency that this process measured. Why: docs/decisions/0062-slow-engines.md.
@@ -34,6 +34,8 @@ Verb = Literal[
     "kill",
     "migrate",
     "copy",
+    "reclaim",
+    "program",
 ]
 
 _RECENT_S = 600.0
@@ -66,7 +68,7 @@ LIMITS: Mapping[Verb, TimeLimit] = MappingProxyType(
         "answer": TimeLimit(600.0, 1800.0, 5.0, "the call of the API service fails"),
         "service": TimeLimit(120.0, 600.0, 2.0, "the call that needs the service fails"),
         "start": TimeLimit(180.0, 900.0, 5.0, "the container does not start"),
-        "unshare": TimeLimit(60.0, 600.0, 2.0, "the files of a container are not reclaimed"),
+        "unshare": TimeLimit(60.0, 600.0, 2.0, "no files are reclaimed, or no terminal opens"),
         "end": TimeLimit(3.0, 60.0, 2.0, "the container is removed by force"),
         "turn": TimeLimit(15.0, 120.0, 2.0, "the container ends beside another one, on Docker before 23"),
         "close": TimeLimit(30.0, 300.0, 5.0, "`close` returns, and the removal goes on in the background"),
@@ -74,6 +76,8 @@ LIMITS: Mapping[Verb, TimeLimit] = MappingProxyType(
         "kill": TimeLimit(10.0, 60.0, 2.0, "the attempt to remove the container fails; another one follows"),
         "migrate": TimeLimit(120.0, 600.0, 10.0, "Podman keeps what it remembers of killed processes"),
         "copy": TimeLimit(600.0, 1800.0, 60.0, "the container runs in the user's slow store"),
+        "reclaim": TimeLimit(60.0, 600.0, 10.0, "the files stay, and the log names their directory"),
+        "program": TimeLimit(60.0, 600.0, 5.0, "what needs the answer of the program fails"),
     }
 )
 _WORDS: Mapping[Verb, str] = MappingProxyType(

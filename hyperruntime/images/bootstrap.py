@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from hyperruntime.errors import ImageBuildError
+from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.inherited import program_environment
 from hyperruntime.host.process import ProcessResult, run_process, stream_process
 from hyperruntime.images.packages.network import proxies
@@ -203,10 +204,17 @@ def _host_apt_options() -> list[str]:
 
 
 def _output(args: Sequence[str]) -> str:
-    """Return a program's standard output; empty if the program is missing or fails."""
+    """Return a program's standard output; empty if the program is missing or fails.
+
+    Raises:
+        ImageBuildError: it did not end in time.
+    """
     if shutil.which(args[0]) is None:
         return ""
-    result = run_process(args, timeout_s=60)
+    try:
+        result = run_process(args, timeout_s=limit_s("", "program"))
+    except TimeoutError as error:
+        raise ImageBuildError(f"{error}; it hangs, or this machine is overloaded: run it by hand") from error
     return result.stdout.decode(errors="replace") if result.exit_code == 0 else ""
 
 

@@ -18,8 +18,6 @@ from hyperruntime.reclaim import walk
 
 log = get_logger(__name__)
 
-_REMOVE_S = 60.0
-
 
 def reclaim_trees(paths: Sequence[Path], reclaim_args: Sequence[str], timeout_s: float) -> None:
     """Give trees to this user, make them readable, and remove special mode bits and file capabilities.
@@ -61,7 +59,7 @@ def remove_reclaimed(path: Path, reclaim_args: Sequence[str]) -> None:
     if not path.exists():
         return
     try:
-        reclaim_trees([path], reclaim_args, _REMOVE_S)
+        reclaim_trees([path], reclaim_args, limit_s("", "reclaim"))
     except (ReclaimError, TimeoutError) as error:
         log.warning("directory not removed", path=str(path), reason=str(error))
     remove_tree(path)

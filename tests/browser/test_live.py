@@ -27,6 +27,7 @@ from tests.doubles.watching import watching
 PANEL = "document.querySelector('.panel')"
 STATE = "document.getElementById('connection').dataset.state"
 NOW = "document.querySelector('.now').innerText"
+TILES = "document.querySelector('.tiles').innerText"
 NO_SERVER = ("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE")
 
 
@@ -54,6 +55,7 @@ def test_a_page_grows_with_its_run_and_keeps_what_the_reader_does(browser: Brows
     with opened(browser, run_dir, 0):
         grow(run_dir, 60, range(20))
         wait(browser, total(20))
+        wait(browser, f"/^20 of 60\\ngenerations$/im.test({TILES})")
         assert browser.run("return document.querySelectorAll('canvas').length") == 2
         browser.run("state.table.choose(5)")
         wait(
@@ -67,7 +69,7 @@ def test_a_page_grows_with_its_run_and_keeps_what_the_reader_does(browser: Brows
         assert browser.run("return runs[0].parent.every((n, k) => n < k)") is True
         assert "+new 5" in browser.run("return document.querySelector('.panel').innerText")
         assert browser.run("return state.table.find.value") == "exit code"
-        wait(browser, "document.querySelector('.tiles').innerText.includes('finished')")
+        wait(browser, f"{TILES}.includes('finished')")
 
 
 def test_a_page_names_the_generation_that_is_made_its_step_and_its_time(browser: Browser, tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
+from hyperruntime.adapters.environment import HyperEnvironment, close_shared_pools
 from hyperruntime.errors import SpecError, TransferError
+from tests.contract.pools import make_pool, run, shell
 
 pytestmark = pytest.mark.engine
 
@@ -73,9 +75,9 @@ def test_a_tree_of_which_tar_cannot_read_a_file_is_not_copied(
             assert not (tmp_path / "copy").exists()
 
 
-def test_git_works_in_a_repository_of_another_user_that_was_put_or_mounted(
-    runtime: hr.Runtime, base_image: str, tmp_path: Path
-) -> None:
+@pytest.fixture
+def repository(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> Path:
+    """A repository of one commit; as root, it belongs to another user."""
     tmp_path.chmod(0o755)
     source = tmp_path / "repo"
     make = "git init -q . && touch f && git add f && git -c user.name=n -c user.email=e commit -qm first"
@@ -86,10 +88,16 @@ def test_git_works_in_a_repository_of_another_user_that_was_put_or_mounted(
     if os.geteuid() == 0:
         for path in (source, *source.rglob("*")):
             os.chown(path, 1234, 1234)
+    return source
+
+
+def test_git_works_in_a_repository_of_another_user_that_was_put_or_mounted(
+    runtime: hr.Runtime, base_image: str, repository: Path
+) -> None:
     users = (None, hr.RunAs(uid=20_004)) if runtime.info.users else (None,)
-    mount = hr.Mount(source=str(source), target="/in/repo")
+    mount = hr.Mount(source=str(repository), target="/in/repo")
     with runtime.container(hr.ContainerSpec(image=base_image, mounts=(mount,))) as container:
-        container.put(source, "/srv/repo/")
+        container.put(repository, "/srv/repo/")
         for user in users:
             for place in ("/srv/repo", "/in/repo"):
                 log = ["git", "-C", place, "log", "--format=%s"]
@@ -97,3 +105,30 @@ def test_git_works_in_a_repository_of_another_user_that_was_put_or_mounted(
             with container.shell(user=user) as shell:
                 assert shell.run("cd /srv/repo && git log --format=%s").stdout == b"first\n"
         assert container.exec(["git", "config", "safe.directory"], env={"GIT_CONFIG_COUNT": "0"}).exit_code == 1
+
+
+def test_git_works_in_a_repository_of_another_user_in_a_slot(
+    runtime: hr.Runtime, base_image: str, repository: Path
+) -> None:
+    mount = hr.Mount(source=str(repository), target="/in/repo")
+
+    async def check() -> None:
+        async with make_pool(runtime, base_image, spec=hr.ContainerSpec(image=base_image, mounts=(mount,))) as pool:
+            lease = pool.lease_of(await pool.acquire("first"))
+            await lease.put(repository, "copy")
+            for place in ("copy", "/in/repo"):
+                assert await shell(lease, f"git -C {place} log --format=%s") == "first\n"
+            async with await lease.shell() as kept:
+                assert (await kept.arun("cd /in/repo && git log --format=%s")).stdout == b"first\n"
+
+    run(check)
+
+
+def test_git_works_in_a_repository_of_another_user_in_an_environment(
+    runtime_name: str, base_image: str, repository: Path
+) -> None:
+    mount = hr.Mount(source=str(repository), target="/in/repo")
+    with HyperEnvironment(base_image, runtime=runtime_name, mounts=(mount,)) as environment:
+        done = environment.execute("git log --format=%s && cp -r . ~/copy && git -C ~/copy log --format=%s", "/in/repo")
+    close_shared_pools()
+    assert done == {"output": "first\nfirst\n", "returncode": 0}

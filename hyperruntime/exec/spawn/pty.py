@@ -21,13 +21,13 @@ from typing import Protocol
 import attrs
 
 from hyperruntime.concurrency.closing import closing_descriptor
+from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.process import PIPE, STDOUT, TimeoutExpired, kill_group, spawn
 
 # Source: ioctl_tty(2) and asm-generic/ioctls.h; the numbers hold for x86, ARM, RISC-V and s390.
 _TIOCGPTN, _TIOCSPTLCK, _TIOCSIG, _TIOCGPTPEER = 0x80045430, 0x40045431, 0x40045436, 0x5441
 _PTMX = os.makedev(5, 2)  # source: the kernel's list of devices, admin-guide/devices.txt
 _IUTF8 = 0x4000  # source: termios(3); the line editing of the kernel then erases whole characters
-_OWNER_S = 10.0
 _CHUNK_BYTES = 65536
 _MOST_REST = 4 * _CHUNK_BYTES  # bytes after the command's end; the kernel keeps fewer
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -161,14 +161,15 @@ def _own(process: int, terminal: int) -> None:
     inside = _uid_inside(process, uid)
     namespace = f"--user=/proc/{os.getpid()}/fd/{process}/ns/user"
     args = ["nsenter", namespace, "chown", str(inside), "/proc/self/fd/0"]
+    allowed_s = limit_s("", "unshare")
     changing = spawn(args, stdin=terminal, stdout=PIPE, stderr=STDOUT)
     try:
-        said, _ = changing.communicate(timeout=_OWNER_S)
+        said, _ = changing.communicate(timeout=allowed_s)
     except BaseException as error:
         kill_group(changing)
         changing.communicate()
         if isinstance(error, TimeoutExpired):
-            raise OSError(f"the terminal was not given to its user within {_OWNER_S:g} s") from None
+            raise OSError(f"the terminal was not given to its user within {allowed_s:.0f} s") from None
         raise
     if changing.returncode != 0:
         raise OSError(f"the terminal cannot be given to its user: {said.decode(errors='replace').strip()}")

@@ -20,6 +20,7 @@ from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
+from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.process import run_process
 
 # Every builder accepts these without a declaration, and keeps none of them in the image.
@@ -38,7 +39,7 @@ _LOGIN = re.compile(r"(?<=//)[^/\s'\"]+@")
 _SECTIONS = ("global", "download", "wheel", ":env:")
 _SETTING = re.compile(r"(?P<section>:env:|[\w-]+)\.(?P<name>[\w-]+)=(?P<value>['\"].*)")
 _COPIED = ("trusted-host", "no-index", "timeout", "default-timeout", "retries", "pre", "prefer-binary", "proxy")
-_PIP_S = 60.0
+# A promise to the user, who waits for it: an address that says nothing for so long counts as unreachable.
 _REACH_S = 20.0
 INSIDE = "/hyperruntime-pip"
 
@@ -80,7 +81,7 @@ def pip_settings(pip: Sequence[str]) -> dict[str, str]:
         pip: argv of pip.
     """
     try:
-        result = run_process([*pip, "config", "list"], timeout_s=_PIP_S)
+        result = run_process([*pip, "config", "list"], timeout_s=limit_s("", "program"))
     except TimeoutError:
         return {}
     found: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}

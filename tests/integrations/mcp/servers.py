@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import IO
 
 import attrs
 from mcp import Client
@@ -85,9 +86,9 @@ class Served:
 
 
 @contextmanager
-def served(runtime: str, *words: str) -> Iterator[Served]:
+def served(runtime: str, *words: str, stderr: IO[str] | None = None) -> Iterator[Served]:
     """Yield a server over HTTP, which is ended by SIGTERM."""
-    process = subprocess.Popen(command(runtime, "--http", *words), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command(runtime, "--http", *words), stdout=subprocess.PIPE, stderr=stderr, text=True)
     assert process.stdout is not None
     try:
         url = process.stdout.readline().strip()

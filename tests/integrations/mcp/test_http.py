@@ -205,16 +205,18 @@ async def test_the_token_is_kept_in_a_private_file(runtime_name: str, tmp_path: 
 
 
 async def test_containers_end_with_the_server_while_clients_are_connected(
-    runtime_name: str, engine_command: EngineCommand
+    runtime_name: str, engine_command: EngineCommand, tmp_path: Path
 ) -> None:
-    seen: list[object] = []
-    with served(runtime_name) as server, suppress(BaseExceptionGroup):  # the client notices that the server is gone
+    seen, errors = list[object](), tmp_path / "errors"
+    # The client notices that the server is gone.
+    with errors.open("w") as stderr, served(runtime_name, stderr=stderr) as server, suppress(BaseExceptionGroup):
         async with server.client() as client:
             name = await bash(client, "hostname")
             running = asyncio.create_task(bash(client, "sleep 1000", timeout=500))
             await until(lambda: "sleep 1000" in engine_command.commands(name))
             server.process.terminate()
-            seen.append(await asyncio.to_thread(server.process.wait, 25))
+            seen.append(await asyncio.to_thread(server.process.wait))
             seen.append(engine_command.containers(f"id={name}"))
             running.cancel()
     assert seen == [143, []]
+    assert errors.read_text().strip() == "hyperrun: interrupted", "not because its limit passed"

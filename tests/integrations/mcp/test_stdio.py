@@ -163,7 +163,7 @@ async def test_containers_end_when_the_client_is_killed(runtime_name: str, engin
 
 def begun(runtime_name: str) -> tuple[subprocess.Popen[str], str]:
     """Start a server, and return it with the name of its container."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     server = subprocess.Popen(command(runtime_name), text=True, **pipes)  # type: ignore[call-overload]
     ready: dict[str, object] = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     tell(server, OPENING, ready, call(2, "hostname"))
@@ -183,13 +183,16 @@ def tell(server: subprocess.Popen[str], *messages: dict[str, object]) -> None:
 
 
 async def ends(server: subprocess.Popen[str], number: int, code: int, left: Callable[[], object]) -> None:
-    """Send a signal; the server ends by itself, before the limit of 30 s, and nothing is left."""
+    """Send a signal; the server says that it ends because of it, not because its limit passed, and nothing is left."""
     server.send_signal(number)  # its input stays open
-    assert await asyncio.to_thread(server.wait, 25) == code
+    assert await asyncio.to_thread(server.wait) == code
     assert server.stdin is not None
     assert server.stdout is not None
+    assert server.stderr is not None
     server.stdin.close()
     server.stdout.close()
+    assert server.stderr.read().strip() == ("" if number == signal.SIGKILL else "hyperrun: interrupted")
+    server.stderr.close()
     await until(lambda: not left())
 
 

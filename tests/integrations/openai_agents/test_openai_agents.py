@@ -22,6 +22,7 @@ from agents.sandbox.manifest import Environment
 from agents.sandbox.sandboxes.unix_local import UnixLocalSandboxClient
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
+import hyperruntime as hr
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime_openai_agents import SandboxClient, SandboxOptions
 from tests.integrations.crashes import check_container_ends_with
@@ -321,6 +322,17 @@ async def test_an_agent_works_in_a_container(
     with with_memory_limit:
         said = (await ask(model, "compute")).splitlines()
         assert said[-2:] == ["42", "lo"]
+
+
+async def test_a_mount_is_seen_in_the_sandbox(runtime_name: str, options: SandboxOptions, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "given").write_text("from the host\n")
+    mounts = [hr.Mount(source=str(tmp_path), target="/in")]
+    client = SandboxClient(runtime_name, container={"mounts": mounts})
+    made = await client.create(manifest=manifest(), options=options)
+    async with made:
+        assert await outcome(made.exec("cat /in/given notes.txt")) == (0, b"from the host\nfrom the manifest\n", b"")
+    await client.delete(made)
 
 
 CRASH = """

@@ -10,12 +10,14 @@ import struct
 import tracemalloc
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 from smolagents import AgentError, ChatMessage, CodeAgent, FinalAnswerTool, Model, tool
 
+import hyperruntime as hr
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime_smolagents import Executor
 from hyperruntime_smolagents.answers import read_answer
@@ -223,6 +225,15 @@ def test_an_agent_among_the_tools_is_refused_by_name(executor: Executor) -> None
     other = CodeAgent(tools=[], model=ScriptedModel(), name="other", description="another agent")
     with pytest.raises(UnsupportedOptionError, match="other"):
         CodeAgent(tools=[], model=ScriptedModel(), managed_agents=[other], executor=executor).run("x")
+
+
+def test_a_mount_is_seen_by_the_code(runtime_name: str, base_image: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "given").write_text("from the host")
+    mounts = [hr.Mount(source=str(tmp_path), target="/in")]
+    executor = Executor(base_image, runtime=runtime_name, container={"mounts": mounts})
+    assert executor("print(open('/in/given').read())").logs == "from the host\n"
+    executor.cleanup()
 
 
 CRASH = """

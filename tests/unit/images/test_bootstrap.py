@@ -119,6 +119,18 @@ def test_a_missing_mmdebstrap_is_reported_with_its_package(tmp_path: Path, monke
         bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
 
 
+def test_an_apt_that_hangs_is_a_clear_error(
+    fake_mmdebstrap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apt = tmp_path / "programs" / "apt-config"
+    apt.write_text("#!/bin/sh\nexec sleep 1000\n")
+    apt.chmod(0o755)
+    monkeypatch.setattr(bootstrap, "limit_s", lambda engine, verb: 0.2)
+    with pytest.raises(ImageBuildError, match=r"apt-config ran past 0\.2 s and was ended; it hangs, or this machine"):
+        bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
+    assert not fake_mmdebstrap.exists()
+
+
 def test_the_scratch_directory_is_accessible_to_the_namespace_and_is_removed() -> None:
     with bootstrap._work_directory() as work:
         assert stat.S_IMODE(work.stat().st_mode) == 0o755
