@@ -52,7 +52,9 @@ def _tried(found: Probe) -> Iterator[Finding]:
     if settings.bridge:
         yield Finding(subject="network bridge", ok=True, detail="works")
     else:
-        step = "give slirp4netns /dev/net/tun" if settings.rootless else "install netavark, or CNI plugins"
+        step = "install netavark and iptables, or CNI plugins"
+        if settings.rootless:
+            step = "give slirp4netns /dev/net/tun"
         yield Finding(subject="network bridge", ok=None, detail="does not work", next_step=step)
     if found.storage == SLOW and (store := user_store()) is not None:
         yield _slow_store(found, store)

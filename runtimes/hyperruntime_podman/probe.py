@@ -1,7 +1,7 @@
 """Probe how Podman must be called on this machine by running a container of the host's userland.
 
 ``podman info`` succeeds on machines where every ``podman run`` fails, so only a run counts. The result is cached per
-boot, Podman binary, user, cgroup version, limits and configuration of the store.
+boot, Podman binary, installed OCI runtimes, user, cgroup version, limits and configuration of the store.
 """
 
 from __future__ import annotations
@@ -210,10 +210,15 @@ def _candidates() -> Iterator[Settings]:
     rootless = os.geteuid() != 0
     nofile, nproc = _hard_limits()
     for runtime in _RUNTIMES:
-        if runtime and find_program(runtime) is None and not Path("/usr/sbin", runtime).exists():
+        if runtime and not _places(runtime):
             continue
         yield Settings(oci_runtime=runtime, rootless=rootless, nofile=nofile, nproc=nproc)
         yield Settings(oci_runtime=runtime, rootless=rootless)
+
+
+def _places(runtime: str) -> list[str]:
+    """Return where an OCI runtime is: on ``PATH``, or where Podman also looks."""
+    return list(filter(None, map(find_program, (runtime, f"/usr/sbin/{runtime}"))))
 
 
 def _hard_limits() -> tuple[int, int]:
@@ -252,6 +257,7 @@ def _describe(settings: Settings, *, limited: bool) -> str:
 
 
 def probe_file() -> ProbeFile[Probe]:
-    """Return the file of what a probe found: for this binary, this cgroup version, these limits and this store."""
+    """Return the file of what a probe found: for these programs, this cgroup version, these limits and this store."""
     cgroups = Path("/sys/fs/cgroup/cgroup.controllers").exists()
-    return ProbeFile(NAME, (program_facts(NAME), cgroups, *_hard_limits(), *store_facts()), Probe)
+    programs = [program_facts(place) for name in (NAME, *filter(None, _RUNTIMES)) for place in _places(name)[:1]]
+    return ProbeFile(NAME, (*programs, cgroups, *_hard_limits(), *store_facts()), Probe)

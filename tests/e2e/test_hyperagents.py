@@ -22,7 +22,7 @@ import hyperruntime as hr
 from hyperruntime import Runtime
 from hyperruntime.cli import main
 from hyperruntime.cli.loop.ending import exit_code
-from hyperruntime.errors import AgentError, DomainNotFoundError, SpecError
+from hyperruntime.errors import AgentError, DomainNotFoundError, EngineUnavailableError, SpecError
 from hyperruntime.git.command import git
 from hyperruntime.loop.run.evaluate_one import evaluate_generation
 from hyperruntime.loop.run.plan import plan_resume, plan_run
@@ -593,6 +593,10 @@ def without_times(value: Any) -> Any:
 def test_every_engine_makes_the_same_run(run: Run, tmp_path: Path) -> None:
     engines = ("podman", "docker") if os.geteuid() == 0 else ("podman", "apptainer")
     made = []
+    try:
+        hr.open_runtime(engines[1]).close()
+    except EngineUnavailableError as error:
+        pytest.skip(f"NOT RUN: there is no second engine to compare with: {error}")
     for name in engines:
         with hr.open_runtime(name) as engine:
             image = engine.images.ensure("base")
